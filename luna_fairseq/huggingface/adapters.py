@@ -1,6 +1,10 @@
-"""Translate transformers' configurations, inputs and calls to the modules of the core."""
+"""Adapters between transformers and the modules of the core.
 
-from typing import Any, Dict, Optional, Tuple
+The functions translate an exported configuration into the options of the core's encoder and decoder.
+:class:`TransformersStack` adds the methods that transformers calls on both.
+"""
+
+from typing import Any, Dict, Iterable, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +19,7 @@ from luna_fairseq.modules.options import (
     EncoderOptions,
 )
 
-# fairseq's name of an activation, and transformers'.
+# Name of an activation function in fairseq -> its name in transformers.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_accurate": "gelu_new",
@@ -28,18 +32,28 @@ ACTIVATIONS = {
 }
 
 
-def activation(name: str) -> Any:
-    """Return the activation that fairseq calls ``name``."""
+def get_activation(name: str) -> Any:
+    """Return the activation function with the given fairseq name.
+
+    Args:
+        name: one of the keys of ``ACTIVATIONS``, such as "gelu".
+
+    Returns:
+        A callable from a tensor to a tensor of the same shape.
+    """
     return ACT2FN[ACTIVATIONS[name]]
 
 
 def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
-    """Return the fields of :class:`luna_fairseq.modules.options.StackOptions` as arguments.
+    """Return the options that the encoder and the decoder have in common.
 
     Args:
-        config: configuration of an exported model
-        side: "encoder" or "decoder"
-        max_positions: longest sequence of learned positions
+        config: configuration of an exported model.
+        side: "encoder" or "decoder", the prefix of the fields to read.
+        max_positions: number of learned positions, which limits the sequence length.
+
+    Returns:
+        Keyword arguments of :class:`luna_fairseq.modules.options.StackOptions`.
     """
     positions = LEARNED if getattr(config, f"{side}_learned_pos") else SINUSOIDAL
     return {
@@ -52,7 +66,7 @@ def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
         "untie_kv": config.untie_luna_kv,
         "non_contextual_packed": config.non_contextual_packed,
         "normalize_before": getattr(config, f"{side}_normalize_before"),
-        "activation_fn": activation(config.activation_fn),
+        "activation_fn": get_activation(config.activation_fn),
         "dropout": config.dropout,
         "attention_dropout": config.attention_dropout,
         "activation_dropout": config.activation_dropout,
@@ -66,7 +80,11 @@ def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
 
 
 def encoder_options(config: Any) -> EncoderOptions:
-    """Return the options of the encoder."""
+    """Return the options of the core's encoder.
+
+    Args:
+        config: configuration of an exported model with an encoder.
+    """
     return EncoderOptions(
         **stack_options(config, "encoder", config.max_source_positions),
         fix_projection_length=config.fix_projection_length,
@@ -77,7 +95,11 @@ def encoder_options(config: Any) -> EncoderOptions:
 
 
 def decoder_options(config: Any) -> DecoderOptions:
-    """Return the options of the decoder."""
+    """Return the options of the core's decoder.
+
+    Args:
+        config: configuration of an exported model with a decoder.
+    """
     return DecoderOptions(
         **stack_options(config, "decoder", config.max_target_positions),
         has_encoder=config.is_encoder_decoder,
@@ -88,38 +110,61 @@ def decoder_options(config: Any) -> DecoderOptions:
 
 
 class TransformersStack(TokenEmbedding):
-    """Methods that the exported encoder and decoder have beside those of the core."""
+    """Base class of the exported encoder and decoder, with the methods that transformers calls.
 
-    gradient_checkpointing = False  # set by transformers
+    Attributes:
+        gradient_checkpointing: True if layers are computed again in the backward pass to save memory. Set by
+            transformers' ``gradient_checkpointing_enable``.
+    """
+
+    gradient_checkpointing = False
 
     def get_input_embeddings(self) -> nn.Module:
+        """Return the token embedding."""
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding.
+
+        Args:
+            value: new token embedding, such as one with a resized vocabulary.
+        """
         self.embed_tokens = value
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer, which is computed again in the backward pass if that is wanted."""
+        """Call a layer, with gradient checkpointing if it is enabled.
+
+        Args:
+            layer: encoder or decoder layer.
+            *inputs: positional arguments of the layer.
+
+        Returns:
+            The output of the layer.
+        """
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(layer.__call__, *inputs)
         return layer(*inputs)
 
-    def read_tokens(
+    def compute_padding_mask(
         self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]
     ) -> Tensor:
-        """Return the padding mask [B, T], True at padding.
+        """Compute the padding mask of a batch.
 
         Args:
-            input_ids: [B, T], or None
-            inputs_embeds: [B, T, C] in place of ids, or None
-            attention_mask: [B, T] or longer, 1 at tokens; the last ones count (default: None, all ids that
-                are not padding are tokens)
+            input_ids: token ids [B, T], or None if ``inputs_embeds`` is given.
+            inputs_embeds: token vectors [B, T, C], or None if ``input_ids`` is given.
+            attention_mask: 1 at tokens and 0 at padding. It may be longer than T, as in generation with a
+                cache. Its last T columns are then used. None: every id other than the padding id is a token,
+                and every vector is a token.
+
+        Returns:
+            Boolean mask [B, T], True at padding.
 
         Raises:
-            ValueError: none of input_ids and inputs_embeds, or both; a sequence longer than the positions
+            ValueError: both or neither of ``input_ids`` and ``inputs_embeds`` are given.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("give input_ids or inputs_embeds, one of them")
+            raise ValueError("Expected either input_ids or inputs_embeds, got both or neither")
         inputs: Any = input_ids if inputs_embeds is None else inputs_embeds
         if attention_mask is not None:
             return attention_mask[:, -inputs.size(1) :].eq(0)
@@ -128,19 +173,38 @@ class TransformersStack(TokenEmbedding):
         return torch.zeros(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
 
     def check_length(self, length: int) -> None:
-        """Raise ValueError for a sequence longer than the learned positions."""
+        """Check that the learned positions suffice for a sequence.
+
+        Args:
+            length: number of tokens, padding included.
+
+        Raises:
+            ValueError: the sequence is longer than the number of learned positions.
+        """
         longest = self.options.max_positions
         if self.options.positions == LEARNED and length > longest:
             raise ValueError(f"a sequence has {length} tokens, the model's positions end at {longest}")
 
 
-def token_embedding(config: Any, side: str) -> nn.Embedding:
-    """Build the token embedding of ``side``, "encoder" or "decoder"."""
+def build_token_embedding(config: Any, side: str) -> nn.Embedding:
+    """Build the token embedding of the encoder or the decoder.
+
+    Args:
+        config: configuration of an exported model.
+        side: "encoder" or "decoder".
+    """
     size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
     width = config.decoder_input_dim if side == "decoder" else config.encoder_embed_dim
     return nn.Embedding(size or config.vocab_size, width, padding_idx=config.pad_token_id)
 
 
-def batch_first(states: Any) -> Tuple[Tensor, ...]:
-    """Return states [T, B, C] as transformers wants them, [B, T, C]."""
+def batch_first(states: Iterable[Tensor]) -> Tuple[Tensor, ...]:
+    """Swap the first two dimensions of each tensor.
+
+    Args:
+        states: hidden states [T, B, C] of all layers, as the core returns them.
+
+    Returns:
+        Hidden states [B, T, C], as transformers expects them.
+    """
     return tuple(state.transpose(0, 1) for state in states)

@@ -1,4 +1,4 @@
-"""A checkpoint of this package with its task and what was recorded in it."""
+"""Load the checkpoint of a model to export."""
 
 from pathlib import Path
 from typing import Any, Dict, NamedTuple
@@ -9,10 +9,12 @@ from luna_fairseq.errors import InputError
 
 
 class Checkpoint(NamedTuple):
-    """Attributes:
-    model: fairseq's, in float32 and evaluation mode.
-    task: fairseq's, with its dictionaries.
-    state: everything in the file but the parameters.
+    """Model of a checkpoint with its task and metadata.
+
+    Attributes:
+        model: fairseq model in float32 and evaluation mode.
+        task: fairseq task with its dictionaries.
+        state: contents of the file without parameters and optimizer state.
     """
 
     model: Any
@@ -21,10 +23,14 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: Path, data: Path) -> Checkpoint:
-    """The model in ``path`` with the dictionaries in the folder ``data``, its classification heads too.
+    """Load a model with its classification heads and its task.
+
+    Args:
+        path: file of the checkpoint.
+        data: folder of the dictionaries.
 
     Raises:
-        InputError: a file is missing, or the dictionaries are others than the checkpoint's
+        InputError: a file is missing, or the model was trained with other dictionaries.
     """
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist")

@@ -1,4 +1,8 @@
-"""Models of this package as transformers' classes, and their parameters back under fairseq's names."""
+"""Conversion of fairseq models of this package to the classes that transformers loads.
+
+A :class:`Kind` describes how one kind of model is converted. Each kind has a function that derives the
+exported configuration from the fairseq model.
+"""
 
 from dataclasses import dataclass, fields
 from importlib import import_module
@@ -17,48 +21,69 @@ from luna_fairseq.models.luna_classifier import LunaClassifier
 from luna_fairseq.models.luna_lm import LunaLanguageModel
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
+# Name of a classification head -> value of ``classifier_reads``. Other heads read the first token.
 HEADS = {
     "pooling_classification_head": "maximum",
     "mean_classification_head": "mean",
     "attention_classification_head": "attention",
 }
-Names = Tuple[Tuple[str, str], ...]
+# Pairs of prefixes: prefix of parameter names in fairseq, prefix in the exported model.
+Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Options ``names`` with their values in fairseq's nested config ``cfg``, in which none is open."""
-    found = {}
+    """Read options from fairseq's nested configuration, in which all defaults have been resolved.
+
+    Args:
+        cfg: nested configuration of an encoder or a decoder.
+        names: flat names of options, such as "encoder_embed_dim".
+
+    Returns:
+        Values by flat name, without options that the configuration lacks.
+    """
+    options = {}
     for name in names:
         side, _, rest = name.partition("_")
         if name.startswith("quant_noise_"):
-            found[name] = getattr(cfg.quant_noise, name[len("quant_noise_") :])
+            options[name] = getattr(cfg.quant_noise, name[len("quant_noise_") :])
         elif side in ("encoder", "decoder") and hasattr(getattr(cfg, side), rest):
-            found[name] = getattr(getattr(cfg, side), rest)
+            options[name] = getattr(getattr(cfg, side), rest)
         elif hasattr(cfg, name):
-            found[name] = getattr(cfg, name)
-    return found
+            options[name] = getattr(cfg, name)
+    return options
 
 
 def declared_options(model: Any) -> Dict[str, Any]:
-    """The options of the dataclass of a flat model, with their values: a new one reaches config.json by
-    itself."""
-    built = plain_options(getattr(model, "args", {}))
-    declared = fields(type(model).__dataclass) if built else ()
-    return {field.name: built[field.name] for field in declared if field.name in built}
+    """Return the values of all options that the model's dataclass declares.
+
+    An option that is added to the dataclass therefore reaches config.json without a change here.
+
+    Args:
+        model: fairseq model.
+
+    Returns:
+        Values by name. Empty for a model that does not store its options in ``args``.
+    """
+    values = plain_options(getattr(model, "args", {}))
+    declared = fields(type(model).__dataclass) if values else ()
+    return {field.name: values[field.name] for field in declared if field.name in values}
 
 
 def _encoder_options(encoder: Any) -> Dict[str, Any]:
+    """Return the configuration of an encoder without a decoder."""
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
     return {**resolved_options(encoder.cfg, DEFAULTS), "packed_is_read": packed_is_read}
 
 
-def _masked_lm(model: Any, head: str) -> Dict[str, Any]:
+def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
+    """Return the configuration of a masked language model."""
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
 
-def _fine_tuned(model: Any, head: str) -> Dict[str, Any]:
+def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
+    """Return the configuration of a fine-tuned classifier with the given head."""
     layers = model.classification_heads[head]
     return {
         **_encoder_options(model.encoder.sentence_encoder),
@@ -72,7 +97,8 @@ def _fine_tuned(model: Any, head: str) -> Dict[str, Any]:
     }
 
 
-def _long_classifier(model: Any, head: str) -> Dict[str, Any]:
+def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
+    """Return the configuration of a Long Range Arena classifier."""
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
     reads = "first" if args.sen_rep_type == "cls" else "tokens"
@@ -92,11 +118,12 @@ def _long_classifier(model: Any, head: str) -> Dict[str, Any]:
     }
 
 
-def _decoder(model: Any) -> Dict[str, Any]:
+def _decoder_options(model: Any) -> Dict[str, Any]:
+    """Return the part of the configuration that describes a decoder."""
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
-        # fairseq's translation models do not heed the option --decoder-input-dim.
+        # fairseq's translation models ignore --decoder-input-dim, so the embedding itself is measured.
         "decoder_input_dim": decoder.embed_tokens.embedding_dim,
         "decoder_output_dim": decoder.output_projection.in_features,
         "tie_word_embeddings": decoder.output_projection.weight is decoder.embed_tokens.weight,
@@ -105,15 +132,17 @@ def _decoder(model: Any) -> Dict[str, Any]:
     }
 
 
-def _causal_lm(model: Any, head: str) -> Dict[str, Any]:
-    return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder(model)}
+def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
+    """Return the configuration of a causal language model."""
+    return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
 
-def _translation(model: Any, head: str) -> Dict[str, Any]:
+def _translation_options(model: Any, head: str) -> Dict[str, Any]:
+    """Return the configuration of a translation model."""
     source = model.encoder.embed_tokens
     return {
         **resolved_options(model.encoder.cfg, DEFAULTS),
-        **_decoder(model),
+        **_decoder_options(model),
         "share_all_embeddings": source is model.decoder.embed_tokens,
         "separators": getattr(model.decoder, "separators", None),
         "source_vocab_size": source.num_embeddings,
@@ -123,15 +152,18 @@ def _translation(model: Any, head: str) -> Dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of model.
+    """Kind of model, and how models of this kind are exported.
 
     Attributes:
-        title: what a person calls it.
-        auto: transformers' class that loads it.
-        module, model: where the exported class is, and its name.
-        options: of fairseq's model and the name of its head, the configuration of the exported one.
-        names: how fairseq's names of parameters begin, and the exported model's.
-        head: the classification head, if it is of one.
+        title: name of the kind in README.md of the exported folder.
+        auto: class of transformers that loads the exported folder, such as "AutoModelForMaskedLM".
+        module: module of this package that defines the exported class.
+        model: name of the exported class.
+        options: function that maps a fairseq model and the name of its classification head to the fields of
+            the exported configuration.
+        prefixes: pairs of a prefix of parameter names in fairseq and its replacement in the exported model.
+            The first pair that matches a name applies.
+        head: name of the classification head to export (default: "", no such head).
     """
 
     title: str
@@ -139,15 +171,22 @@ class Kind:
     module: str
     model: str
     options: Callable[[Any, str], Dict[str, Any]]
-    names: Names
+    prefixes: Prefixes
     head: str = ""
 
     def load_class(self) -> Any:
-        """Return the class of the exported model."""
+        """Import and return the class of the exported model."""
         return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.model)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """Return the entry ``auto_map`` of config.json, which names the shipped classes."""
+        """Return the entry ``auto_map`` of config.json, which tells transformers where its classes are.
+
+        Args:
+            configuration: name of the configuration class.
+
+        Returns:
+            Names of transformers' auto classes, each with the file and the class in the exported folder.
+        """
         return {"AutoConfig": f"configuration_luna.{configuration}", self.auto: f"{self.module}.{self.model}"}
 
 
@@ -157,7 +196,7 @@ MASKED_LM = Kind(
     "AutoModelForMaskedLM",
     "modeling_luna",
     "LunaForMaskedLM",
-    _masked_lm,
+    _masked_lm_options,
     (
         _ENCODER,
         ("encoder.lm_head.weight", "lm_head.decoder.weight"),
@@ -170,7 +209,7 @@ LONG_CLASSIFIER = Kind(
     "AutoModelForSequenceClassification",
     "modeling_luna_classifier",
     "LunaForLongSequenceClassification",
-    _long_classifier,
+    _long_classifier_options,
     (
         ("encoder.", "luna."),
         ("classifier.", "classifier.layers."),
@@ -182,7 +221,7 @@ CAUSAL_LM = Kind(
     "AutoModelForCausalLM",
     "modeling_luna_lm",
     "LunaForCausalLM",
-    _causal_lm,
+    _causal_lm_options,
     (("decoder.output_projection.", "lm_head."), ("decoder.", "luna.")),
 )
 TRANSLATION = Kind(
@@ -190,13 +229,14 @@ TRANSLATION = Kind(
     "AutoModelForSeq2SeqLM",
     "modeling_luna_translation",
     "LunaForConditionalGeneration",
-    _translation,
+    _translation_options,
     (
         ("encoder.", "luna.encoder."),
         ("decoder.output_projection.", "lm_head."),
         ("decoder.", "luna.decoder."),
     ),
 )
+# Class of the fairseq model -> kind, if no classification head is exported.
 KINDS = {
     LunaModel: TRANSLATION,
     LunaLanguageModel: CAUSAL_LM,
@@ -205,119 +245,153 @@ KINDS = {
 }
 
 
-def fine_tuned(head: str) -> Kind:
-    """The kind of a masked language model with the classification head ``head``."""
+def fine_tuned_kind(head: str) -> Kind:
+    """Return the kind of a masked language model that is exported with a classification head.
+
+    Args:
+        head: name of the classification head.
+    """
     return Kind(
         "fine-tuned classifier",
         "AutoModelForSequenceClassification",
         "modeling_luna_classifier",
         "LunaForSequenceClassification",
-        _fine_tuned,
+        _fine_tuned_options,
         (_ENCODER, (f"classification_heads.{head}.", "classifier.")),
         head,
     )
 
 
-def kind_of(model: Any, head: Optional[str] = None) -> Kind:
-    """The kind of fairseq's ``model``; with the classification head ``head``, if any.
+def find_kind(model: Any, head: Optional[str] = None) -> Kind:
+    """Return the kind of a fairseq model.
+
+    Args:
+        model: fairseq model.
+        head: name of the classification head to export (default: None, export the model without such a head).
 
     Raises:
-        InputError: none of these, or a part that the exported models do not have
+        InputError: the model cannot be exported, or it has no head of this name.
     """
-    options, decoder = getattr(model, "args", None), getattr(model, "decoder", None)
-    layers, embedding = getattr(options, "layer_type", "luna"), getattr(decoder, "embed_tokens", None)
-    if type(model) not in KINDS or layers != "luna":
-        name = type(model).__name__ + ("" if layers == "luna" else f" with --layer-type {layers}")
-        raise InputError(
-            f"the checkpoint's model is {name}: Luna's translation models, causal and masked language models "
-            "and classifiers can be exported, peers and recurrent models cannot"
-        )
-    for what, reason, found in (
-        ("with adaptive softmax", "have logits", getattr(decoder, "adaptive_softmax", None) is not None),
-        ("with adaptive input", "have one embedding", isinstance(embedding, AdaptiveInput)),
-    ):
-        if found:
-            raise InputError(f"a model {what} cannot be exported: transformers' {reason}")
+    _check_exportable(model)
     if head is None:
         return KINDS[type(model)]
     heads = getattr(model, "classification_heads", {})
     if head not in heads:
-        raise InputError(f"--head {head}: the model's heads are {', '.join(heads) or 'none'}")
-    return fine_tuned(head)
+        raise InputError(f"--head {head}: expected one of the model's heads, {', '.join(heads) or 'none'}")
+    return fine_tuned_kind(head)
 
 
-def read_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
-    """Map parameter names of a checkpoint to those of an exported model.
+def _check_exportable(model: Any) -> None:
+    """Raise InputError if a fairseq model has no counterpart among the exported classes."""
+    decoder = getattr(model, "decoder", None)
+    layer_type = getattr(getattr(model, "args", None), "layer_type", "luna")
+    if type(model) not in KINDS or layer_type != "luna":
+        name = type(model).__name__ + ("" if layer_type == "luna" else f" with --layer-type {layer_type}")
+        raise InputError(
+            f"Expected a translation model, language model or classifier of Luna, got {name}. Other models "
+            "cannot be exported"
+        )
+    if getattr(decoder, "adaptive_softmax", None) is not None:
+        raise InputError(
+            "A model with adaptive softmax cannot be exported, because transformers needs logits"
+        )
+    if isinstance(getattr(decoder, "embed_tokens", None), AdaptiveInput):
+        raise InputError(
+            "A model with adaptive input cannot be exported, because transformers needs a single embedding"
+        )
+
+
+def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
+    """Map parameter names of a checkpoint to names of the exported model.
 
     Args:
-        fairseq_names: parameter names of a checkpoint
-        config: contents of the exported model's config.json
+        fairseq_names: parameter names of a checkpoint.
+        config: contents of config.json in the exported folder.
 
     Returns:
-        fairseq's name -> exported name, without parameters that the exported model lacks
+        Exported names by fairseq's names, without parameters that the exported model lacks.
 
     Raises:
-        InputError: the configuration does not belong to an exported model
+        InputError: the folder does not hold an exported model.
     """
     architecture = (config.get("architectures") or ["none"])[0]
-    for kind in (*KINDS.values(), fine_tuned(config.get("classifier_head", ""))):
+    for kind in (*KINDS.values(), fine_tuned_kind(config.get("classifier_head", ""))):
         if kind.model == architecture:
-            return _names(fairseq_names, kind)
-    raise InputError(f"the folder's model is {architecture}, which luna-export-huggingface did not write")
+            return _map_names(fairseq_names, kind)
+    raise InputError(
+        f"Expected a folder that luna-export-huggingface wrote, got a model of the class {architecture}"
+    )
 
 
-def _names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
-    """Map names for a model of this ``kind``. Names of buffers and of other parameters are dropped."""
-    found = {}
+def _map_names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
+    """Map parameter names of a checkpoint to names of an exported model of the given kind.
+
+    Names of buffers, and of parameters that the exported model lacks, are dropped.
+    """
+    mapped = {}
     for name in fairseq_names:
-        begins = next((pair for pair in kind.names if name.startswith(pair[0])), None)
-        if begins is not None and not name.endswith(("version", "._float_tensor")):
-            found[name] = begins[1] + name[len(begins[0]) :]
-    return found
+        pair = next((pair for pair in kind.prefixes if name.startswith(pair[0])), None)
+        if pair is not None and not name.endswith(("version", "._float_tensor")):
+            ours, theirs = pair
+            mapped[name] = theirs + name[len(ours) :]
+    return mapped
 
 
 def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
-    """``model`` as transformers' class, in evaluation mode.
+    """Convert a fairseq model to the exported class.
 
     Args:
-        model: fairseq's.
-        kind: what it becomes.
-        dictionary: of what it writes, or of what it reads where these are classes; None of pixels.
+        model: fairseq model.
+        kind: kind of the model, from :func:`find_kind`.
+        dictionary: dictionary of the tokens that the model generates, or reads if it is a classifier
+            (default: None, the model reads images).
+
+    Returns:
+        The exported model in evaluation mode, with the same weights.
 
     Raises:
-        InputError: its activation function has no counterpart there.
+        InputError: transformers lacks the activation function, or the weights do not fit the exported class.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
         if options.get(name, "gelu") not in ACTIVATIONS:
-            raise InputError(f"transformers has no activation function like {options[name]}")
+            raise InputError(f"Activation function {options[name]} is not available in transformers")
     if dictionary is not None:
         options["vocab_size"] = len(dictionary)
-        writes = kind in (CAUSAL_LM, TRANSLATION)  # what they write begins with the end of another text
-        options["bos_token_id"] = dictionary.eos() if writes else dictionary.bos()
+        # In fairseq, generation starts from the end-of-sentence token.
+        starts_with_eos = kind in (CAUSAL_LM, TRANSLATION)
+        options["bos_token_id"] = dictionary.eos() if starts_with_eos else dictionary.bos()
         options["eos_token_id"] = dictionary.eos()
         options["pad_token_id"] = dictionary.pad()
     exported_class = kind.load_class()
-    configuration = exported_class.config_class
-    config = configuration(**options, auto_map=kind.auto_map(configuration.__name__))
+    config_class = exported_class.config_class
+    config = config_class(**options, auto_map=kind.auto_map(config_class.__name__))
     exported = exported_class(config).eval()
-    trained = model.state_dict()
-    state = {theirs: trained[ours] for ours, theirs in _names(trained, kind).items()}
-    missing, unexpected = exported.load_state_dict(state, strict=False)
-    for name in missing + unexpected:
-        raise InputError(f"the checkpoint does not fit the exported model: {name}; please report this")
+    weights = model.state_dict()
+    exported_weights = {theirs: weights[ours] for ours, theirs in _map_names(weights, kind).items()}
+    missing, unexpected = exported.load_state_dict(exported_weights, strict=False)
+    if missing or unexpected:
+        name = (missing + unexpected)[0]
+        raise InputError(
+            f"The checkpoint does not fit the exported model at {name}. Please report this defect"
+        )
     exported.tie_weights()
     if kind in (CAUSAL_LM, TRANSLATION):
-        exported.generation_config = GenerationConfig(**_generation(config, kind))
+        exported.generation_config = GenerationConfig(**_generation_defaults(config, kind))
     return exported
 
 
-def _generation(config: Any, kind: Kind) -> Dict[str, Any]:
-    """Return the defaults of ``generate``. A translation model searches as fairseq-generate does: it writes
-    at least one word and never padding.
+def _generation_defaults(config: Any, kind: Kind) -> Dict[str, Any]:
+    """Return the default arguments of ``generate``.
 
-    Limits are ``max_length`` and ``min_length``, which count the start token and a decoder prompt. A caller's
-    ``max_new_tokens`` and ``min_new_tokens`` take precedence over these, but not the other way round.
+    A translation model uses the beam search of fairseq-generate, which writes at least one token and never
+    writes padding. The lengths are limited by ``max_length`` and ``min_length``, which count the start token
+    and a decoder prompt, because a caller's ``max_new_tokens`` and ``min_new_tokens`` override these limits.
+    The reverse does not hold.
+
+    Args:
+        config: configuration of the exported model.
+        kind: causal language model or translation model.
     """
     options = {
         "bos_token_id": config.eos_token_id,

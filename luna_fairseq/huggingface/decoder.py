@@ -1,4 +1,8 @@
-"""Luna's decoder for transformers, with or without an encoder, and its cache for ``generate``."""
+"""Luna decoder for Hugging Face's transformers, and its cache for ``generate``.
+
+Translation models use the decoder with an encoder, causal language models without. Letters of shapes: B batch
+size, T target length, C model width.
+"""
 
 from typing import Any, Dict, Optional, Tuple, Union
 
@@ -10,10 +14,10 @@ from luna_fairseq.anchored.decoder_attentions import choose_decoder_attentions
 from luna_fairseq.huggingface.adapters import (
     TransformersStack,
     batch_first,
+    build_token_embedding,
     decoder_options,
-    token_embedding,
 )
-from luna_fairseq.huggingface.modeling_luna import ASKED, LunaModelOutput, LunaPreTrainedModel
+from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel, require_ids
 from luna_fairseq.modules.batch import Source, drop_empty_mask
 from luna_fairseq.modules.luna_decoder import LunaDecoder as Decoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
@@ -21,50 +25,78 @@ from luna_fairseq.modules.state import DecoderState
 
 
 class LunaCache:
-    """Decoding state of a model. Its size does not depend on the length of the text.
+    """Decoding state of a model, passed to the model as ``past_key_values``.
 
-    Each forward pass returns a new cache, so that a caller can continue from one cache several times.
+    The size of the cache does not depend on the length of the text. Each forward pass returns a new cache, so
+    that a caller can continue from one cache several times.
+
+    Args:
+        state: state of the core's decoder.
 
     Attributes:
-        state: state of the core's decoder
+        state: state of the core's decoder.
     """
 
     is_compileable = False
-    is_croppable = False  # a sum over positions cannot be cut
+    # The state consists of sums over all positions. Single positions cannot be removed from a sum.
+    is_croppable = False
 
     def __init__(self, state: DecoderState):
         self.state = state
 
     @property
     def seen(self) -> Tensor:
-        """Number of tokens read so far, padding not counted [B]."""
+        """Number of tokens of each hypothesis read so far [B], without padding."""
         return self.state.count
 
     @property
     def length(self) -> int:
-        """Number of positions read so far, padding counted."""
+        """Number of positions read so far, padding included."""
         return self.state.position
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of positions read so far, padding counted."""
+        """Return the number of positions read so far, padding included.
+
+        Args:
+            layer_idx: ignored, because all layers have read the same positions (default: 0).
+        """
         return self.length
 
     def select(self, rows: Tensor) -> "LunaCache":
-        """Return the cache of the hypotheses ``rows`` [B'], in the order of ``rows``."""
+        """Return a cache that holds the selected hypotheses only.
+
+        Args:
+            rows: numbers of the hypotheses [B'], in the order that the new cache has.
+        """
         return LunaCache(self.state.select(rows))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Let hypothesis i continue hypothesis ``beam_idx[i]``, in place."""
+        """Reorder the hypotheses in place for beam search.
+
+        Args:
+            beam_idx: for each new hypothesis, the number of the hypothesis that it continues [B].
+        """
         self.state = self.state.select(beam_idx)
 
 
 class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
-    """The decoder, with or without an encoder."""
+    """Luna decoder, which returns hidden states without an output projection.
+
+    Args:
+        config: configuration of the model. ``config.is_encoder_decoder`` adds attention to a source.
+
+    Example:
+        >>> from luna_fairseq.huggingface.configuration_luna import LunaDecoderConfig
+        >>> decoder = LunaDecoder(LunaDecoderConfig(vocab_size=20, num_hidden_layers=1)).eval()
+        >>> output = decoder(torch.tensor([[4, 5, 6]]), use_cache=True)
+        >>> output.last_hidden_state.shape, output.past_key_values.length
+        (torch.Size([1, 3, 512]), 3)
+    """
 
     def __init__(self, config: Any):
         LunaPreTrainedModel.__init__(self, config)
         attentions = choose_decoder_attentions(config)
-        self.build(decoder_options(config), token_embedding(config, "decoder"), attentions)
+        self.build(decoder_options(config), build_token_embedding(config, "decoder"), attentions)
         if config.is_encoder_decoder and config.separators:
             attentions.separator = config.separators[1]  # type: ignore[attr-defined]
         self.post_init()
@@ -78,65 +110,92 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         encoder_outputs: Optional[LunaModelOutput] = None,
         past_key_values: Optional[LunaCache] = None,
         use_cache: Optional[bool] = None,
-        **asked: Optional[bool],
+        **output_options: Optional[bool],
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
-        """
+        """Compute the hidden states of a text, or of the next tokens after a cache.
+
         Args:
-            input_ids: [B, T], all tokens so far or those after ``past_key_values``
-            attention_mask: [B, T], or of all positions so far, 1 at tokens (default: None, all that are not
-                padding)
-            position_ids: [B, T], 0 at the first token (default: None, tokens are counted and padding is not)
-            inputs_embeds: [B, T, C] in place of input_ids (default: None)
-            encoder_outputs: what :class:`LunaModel` has returned; None without an encoder
-            past_key_values: cache of the call before (default: None, the text begins)
-            use_cache: return a cache (default: None, if one was given)
+            input_ids: token ids [B, T], padded on either side. With ``past_key_values`` only the tokens after
+                the cache (default: None, ``inputs_embeds`` is given).
+            attention_mask: mask, 1 at tokens and 0 at padding, either [B, T] or for all positions including
+                those in the cache (default: None, every id other than the padding id is a token).
+            position_ids: position of each token [B, T], 0 for the first token of the text (default: None,
+                tokens are counted from the left and padding is skipped).
+            inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] in place of ``input_ids``
+                (default: None).
+            encoder_outputs: output of :class:`LunaModel`; None in a causal language model (default: None).
+            past_key_values: cache that the preceding call returned (default: None, the text starts here).
+            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
+            **output_options: see :meth:`LunaModel.forward`. ``cross_attentions`` are the weights over the
+                source; weights of self-attention are not available.
+
+        Returns:
+            A :class:`transformers.modeling_outputs.BaseModelOutputWithPastAndCrossAttentions`, or a tuple of
+            its fields if ``return_dict`` is False. ``past_key_values`` is a :class:`LunaCache`, or None.
 
         Raises:
-            ValueError: as of :class:`LunaModel`
+            ValueError: both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a text is longer
+                than the learned positions.
         """
-        states, weights, as_dict = self.asked(asked)
-        mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
+        states, weights, as_dict = self.resolve_output_options(output_options)
+        padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
         state = None if past_key_values is None else past_key_values.state
-        self.check_length(mask.size(1) + (0 if state is None else state.position))
-        if self.config.is_encoder_decoder and self.config.separators and input_ids is None:
-            raise ValueError("give ids, not vectors: sentences are counted by the separators between them")
+        self.check_length(padding.size(1) + (0 if state is None else state.position))
+        if self.config.is_encoder_decoder and self.config.separators:
+            require_ids(input_ids)
         out, state = Decoder.forward(
             self,
-            *(input_ids, encoded_source(encoder_outputs), state, inputs_embeds, mask, position_ids),
+            *(input_ids, to_core_output(encoder_outputs), state, inputs_embeds, padding, position_ids),
             keep_state=bool(use_cache) or state is not None,
             weights_of=range(len(self.layers)) if weights else (),
         )
         cache: Any = None if state is None else LunaCache(state)
-        found = BaseModelOutputWithPastAndCrossAttentions(
+        output = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=out.x,
             past_key_values=cache,
             hidden_states=batch_first(out.states) if states else None,
             cross_attentions=batch_first(out.weights) if weights and encoder_outputs is not None else None,
         )
-        return found if as_dict else found.to_tuple()
+        return output if as_dict else output.to_tuple()
 
 
-def encoded_source(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Translate the output of :class:`LunaModel`. None stays None."""
+def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
+    """Convert the output of the exported encoder into the form that the core's decoder reads.
+
+    Args:
+        encoder_outputs: output of :class:`LunaModel`, batch-first, or None without an encoder.
+
+    Returns:
+        The same output time-first, or None without an encoder.
+    """
     if encoder_outputs is None:
         return None
-    numbers = encoder_outputs.source_mask
-    padding_mask = drop_empty_mask(numbers.eq(0))
+    source_mask = encoder_outputs.source_mask
+    padding_mask = drop_empty_mask(source_mask.eq(0))
     packed_padding_mask = drop_empty_mask(encoder_outputs.packed_mask.eq(0))
     context, packed = encoder_outputs.last_hidden_state, encoder_outputs.packed
-    source = Source(padding_mask, packed_padding_mask, sentence_numbers=numbers)
+    source = Source(padding_mask, packed_padding_mask, sentence_numbers=source_mask)
     return EncoderOutput(context.transpose(0, 1), packed.transpose(0, 1), source)
 
 
-class Generates(nn.Module):
-    """Methods that ``generate`` calls on a model with a :class:`LunaCache` and a layer ``lm_head``."""
+class LunaGenerationMixin(nn.Module):
+    """Mixin with the methods that ``generate`` calls on a model with a :class:`LunaCache`.
+
+    The model must have an output projection ``lm_head``.
+    """
 
     _is_stateful = True
 
     def get_output_embeddings(self) -> nn.Module:
+        """Return the output projection."""
         return self.lm_head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
+        """Replace the output projection.
+
+        Args:
+            value: new linear layer from the decoder's output to the vocabulary.
+        """
         self.lm_head = value
 
     def prepare_inputs_for_generation(
@@ -146,58 +205,93 @@ class Generates(nn.Module):
         inputs_embeds: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Dict[str, Any]:
-        """Return the arguments of the next forward pass: the positions beyond the cache.
+        """Return the arguments of the next forward pass, which reads the positions after the cache.
 
         Args:
-            input_ids: all tokens of the text [B, T], or of its translation. In a language model they may be
-                the new tokens alone, if the attention mask covers the whole text.
-            past_key_values: cache of the first positions, with B rows or with one row for each group of beams
-            inputs_embeds: vectors [B, T, C] in place of the first tokens of a language model
-            kwargs: all other arguments that ``generate`` carries from step to step
+            input_ids: ids of the whole text [B, T], which is the target in a translation model. A language
+                model also accepts the new ids alone, if the attention mask covers the whole text.
+            past_key_values: cache of the first positions, for B hypotheses or for one hypothesis of each
+                group of beams (default: None, the text starts here).
+            inputs_embeds: token vectors [B, T, C] of the prompt of a language model (default: None, the
+                prompt consists of ids).
+            **kwargs: all other arguments that ``generate`` passes from step to step.
+
+        Returns:
+            Keyword arguments of ``forward``.
 
         Raises:
-            ValueError: no position lies beyond the cache
+            ValueError: the cache holds the whole text, or positions between the cache and the given ids are
+                missing.
         """
-        with_source = self.config.is_encoder_decoder
-        names = ["use_cache", *ASKED[:2], *(["attention_mask", "encoder_outputs"] if with_source else [])]
+        has_source = self.config.is_encoder_decoder
+        names = ["use_cache", "output_hidden_states", "output_attentions"]
+        if has_source:
+            names += ["attention_mask", "encoder_outputs"]
         inputs = {name: kwargs[name] for name in names if kwargs.get(name) is not None}
-        side = "decoder_" if with_source else ""
-        mask = kwargs.get(f"{side}attention_mask")
-        use_embeds = inputs_embeds is not None and not with_source
+        prefix = "decoder_" if has_source else ""
+        mask = kwargs.get(f"{prefix}attention_mask")
+        use_embeds = inputs_embeds is not None and not has_source
         use_embeds = use_embeds and (past_key_values is None or input_ids.size(1) == 0)
-        rows: Any = inputs_embeds if use_embeds else input_ids
+        tokens: Any = inputs_embeds if use_embeds else input_ids
         if past_key_values is not None:
-            places = kwargs.get(f"{side}position_ids")
-            whole = next((x for x in (places, mask) if x is not None), rows)
-            new = whole.size(1) - past_key_values.length
-            if not 1 <= new <= rows.size(1):
-                raise ValueError(
-                    f"past_key_values holds {past_key_values.length} positions, the text has {whole.size(1)} "
-                    f"and {rows.size(1)} of them were given. Give the ids of the whole text, with at least "
-                    "one beyond the cache."
-                )
-            rows = rows[:, -new:]
-            past_key_values = _expand_rows(past_key_values, rows.size(0))
+            position_ids = kwargs.get(f"{prefix}position_ids")
+            # The first of these that is given covers the whole text.
+            whole = next(x for x in (position_ids, mask, tokens) if x is not None)
+            tokens = _drop_cached(tokens, whole.size(1), past_key_values.length)
+            past_key_values = _repeat_for_beams(past_key_values, tokens.size(0))
         if mask is not None:
-            mask = mask[:, -rows.size(1) :]
-            # A text that has ended is padded while others go on, which generate's mask does not say.
-            inputs[f"{side}attention_mask"] = mask if use_embeds else mask * rows.ne(self.config.pad_token_id)
-        inputs["inputs_embeds" if use_embeds else f"{side}input_ids"] = rows
+            mask = mask[:, -tokens.size(1) :]
+            if not use_embeds:
+                # generate pads the hypotheses that have ended, and its mask does not say so.
+                mask = mask * tokens.ne(self.config.pad_token_id)
+            inputs[f"{prefix}attention_mask"] = mask
+        inputs["inputs_embeds" if use_embeds else f"{prefix}input_ids"] = tokens
         return {**inputs, "past_key_values": past_key_values}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the first forward pass creates the cache."""
+        """Do nothing, because the first forward pass creates the cache."""
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
+        """Reorder a cache for beam search; see :meth:`LunaCache.reorder_cache`."""
         past_key_values.reorder_cache(beam_idx)
         return past_key_values
 
 
-def _expand_rows(cache: LunaCache, rows: int) -> LunaCache:
-    """Return a cache of ``rows`` hypotheses, in which each row of ``cache`` is repeated for its beams."""
-    own = cache.seen.size(0)
-    if own == rows:
+def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
+    """Return the tokens that are not in the cache yet.
+
+    Args:
+        tokens: ids [B, T] or vectors [B, T, C] of the last T positions of the text.
+        length: number of positions of the whole text.
+        cached: number of positions in the cache.
+
+    Raises:
+        ValueError: no token is new, or some of the new tokens are missing.
+    """
+    new = length - cached
+    if not 1 <= new <= tokens.size(1):
+        raise ValueError(
+            f"Expected the tokens after the {cached} positions in past_key_values, got {tokens.size(1)} of a "
+            f"text of {length}. Pass the ids of the whole text, with at least one after the cache"
+        )
+    return tokens[:, -new:]
+
+
+def _repeat_for_beams(cache: LunaCache, rows: int) -> LunaCache:
+    """Repeat each hypothesis of a cache for the beams that start from it.
+
+    Args:
+        cache: cache of B hypotheses.
+        rows: number of hypotheses of the new cache, a multiple of B.
+
+    Raises:
+        ValueError: ``rows`` is not a multiple of B.
+    """
+    size = cache.seen.size(0)
+    if size == rows:
         return cache
-    if rows % own:
-        raise ValueError(f"past_key_values has {own} rows, the batch has {rows}: give a cache of this batch")
-    return cache.select(torch.arange(own, device=cache.seen.device).repeat_interleave(rows // own))
+    if rows % size:
+        raise ValueError(
+            f"Expected past_key_values of {rows} sequences, got {size}. Pass the cache of this batch"
+        )
+    return cache.select(torch.arange(size, device=cache.seen.device).repeat_interleave(rows // size))

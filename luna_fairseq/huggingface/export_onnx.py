@@ -1,14 +1,19 @@
-"""``luna-export-onnx``: a trained model as ONNX, for onnxruntime.
+"""Command ``luna-export-onnx``: export a trained model to ONNX graphs for onnxruntime.
 
-FOLDER then holds the tokenizer and the graphs. A masked language model or a classifier is model.onnx, which
-maps input_ids to logits. A translation model is encoder.onnx and decoder.onnx. encoder.onnx takes input_ids
-[batch, length], padded on either side, and returns the initial state of decoding. decoder.onnx takes one
-token of each sentence [batch, 1] and the state, and returns logits [batch, vocabulary] and the changed part
-of the state as next_NAME. The first token is the end of a sentence. A row whose token is padding keeps its
-state, so prompts may be padded on either side. A causal language model is decoder.onnx and start.npz, the
-initial state of one text, to be repeated for a batch. The state of a Luna decoder is constant in size. The
-graphs are compared with the model on other batches and lengths. Needs the extra "onnx": pip install
-"luna_fairseq[onnx]".
+FOLDER then holds the graphs and the tokenizer. A masked language model or a classifier becomes model.onnx,
+which maps input_ids to logits.
+
+A translation model becomes encoder.onnx and decoder.onnx. encoder.onnx maps input_ids [batch, length], padded
+on either side, to the initial decoding state. decoder.onnx maps one token of each sentence [batch, 1] and the
+state to logits [batch, vocabulary] and to the tensors of the state that change, under the names next_NAME.
+The first token is the end-of-sentence token. A sentence whose token is padding keeps its state, so prompts
+may be padded on either side. The size of the state does not depend on the length of the text.
+
+A causal language model becomes decoder.onnx and start.npz, which holds the initial state of one text. Repeat
+this state for each text of a batch.
+
+Before FOLDER appears, the output of the graphs is compared with the output of the model for several batch
+sizes and lengths. The command needs the extra packages that pip install "luna_fairseq[onnx]" installs.
 """
 
 from __future__ import annotations
@@ -27,56 +32,69 @@ from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
-from luna_fairseq.huggingface.export import converted, export_parser, write_tokenizer
+from luna_fairseq.huggingface.export import convert_checkpoint, export_parser, write_tokenizer
 from luna_fairseq.modules.luna_decoder import LunaDecoder
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 PROGRAM = "luna-export-onnx"
-LARGEST_DIFFERENCE = 1e-4  # relative to the largest number; larger is a fault of the export
-BATCHES = ((3, 11), (1, 5), (4, 23))  # at export, and those with which it is compared
+EXAMPLE = "luna-export-onnx onnx --path checkpoints/checkpoint_best.pt --data data-bin"
+# Largest difference relative to the largest value. A larger difference is a defect of the export.
+LARGEST_DIFFERENCE = 1e-4
+# Batch size and sequence length of the example that each graph is traced with, and of two further examples
+# that its output is compared on.
+BATCHES = ((3, 11), (1, 5), (4, 23))
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
-    return export_parser(PROGRAM, __doc__)
+    """Build the parser of the command line."""
+    return export_parser(PROGRAM, __doc__, EXAMPLE)
 
 
 def _export(args: argparse.Namespace) -> None:
-    for exporter in ("torch.onnx", "onnxscript"):  # which warn of what they leave out, such as torchvision
+    """Run the command."""
+    # The exporters warn about optional packages that are not installed, such as torchvision.
+    for exporter in ("torch.onnx", "onnxscript"):
         logging.getLogger(exporter).setLevel(logging.ERROR)
     try:
         import onnxruntime  # noqa: F401
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise MissingRequirementError(
-            "the export needs onnx, onnxscript, onnxruntime (CPython 3.11 or later): "
-            'pip install "luna_fairseq[onnx]"'
+            "The export needs onnx, onnxscript, onnxruntime and CPython 3.11 or later. "
+            'Run pip install "luna_fairseq[onnx]"'
         ) from error
-    _, _, model, tokenizer = converted(args.path, args.data, args.folder, args.head, args.ema)
+    converted = convert_checkpoint(args.path, args.data, args.folder, args.head, args.ema)
     with replacing_folder(args.folder) as temporary:
-        write_onnx(model, temporary)
-        if tokenizer is not None:
-            write_tokenizer(tokenizer, temporary)
+        write_onnx(converted.model, temporary)
+        if converted.tokenizer is not None:
+            write_tokenizer(converted.tokenizer, temporary)
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.glob('*.onnx')))}")
 
 
 def write_onnx(model: Any, folder: Path) -> None:
-    """Write the graphs of an exported ``model`` into ``folder``, and compare their logits with the model's.
+    """Write the graphs of an exported model to a folder, and compare their logits with those of the model.
+
+    Args:
+        model: exported model in evaluation mode. Its modules are switched to the forms that graphs need, so
+            the model should not be used afterwards.
+        folder: existing folder to write to.
 
     Raises:
-        InputError: the model or an operation cannot be exported, or the graphs have other logits
+        InputError: ONNX cannot express the model, or a graph computes other logits.
     """
-    from luna_fairseq.huggingface.decoder import Generates
-    from luna_fairseq.huggingface.onnx_parts import Whole, source_tokens
+    from luna_fairseq.huggingface.decoder import LunaGenerationMixin
+    from luna_fairseq.huggingface.onnx_parts import WholeModel, source_tokens
     from luna_fairseq.huggingface.onnx_runs import batches_to_compare, graph_logits, model_logits
 
     if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
         raise InputError(
-            "classifiers of pixels and of pairs cannot be exported to ONNX; those of one text can"
+            "Classifiers of images and of pairs cannot be exported to ONNX. Use luna-export-huggingface"
         )
     if getattr(model.config, "separators", None):
-        raise InputError("a model with --sentence-diagonal cannot be exported to ONNX: it counts sentences")
-    # The forms of a graph differ from the model's own, so the logits to compare with come first.
+        raise InputError(
+            "A model with --sentence-diagonal cannot be exported to ONNX. Use luna-export-huggingface"
+        )
+    # The logits to compare with are computed before the modules are switched to the forms that graphs need.
     with torch.no_grad():
         expected = [(batch, model_logits(model, batch)) for batch in batches_to_compare(model.config)]
     for module in model.modules():
@@ -85,39 +103,51 @@ def write_onnx(model: Any, folder: Path) -> None:
         elif isinstance(module, LunaDecoder):
             module.attentions.for_export = True
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
-    if not isinstance(model, Generates):
-        _write(Whole(model), folder / "model.onnx", tokens)
+    if not isinstance(model, LunaGenerationMixin):
+        _write_graph(WholeModel(model), folder / "model.onnx", tokens)
     else:
         _write_decoder(model, folder, tokens)
     for batch, logits in expected:
-        check_close("the folder", "logits", logits, graph_logits(model.config, folder, batch))
+        check_close("The exported folder", "logits", logits, graph_logits(model.config, folder, batch))
 
 
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
-    """Write the graph of the initial state, or the state itself, and the graph of a step.
+    """Write the initial state and the graph of a decoding step.
+
+    The initial state of a translation model depends on the source and is a graph. A causal language model has
+    one initial state, which is written as arrays.
 
     Args:
-        model: a model with a decoder
-        folder: where to write
-        tokens: sources of several shapes, the first for the export and all for the comparison
+        model: exported model with a decoder.
+        folder: existing folder to write to.
+        tokens: source token ids of the examples in ``BATCHES``, [B, T] each.
     """
-    from luna_fairseq.huggingface.onnx_parts import Start, Step
+    from luna_fairseq.huggingface.onnx_parts import DecodingStep, InitialState
 
-    start = Start(model)
+    initial = InitialState(model)
     with torch.no_grad():
-        states = [start(*each) for each in tokens]
+        states = [initial(*ids) for ids in tokens]
     if model.config.is_encoder_decoder:
-        _write(start, folder / "encoder.onnx", tokens)
+        _write_graph(initial, folder / "encoder.onnx", tokens)
     else:
-        one = [state[:1].numpy() for state in states[0]]
-        np.savez(str(folder / "start.npz"), **dict(zip(start.output_names, one)))
-    first = model.config.eos_token_id  # with which texts begin
-    steps = [(torch.full((rows, 1), first), *state) for (rows, _), state in zip(BATCHES, states)]
-    _write(Step(model, start), folder / "decoder.onnx", steps)
+        arrays = [tensor[:1].numpy() for tensor in states[0]]
+        np.savez(str(folder / "start.npz"), **dict(zip(initial.output_names, arrays)))
+    start_token = model.config.eos_token_id
+    steps = [(torch.full((rows, 1), start_token), *state) for (rows, _), state in zip(BATCHES, states)]
+    _write_graph(DecodingStep(model, initial), folder / "decoder.onnx", steps)
 
 
-def _write(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Export ``part`` with the first of the ``examples``, and compare its outputs for all of them."""
+def _write_graph(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
+    """Export a module to a graph, and compare their outputs on several examples.
+
+    Args:
+        part: one of the modules in ``onnx_parts.py``.
+        path: file to write.
+        examples: inputs of the module in several shapes. The first example is used to trace the module.
+
+    Raises:
+        InputError: ONNX cannot express the module, or the graph computes other values.
+    """
     first, *_, last = examples
     shapes = tuple(
         {dim: torch.export.Dim.AUTO for dim in range(x.dim()) if x.size(dim) != y.size(dim)}
@@ -127,32 +157,53 @@ def _write(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
     try:
         program = torch.export.export(part, first, dynamic_shapes=(shapes,), strict=False)
         torch.onnx.export(program, first, str(path), dynamo=True, verbose=False, **names)
-    except Exception as error:  # whatever an exporter that meets a new operation may raise
+    except Exception as error:  # The exporters raise errors of many types for unknown operations.
         lines = str(error).strip().split("\n")
         reason = next((line for line in lines if "No ONNX function" in line), lines[0])
         raise InputError(f"ONNX cannot express this model: {type(error).__name__}: {reason}") from error
-    _compare(part, path, examples)
+    _compare_graph(part, path, examples)
 
 
-def _compare(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
+def _compare_graph(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
+    """Check that a graph computes the outputs of the module that it was exported from.
+
+    Args:
+        part: module that was exported.
+        path: file of the graph.
+        examples: inputs of the module in several shapes.
+
+    Raises:
+        InputError: an output differs by more than rounding.
+    """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path))
-    inputs = [given.name for given in session.get_inputs()]
+    # The exporter drops inputs that no operation reads.
+    read = {node.name for node in session.get_inputs()}
     for example in examples:
-        given = {name: x.numpy() for name, x in zip(part.input_names, example) if name in inputs}
+        arrays = {name: x.numpy() for name, x in zip(part.input_names, example) if name in read}
         with torch.no_grad():
             expected = part(*example)
-        for name, value, found in zip(part.output_names, expected, session.run(None, given)):
-            check_close(path.name, name, value, torch.from_numpy(found))
+        for name, value, actual in zip(part.output_names, expected, session.run(None, arrays)):
+            check_close(path.name, name, value, torch.from_numpy(actual))
 
 
-def check_close(graph: str, name: str, expected: Tensor, found: Tensor) -> None:
-    """Raise InputError unless the tensor ``name`` of a ``graph`` is the model's up to rounding."""
-    difference = (found.float() - expected.float()).abs().max()
+def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None:
+    """Check that a tensor that a graph computed equals the tensor of the model up to rounding.
+
+    Args:
+        graph: name of the graph, for the message.
+        name: name of the tensor, for the message.
+        expected: tensor that the model computed.
+        actual: tensor of the same shape that the graph computed.
+
+    Raises:
+        InputError: the tensors differ by more than rounding.
+    """
+    difference = (actual.float() - expected.float()).abs().max()
     if not difference <= LARGEST_DIFFERENCE * expected.float().abs().max().clamp(min=1):
         raise InputError(
-            f"{graph} gives other {name} than the model: they differ by {difference:.1e}. Please report this."
+            f"{graph} differs from the model in {name} by {difference:.1e}. Please report this defect"
         )
 
 

@@ -1,9 +1,11 @@
-"""``luna-import-huggingface``: an exported folder, fine-tuned by transformers, as a fairseq checkpoint again.
+"""Command ``luna-import-huggingface``: convert an exported model back into a fairseq checkpoint.
 
-FOLDER is what luna-export-huggingface wrote, or what save_pretrained wrote of a model that was loaded from
-it. The options of the model, its task and its languages are those of the checkpoint that was exported, which
---like names; the parameters are FOLDER's. So fairseq-generate, luna-evaluate and all other commands read the
-new checkpoint as they read the old one.
+Use this command after fine-tuning an exported model with transformers. FOLDER is a folder that
+luna-export-huggingface wrote, or that save_pretrained wrote for a model loaded from such a folder.
+
+The new checkpoint has the parameters of FOLDER. Everything else (options, task, languages) comes from the
+checkpoint that was exported, which you name with --like. fairseq-generate, luna-evaluate and all other
+commands accept the new checkpoint.
 """
 
 from __future__ import annotations
@@ -28,139 +30,201 @@ from luna_fairseq.files.writing import replacing
 logger = logging.getLogger(__name__)
 
 PROGRAM = "luna-import-huggingface"
+EXAMPLE = "luna-import-huggingface fine-tuned --like checkpoints/checkpoint_best.pt --path back.pt"
 
 
 def build_parser() -> CommandParser:
-    """The command's options."""
-    parser = CommandParser(PROGRAM, __doc__)
-    parser.path("folder", "folder of config.json and model.safetensors", "FOLDER")
-    parser.path("--like", "the checkpoint that was exported", "CHECKPOINT", required=True)
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
+    parser.path("folder", "folder that contains config.json and model.safetensors", "FOLDER")
+    parser.path("--like", "checkpoint that was exported", "CHECKPOINT", required=True)
     parser.path("--path", "checkpoint to write", "CHECKPOINT", required=True)
     return parser
 
 
 def import_folder(folder: Path, like: Path, path: Path) -> None:
-    """Write the checkpoint ``path``: the parameters of ``folder``, all else of the checkpoint ``like``.
+    """Write a checkpoint with the parameters of an exported folder.
+
+    Args:
+        folder: folder that ``save_pretrained`` or luna-export-huggingface wrote.
+        like: checkpoint that was exported. All entries other than the parameters are copied from it, without
+            the optimizer state.
+        path: checkpoint to write, which must not exist yet.
 
     Raises:
-        InputError: a file is missing or there already, or the folder is of another model or vocabulary, or
-            transformers is missing
+        InputError: a file is missing, ``path`` exists, or the folder has another model or vocabulary than the
+            checkpoint.
+        MissingRequirementError: transformers is not installed.
+
+    Example:
+        >>> from pathlib import Path
+        >>> import_folder(Path("tuned"), Path("checkpoint_best.pt"), Path("back.pt"))  # doctest: +SKIP
     """
     if path.exists():
-        raise InputError(f"--path {path} is there already: give another name, or remove it")
+        raise InputError(f"--path {path} exists already. Give another name, or remove this file")
     if not like.is_file():
         raise InputError(f"--like {like} does not exist")
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} has no config.json: give a folder that save_pretrained wrote")
+        raise InputError(f"{folder} has no config.json. Give a folder that save_pretrained wrote")
     try:
-        from luna_fairseq.huggingface.conversion import read_names
+        from luna_fairseq.huggingface.conversion import map_names
     except ImportError as error:
         raise MissingRequirementError(
-            'the import needs transformers and safetensors: pip install "luna_fairseq[huggingface]"'
+            'The import needs transformers and safetensors. Run pip install "luna_fairseq[huggingface]"'
         ) from error
     state = load(like)
+    model = state["model"]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    _check_run(config.get("trained_as", {}), stored_identity(state), folder, like)
+    _check_training(config.get("trained_as", {}), stored_identity(state), folder, like)
     _check_vocabularies(config.get("vocabularies", {}), folder)
-    taken = read_names(state["model"], config)
-    weights = _weights(folder)
+    names = map_names(model, config)
+    weights = _load_weights(folder)
     if config.get("tie_word_embeddings", True):
-        _share(weights, taken.values(), bool(config.get("share_all_embeddings")))
-    _check(weights, taken, state["model"], folder)
-    tied = _tied_with(taken, state["model"])
-    for ours, theirs in {**taken, **tied}.items():
-        state["model"][ours] = weights[theirs].to(state["model"][ours].dtype)
+        _restore_tied_weights(weights, names.values(), bool(config.get("share_all_embeddings")))
+    _check_weights(weights, names, model, folder)
+    for ours, theirs in {**names, **_find_tied(names, model)}.items():
+        model[ours] = weights[theirs].to(model[ours].dtype)
     state["last_optimizer_state"] = None
     with replacing(path) as temporary:
         torch.save(state, str(temporary))
 
 
-# Names of one tensor where embeddings are tied, of which a file has the first, or another.
+# Endings of the names of tied weights. safetensors stores a tied tensor under one of its names only.
 TIED = ("embed_tokens.weight", "lm_head.weight", "lm_head.decoder.weight")
 
 
-def _weights(folder: Path) -> Dict[str, Tensor]:
-    """The parameters of ``folder`` by the exported model's names, in one file or several."""
+def _load_weights(folder: Path) -> Dict[str, Tensor]:
+    """Load the parameters of an exported model from one or several files of a folder.
+
+    Raises:
+        InputError: the folder has no such file.
+    """
     from safetensors.torch import load_file
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise InputError(f"{folder} has no model.safetensors: save the model with save_pretrained")
+        raise InputError(f"{folder} has no model.safetensors. Save the model with save_pretrained")
     return {name: value for file in files for name, value in load_file(str(file)).items()}
 
 
-def _share(weights: Dict[str, Tensor], names: Iterable[str], all_embeddings: bool) -> None:
-    """Give those of ``names`` that are the output's embedding it, whatever ``weights`` call it. A source with
-    a vocabulary of its own has another."""
-    others = () if all_embeddings else ("luna.encoder.",)
-    names = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(others)]
-    for value in [weights[name] for name in names if name in weights][:1]:
-        weights.update({name: value for name in names if name not in weights})
+def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
+    """Add the missing names of a tied tensor, in place.
+
+    Args:
+        weights: parameters by the names in the exported folder.
+        names: names of all parameters of the exported model.
+        all_shared: True if the source embedding is tied as well. Otherwise the source has a vocabulary and an
+            embedding of its own.
+    """
+    untied = () if all_shared else ("luna.encoder.",)
+    tied = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(untied)]
+    stored = next((weights[name] for name in tied if name in weights), None)
+    if stored is not None:
+        weights.update({name: stored for name in tied if name not in weights})
 
 
-def _tied_with(taken: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Return the parameters of ``model`` that are tied to an embedding in ``taken`` and not taken themselves,
-    with the exported embedding's name.
+def _find_tied(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
+    """Find parameters of a checkpoint that are tied to an imported embedding but are not imported themselves.
 
     A fine-tuned classifier has no LM head, but the weight of the checkpoint's LM head is the embedding.
     fairseq loads the head after the embedding, so an old head would replace the imported embedding.
+
+    Args:
+        names: names of the imported parameters in the exported model, by their names in the checkpoint.
+        model: parameters of the checkpoint.
+
+    Returns:
+        Name of the exported embedding by the name of the tied parameter in the checkpoint.
     """
-    embeddings = {ours: theirs for ours, theirs in taken.items() if ours.endswith(TIED)}
+    embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
         name: theirs
         for name in model
-        if name.endswith(TIED) and name not in taken
+        if name.endswith(TIED) and name not in names
         for ours, theirs in embeddings.items()
         if torch.equal(model[name], model[ours])
     }
 
 
-def _check_run(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path, like: Path) -> None:
-    """Raise InputError where weights that fit would be given another direction, dictionary or function."""
+def _check_training(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path, like: Path) -> None:
+    """Check that a folder was exported from a checkpoint of the same training.
+
+    Parameters of another training may fit, and would then be used with the wrong direction or dictionary.
+
+    Args:
+        exported: identity of the training in the configuration of the folder.
+        ours: identity of the training in the checkpoint.
+        folder: exported folder, for the message.
+        like: file of the checkpoint, for the message.
+
+    Raises:
+        InputError: the identities differ.
+    """
     for name, value in exported.items():
         if name in ours and ours[name] != value:
             raise InputError(
-                f"{folder} was exported from another training than --like {like} ({name.replace('_', ' ')} "
-                f"{value}, not {ours[name]}): give a checkpoint of that one"
+                f"{folder} was exported from another training than --like {like}: its "
+                f"{name.replace('_', ' ')} is {value}, not {ours[name]}. Give the checkpoint that was exported"
             )
 
 
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
-    """Raise InputError where ids stand for other tokens than in the tokenizers that were ``exported``."""
+    """Check that the tokenizers of a folder still have the vocabularies that were exported.
+
+    Args:
+        exported: digest of each vocabulary by the name of the tokenizer's file.
+        folder: exported folder, whose tokenizers may have been replaced.
+
+    Raises:
+        InputError: a tokenizer cannot be read, or its ids stand for other tokens.
+    """
     from tokenizers import Tokenizer
 
-    from luna_fairseq.huggingface.tokenizer import vocabulary_of
+    from luna_fairseq.huggingface.tokenizer import vocabulary_digest
 
-    for name, vocabulary in exported.items():
+    for name, digest in exported.items():
         path = folder / name
         if not path.is_file():
-            logger.warning(f"{path} is not there: the vocabulary is taken to be the checkpoint's")
+            logger.warning(f"{path} does not exist, so the vocabulary of the model is not checked")
             continue
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # the library raises nothing narrower
-            raise InputError(f"{path} is no tokenizer: {error}") from error
-        if vocabulary_of(tokenizer) != vocabulary:
+        except Exception as error:  # The library raises no narrower class.
+            raise InputError(f"{path} is not a tokenizer: {error}") from error
+        if vocabulary_digest(tokenizer) != digest:
             raise InputError(
-                f"{path} is not the vocabulary that was exported: the folder was fine-tuned with another "
-                "one, in which ids stand for other tokens than in --like's dictionary"
+                f"{path} has another vocabulary than the exported tokenizer. Fine-tune the model with the "
+                "exported tokenizer"
             )
 
 
-def _check(weights: Dict[str, Tensor], taken: Dict[str, str], model: Any, folder: Path) -> None:
-    """Raise InputError where ``weights`` are not those of a ``model`` whose names are ``taken``."""
-    for ours, theirs in taken.items():
+def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
+    """Check that the parameters of an exported folder fit a checkpoint.
+
+    Args:
+        weights: parameters of the exported folder.
+        names: names of the parameters in the exported folder, by their names in the checkpoint.
+        model: parameters of the checkpoint.
+        folder: exported folder, for the message.
+
+    Raises:
+        InputError: a parameter is missing or has another shape.
+    """
+    for ours, theirs in names.items():
         if theirs not in weights:
-            raise InputError(f"{folder} lacks {theirs}: it is of another model than --like")
-        if weights[theirs].shape != model[ours].shape:
-            shapes = " x ".join(map(str, weights[theirs].shape)), " x ".join(map(str, model[ours].shape))
             raise InputError(
-                f"{folder}: {theirs} is {shapes[0]}, the checkpoint's is {shapes[1]}: the folder was "
-                "fine-tuned with another vocabulary, or is of another model"
+                f"{folder} has no parameter {theirs}. Give the checkpoint that was exported as --like"
+            )
+        if weights[theirs].shape != model[ours].shape:
+            expected, actual = (" x ".join(map(str, x.shape)) for x in (model[ours], weights[theirs]))
+            raise InputError(
+                f"{folder}: expected {theirs} of the shape {expected}, got {actual}. The folder "
+                "was fine-tuned with another vocabulary, or contains another model"
             )
 
 
 def _import(args: argparse.Namespace) -> None:
+    """Run the command."""
     import_folder(args.folder, args.like, args.path)
     print(args.path)
 

@@ -1,4 +1,4 @@
-"""README.md of an exported folder: what the model is, how it is loaded, its options and its score."""
+"""Model card, the README.md of an exported folder."""
 
 import json
 from pathlib import Path
@@ -32,10 +32,20 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 
 
 def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
-    """The card of a ``checkpoint`` of this ``kind``, with the first of the files ``scores`` that is there.
+    """Write the model card of a checkpoint.
+
+    The card shows how to load the model, its training, its options and its score.
+
+    Args:
+        checkpoint: checkpoint that is exported.
+        kind: kind of the model.
+        scores: files of scores. The first that exists is shown.
+
+    Returns:
+        Text of README.md.
 
     Raises:
-        InputError: the file does not hold what luna-evaluate and luna-score write
+        InputError: the file of scores was not written by luna-evaluate or luna-score.
     """
     rows = {**_facts(checkpoint), **_scores(scores), **_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
@@ -43,6 +53,7 @@ def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
 
 
 def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
+    """Return what the checkpoint records about its training, without unknown values."""
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
@@ -68,13 +79,21 @@ def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
 
 
 def scores_beside(path: Path) -> List[Path]:
-    """Where luna-train-bitext and luna-evaluate may have written the scores of the run of the checkpoint
-    ``path``."""
+    """Return the files in which the scores of a checkpoint's run may stand.
+
+    Args:
+        path: file of the checkpoint, in the folder of the run or in its subfolder ``checkpoints``.
+    """
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
     return [folder / "scores.json" for folder in (path.parent, run, run / "results")]
 
 
 def _scores(files: List[Path]) -> Dict[str, str]:
+    """Return the scores in the first of several files that exists; none if no file exists.
+
+    Raises:
+        InputError: the file contains no scores.
+    """
     path = next((file for file in files if file.is_file()), None)
     if path is None:
         return {}
@@ -82,11 +101,11 @@ def _scores(files: List[Path]) -> Dict[str, str]:
         scores = json.loads(path.read_text(encoding="utf-8"))
         return {score["name"]: f"{score['value']:.2f} (`{score['signature']}`)" for score in scores}
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} holds no scores: give a scores.json of luna-evaluate") from error
+        raise InputError(f"{path} contains no scores. Give a scores.json that luna-evaluate wrote") from error
 
 
 def _options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """The options of the model that the run was given or took from its architecture."""
+    """Return the options of the model, set by the command line or by the architecture."""
     model = checkpoint.state["cfg"]["model"]
     options = dict(model) if hasattr(model, "keys") else vars(model)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__

@@ -1,8 +1,8 @@
-"""Luna's encoder (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's transformers, and the
-masked language model.
+"""Luna encoder and masked language model for Hugging Face's transformers.
 
-Shapes: B batch, T tokens, L rows of P, C width, V vocabulary. Layers are time-first, what goes in and comes
-out batch-first.
+Luna is Linear Unified Nested Attention (NeurIPS 2021). P is its packed sequence. Letters of shapes: B batch
+size, T sequence length, L length of P, C model width, V vocabulary size. Inputs and outputs are batch-first.
+The layers of the core are time-first.
 """
 
 import shutil
@@ -23,10 +23,10 @@ from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
 from luna_fairseq.huggingface.adapters import (
     TransformersStack,
-    activation,
     batch_first,
+    build_token_embedding,
     encoder_options,
-    token_embedding,
+    get_activation,
 )
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
 from luna_fairseq.modules.embedding import sinusoidal_table
@@ -36,12 +36,21 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 @dataclass
 class LunaModelOutput(ModelOutput):
-    """last_hidden_state [B, T, C]; the last P, normalised: packed [B, L, C]; packed_mask [B, L] and
-    source_mask [B, T], 1 at rows and at tokens that count (with ``config.separators`` at tokens the number
-    of their sentence, from 1); hidden_states, if asked for, after the embedding and after every layer;
-    attentions, if asked for, of every layer over the sequence [B, H, T, T]."""
+    """Output of the Luna encoder.
 
-    # Always there; transformers asks for a default of all.
+    Attributes:
+        last_hidden_state: output of the last layer [B, T, C].
+        packed: normalized P of the last layer [B, L, C].
+        packed_mask: mask of P [B, L], 1 at rows in use and 0 at padding.
+        source_mask: mask of the tokens [B, T], 1 at tokens and 0 at padding. With ``config.separators`` the
+            number of the sentence that each token belongs to, from 1, and 0 at padding.
+        hidden_states: output of the embedding and of each layer, [B, T, C] each; None unless requested by
+            ``output_hidden_states``.
+        attentions: self-attention weights of each layer, [B, H, T, T] each; None unless requested by
+            ``output_attentions``.
+    """
+
+    # The first four are always set. transformers requires a default for every field.
     last_hidden_state: Tensor = None
     packed: Tensor = None
     packed_mask: Tensor = None
@@ -50,12 +59,12 @@ class LunaModelOutput(ModelOutput):
     attentions: Optional[Tuple[Tensor, ...]] = None
 
 
-# What every call may be asked for besides its inputs.
-ASKED = ("output_hidden_states", "output_attentions", "return_dict")
+# Keyword arguments of each forward pass that select what is returned.
+OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 class LunaPreTrainedModel(PreTrainedModel):
-    """What transformers asks of every model: its configuration, its initialisation, its options of a call."""
+    """Base class of all Luna models, which handles weight initialization, saving and options of a call."""
 
     config_class: Type[PretrainedConfig] = LunaConfig
     base_model_prefix = "luna"
@@ -64,20 +73,26 @@ class LunaPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["LunaEncoderLayer", "LunaDecoderLayer"]
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Write the model to a folder, as transformers does, with the model's code beside it.
+        """Save the model and its code to a folder.
 
-        Some versions of transformers copy the configuration's code alone, and the folder could not be loaded.
+        Some versions of transformers copy only the code of the configuration. Such a folder could not be
+        loaded, so this method copies the other files of the code.
+
+        Args:
+            save_directory: folder to write, which is created if it does not exist.
+            *args: further arguments of :meth:`transformers.PreTrainedModel.save_pretrained`.
+            **kwargs: further keyword arguments of the same method.
         """
         super().save_pretrained(save_directory, *args, **kwargs)
         code = Path(str(sys.modules[type(self).__module__].__file__))
         if code.parent.name == "huggingface" and code.parent.parent.name == "luna_fairseq":
-            return  # not loaded from an exported folder: the export writes the code
+            return  # The model was not loaded from an exported folder. The export itself writes the code.
         for file in code.parent.glob("*.py"):
             if file.name != "__init__.py" and not (Path(save_directory) / file.name).exists():
                 shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """BERT's initialisation; and what is computed, where a model was made on the meta device."""
+        """Initialize a module as BERT does, and fill the buffers of a model created on the meta device."""
         if isinstance(module, (nn.Linear, nn.Embedding, PackedEmbedding)):
             nn.init.normal_(module.weight, std=0.02)
             if getattr(module, "bias", None) is not None:
@@ -93,28 +108,48 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
 
-    def asked(self, given: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """output_hidden_states, output_attentions and return_dict, from the configuration where they are not
-        given. Raises TypeError for another argument."""
-        unknown = sorted(set(given) - set(ASKED))
+    def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
+        """Fill in missing output options of a call from the configuration.
+
+        Args:
+            options: keyword arguments of the call. A missing option, or None, takes the value of the
+                configuration.
+
+        Returns:
+            Values of ``output_hidden_states``, ``output_attentions`` and ``return_dict``.
+
+        Raises:
+            TypeError: a keyword argument is none of these three.
+        """
+        unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
-        values = ((name, given.get(name)) for name in ASKED)
+        values = ((name, options.get(name)) for name in OUTPUT_OPTIONS)
         return tuple(bool(getattr(self.config, name) if value is None else value) for name, value in values)
 
 
 class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
-    """The encoder.
+    """Luna encoder, which returns hidden states without a task-specific head.
 
-    A model without a decoder (``config.is_encoder_decoder``) normalises the last P in the encoder, with gain
-    and bias if ``config.packed_is_read``, and rows of P that are padding begin as zeros.
-    ``config.layer_repeats``: the one layer is applied so many times.
+    An encoder without a decoder normalizes the last P and sets padding rows of the initial P to zero. The
+    norm has a gain and a bias if ``config.packed_is_read`` is set. The stack of layers is applied
+    ``config.layer_repeats`` times (default: 1).
+
+    Args:
+        config: configuration of the model.
+
+    Example:
+        >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
+        ...                     encoder_projected_attention_heads=2, projection_length=3)
+        >>> output = LunaModel(config)(torch.tensor([[4, 5, 6, 7]]))
+        >>> output.last_hidden_state.shape, output.packed.shape
+        (torch.Size([1, 4, 8]), torch.Size([1, 3, 8]))
     """
 
     def __init__(self, config: LunaConfig):
         LunaPreTrainedModel.__init__(self, config)
         attentions = choose_encoder_attentions(config)
-        self.build(encoder_options(config), token_embedding(config, "encoder"), attentions)
+        self.build(encoder_options(config), build_token_embedding(config, "encoder"), attentions)
         self.post_init()
 
     def forward(  # type: ignore[override]
@@ -123,62 +158,111 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         attention_mask: Optional[Tensor] = None,
         position_ids: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
-        **asked: Optional[bool],
+        **output_options: Optional[bool],
     ) -> Union[LunaModelOutput, Tuple[Any, ...]]:
-        """
+        """Encode a batch of sequences.
+
         Args:
-            input_ids: [B, T]
-            attention_mask: [B, T], 1 at tokens (default: None, all that are not padding)
-            position_ids: [B, T], 0 at the first token (default: None, tokens are counted and padding is not)
-            inputs_embeds: [B, T, C] in place of input_ids (default: None)
+            input_ids: token ids [B, T], padded on either side (default: None, ``inputs_embeds`` is given).
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, every id other than the
+                padding id is a token).
+            position_ids: position of each token [B, T], 0 for the first token (default: None, tokens are
+                counted from the left and padding is skipped).
+            inputs_embeds: token vectors [B, T, C] in place of ``input_ids`` (default: None).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict``, as in all
+                models of transformers (default: None, the value in the configuration).
+
+        Returns:
+            A :class:`LunaModelOutput`, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: none of input_ids and inputs_embeds, or both; a sequence longer than the positions
+            ValueError: both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a sequence is
+                longer than the learned positions.
         """
-        states, weights, as_dict = self.asked(asked)
-        mask = self.read_tokens(input_ids, inputs_embeds, attention_mask)
-        self.check_length(mask.size(1))
+        states, weights, as_dict = self.resolve_output_options(output_options)
+        padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
+        self.check_length(padding.size(1))
         out = LunaEncoder.forward(
-            self, input_ids, inputs_embeds, mask, position_ids, return_states=states, need_weights=weights
+            self, input_ids, inputs_embeds, padding, position_ids, return_states=states, need_weights=weights
         )
-        packed, masked = out.packed.transpose(0, 1), out.source.packed_padding_mask
-        rows = torch.ones_like(packed[..., 0], dtype=torch.long) if masked is None else (~masked).long()
-        numbers = (~mask).long()
+        packed = out.packed.transpose(0, 1)
+        packed_padding = out.source.packed_padding_mask
+        if packed_padding is None:
+            packed_mask = torch.ones_like(packed[..., 0], dtype=torch.long)
+        else:
+            packed_mask = (~packed_padding).long()
+        source_mask = (~padding).long()
         if getattr(self.config, "separators", None):
-            if input_ids is None:
-                raise ValueError(
-                    "give ids, not vectors: sentences are counted by the separators between them"
-                )
-            numbers = sentence_numbers(input_ids.eq(self.config.separators[0]) & ~mask, mask)
-        found = LunaModelOutput(
+            is_separator = require_ids(input_ids).eq(self.config.separators[0])
+            source_mask = sentence_numbers(is_separator & ~padding, padding)
+        output = LunaModelOutput(
             out.x.transpose(0, 1),
             packed,
-            rows,
-            numbers,
+            packed_mask,
+            source_mask,
             batch_first(out.states) if states else None,
             batch_first(out.weights) if weights else None,
         )
-        return found if as_dict else found.to_tuple()
+        return output if as_dict else output.to_tuple()
+
+
+def require_ids(input_ids: Optional[Tensor]) -> Tensor:
+    """Return the token ids of a call, or raise an error if there are none.
+
+    A model with ``config.separators`` calls this function because it counts the separators between sentences.
+
+    Args:
+        input_ids: token ids [B, T], or None if the caller passed vectors.
+
+    Raises:
+        ValueError: the caller passed vectors, in which no separator can be found.
+    """
+    if input_ids is None:
+        raise ValueError(
+            "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of their separators"
+        )
+    return input_ids
 
 
 class LunaLMHead(nn.Module):
-    """RoBERTa's."""
+    """Language modelling head of RoBERTa: dense layer, activation, layer norm and output projection.
+
+    Args:
+        config: configuration of the model.
+    """
 
     def __init__(self, config: LunaConfig):
         super().__init__()
         C = config.encoder_embed_dim
         self.dense = nn.Linear(C, C)
-        self.activation = activation(config.activation_fn)
+        self.activation = get_activation(config.activation_fn)
         self.layer_norm = nn.LayerNorm(C)
         self.decoder = nn.Linear(C, config.vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Logits [.., V] of features [.., C]."""
+        """Compute the logits of the vocabulary.
+
+        Args:
+            x: hidden states [..., C].
+
+        Returns:
+            Logits [..., V].
+        """
         return self.decoder(self.layer_norm(self.activation(self.dense(x))))
 
 
 class LunaForMaskedLM(LunaPreTrainedModel):
-    """The encoder with RoBERTa's LM head."""
+    """Luna encoder with a language modelling head for masked tokens.
+
+    Args:
+        config: configuration of the model.
+
+    Example:
+        >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
+        ...                     encoder_projected_attention_heads=2)
+        >>> LunaForMaskedLM(config)(torch.tensor([[4, 5, 6]])).logits.shape
+        torch.Size([1, 3, 20])
+    """
 
     _tied_weights_keys = {"lm_head.decoder.weight": "luna.embed_tokens.weight"}
 
@@ -189,9 +273,15 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
+        """Return the output projection, whose weight is tied to the token embedding by default."""
         return self.lm_head.decoder
 
     def set_output_embeddings(self, value: nn.Module) -> None:
+        """Replace the output projection.
+
+        Args:
+            value: new linear layer from C to the vocabulary.
+        """
         self.lm_head.decoder = value
 
     def forward(
@@ -201,12 +291,28 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         position_ids: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
-        **asked: Optional[bool],
+        **output_options: Optional[bool],
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
-        """As :meth:`LunaModel.forward`; labels [B, T], -100 where there is nothing to predict."""
-        of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
-        out = self.luna(*of_encoder, **{**asked, "return_dict": True})
+        """Compute the logits of the vocabulary at every token, and the loss if labels are given.
+
+        Args:
+            input_ids: see :meth:`LunaModel.forward`.
+            attention_mask: see :meth:`LunaModel.forward`.
+            position_ids: see :meth:`LunaModel.forward`.
+            inputs_embeds: see :meth:`LunaModel.forward`.
+            labels: ids of the tokens to predict [B, T], -100 at all other positions (default: None, no loss).
+            **output_options: see :meth:`LunaModel.forward`.
+
+        Returns:
+            A :class:`transformers.modeling_outputs.MaskedLMOutput` with ``logits`` [B, T, V] and the mean
+            cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
+
+        Raises:
+            ValueError: see :meth:`LunaModel.forward`.
+        """
+        inputs = input_ids, attention_mask, position_ids, inputs_embeds
+        out = self.luna(*inputs, **{**output_options, "return_dict": True})
         logits = self.lm_head(out.last_hidden_state)
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        found = MaskedLMOutput(loss, logits, out.hidden_states, out.attentions)
-        return found if self.asked(asked)[2] else found.to_tuple()
+        output = MaskedLMOutput(loss, logits, out.hidden_states, out.attentions)
+        return output if self.resolve_output_options(output_options)[2] else output.to_tuple()

@@ -1,35 +1,62 @@
-"""Classifiers on Luna's encoder for Hugging Face's transformers: the fine-tuned heads of a masked language
-model, and Long Range Arena's."""
+"""Luna classifiers for Hugging Face's transformers.
 
-from typing import Any, Dict, Optional
+:class:`LunaForSequenceClassification` is a masked language model that was fine-tuned with a classification
+head. :class:`LunaForLongSequenceClassification` is the classifier of Long Range Arena. Letters of shapes: B
+batch size, T sequence length, L length of the packed sequence P, C model width.
+"""
+
+from typing import Any, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from luna_fairseq.huggingface.adapters import activation
+from luna_fairseq.huggingface.adapters import get_activation
 from luna_fairseq.huggingface.configuration_luna import LunaConfig, LunaLongConfig
 from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, LunaPreTrainedModel
 from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.ops.softmax import softmax_attention
 
 
-def mean_of(x: Tensor, mask: Tensor) -> Tensor:
-    """Mean [B, C] of x [B, T, C] where ``mask`` [B, T] is 1."""
-    kept = mask.unsqueeze(-1).to(x.dtype)
-    return (x * kept).sum(dim=1) / kept.sum(dim=1)
+def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
+    """Compute the mean over the unmasked positions of each sequence.
+
+    Args:
+        x: vectors [B, T, C].
+        mask: mask [B, T], 1 at positions to average and 0 at padding.
+
+    Returns:
+        Means [B, C].
+
+    Example:
+        >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
+        tensor([[2.]])
+    """
+    weights = mask.unsqueeze(-1).to(x.dtype)
+    return (x * weights).sum(dim=1) / weights.sum(dim=1)
 
 
 def first_token(out: LunaModelOutput) -> Tensor:
-    """Vector [B, C] of the first token of each sequence, which padding may precede."""
+    """Return the hidden state of the first token of each sequence.
+
+    Args:
+        out: output of the encoder. Padding may stand before the first token.
+
+    Returns:
+        Hidden states [B, C].
+    """
     x = out.last_hidden_state
     first = out.source_mask.argmax(dim=1)[:, None, None]
     return x.gather(1, first.expand(-1, 1, x.size(2))).squeeze(1)
 
 
 class AttentionToPacked(nn.Module):
-    """Ordinary attention of the first token to P's rows."""
+    """Multi-head softmax attention from the first token to the rows of P.
+
+    Args:
+        config: configuration of the model.
+    """
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -38,7 +65,16 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """[B, C] of the first token [B, C], P [B, L, C] and its mask [B, L], 1 at rows that count."""
+        """Compute the attention output of the first token.
+
+        Args:
+            first: hidden state of the first token [B, C], the query.
+            packed: P [B, L, C], the keys and values.
+            mask: mask of P [B, L], 1 at rows in use and 0 at padding.
+
+        Returns:
+            Attention output [B, C].
+        """
         rows = packed.transpose(0, 1)
         q, k, v = (
             split_heads(projection(x), self.num_heads)
@@ -48,10 +84,14 @@ class AttentionToPacked(nn.Module):
 
 
 class LunaClassificationHead(nn.Module):
-    """RoBERTa's head (dropout, dense, activation, dropout, projection) on one vector for each sequence.
+    """Classification head of RoBERTa on one vector for each sequence.
 
-    ``config.classifier_reads``: ``first`` (the first token), or of the last P its ``mean``, its ``maximum``,
-    or the first token's ``attention`` to it.
+    The vector goes through dropout, a dense layer, an activation, dropout and the output projection.
+    ``config.classifier_reads`` selects the vector: "first" for the hidden state of the first token, "mean" or
+    "maximum" over the rows of the last P, or "attention" from the first token to the last P.
+
+    Args:
+        config: configuration of the model.
     """
 
     def __init__(self, config: LunaConfig):
@@ -63,19 +103,35 @@ class LunaClassificationHead(nn.Module):
         elif self.reads == "attention":
             self.attn, self.layer_norm = AttentionToPacked(config), nn.LayerNorm(C)
         self.dense = nn.Linear(C, inner)
-        self.activation_fn = activation(config.pooler_activation_fn)
+        self.activation_fn = get_activation(config.pooler_activation_fn)
         self.dropout = nn.Dropout(config.pooler_dropout)
         self.out_proj = nn.Linear(inner, config.num_labels)
 
     def forward(self, out: LunaModelOutput) -> Tensor:
-        """Logits [B, classes] of what the encoder returned."""
+        """Compute the logits of the classes.
+
+        Args:
+            out: output of the encoder.
+
+        Returns:
+            Logits [B, ``config.num_labels``].
+        """
         x = self.dropout(self.pool(first_token(out), out.packed, out.packed_mask))
         return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """[B, C] of the first token [B, C], P [B, L, C] and its mask [B, L]."""
+        """Compute the vector that the head classifies.
+
+        Args:
+            first: hidden state of the first token [B, C].
+            packed: last P [B, L, C].
+            mask: mask of P [B, L], 1 at rows in use and 0 at padding.
+
+        Returns:
+            One vector for each sequence [B, C].
+        """
         if self.reads == "mean":
-            return mean_of(packed, mask)
+            return masked_mean(packed, mask)
         if self.reads == "maximum":
             return self.in_proj(packed).masked_fill(mask.unsqueeze(-1).eq(0), float("-inf")).amax(dim=1)
         if self.reads == "attention":
@@ -84,7 +140,19 @@ class LunaClassificationHead(nn.Module):
 
 
 class LunaForSequenceClassification(LunaPreTrainedModel):
-    """A masked language model's encoder and one of its classification heads."""
+    """Luna encoder with a classification head, fine-tuned from a masked language model.
+
+    Args:
+        config: configuration of the model. ``config.num_labels`` is the number of classes; 1 stands for
+            regression.
+
+    Example:
+        >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
+        ...                     encoder_projected_attention_heads=2, classifier_reads="first", num_labels=3,
+        ...                     classifier_inner_dim=8, pooler_activation_fn="tanh", pooler_dropout=0.0)
+        >>> LunaForSequenceClassification(config)(torch.tensor([[4, 5, 6]])).logits.shape
+        torch.Size([1, 3])
+    """
 
     def __init__(self, config: LunaConfig):
         super().__init__(config)
@@ -99,28 +167,60 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
         position_ids: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
-        **asked: Optional[bool],
-    ) -> SequenceClassifierOutput:
-        """As :meth:`LunaModel.forward`; labels [B], numbers where there is one class (regression)."""
-        of_encoder = input_ids, attention_mask, position_ids, inputs_embeds
-        out = self.luna(*of_encoder, **{**asked, "return_dict": True})
-        return self.found(out, self.classifier(out), labels, asked)
+        **output_options: Optional[bool],
+    ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
+        """Classify a batch of sequences, and compute the loss if labels are given.
 
-    def found(
-        self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], asked: Dict[str, Any]
-    ) -> Any:
-        """What a call returns."""
+        Args:
+            input_ids: see :meth:`LunaModel.forward`.
+            attention_mask: see :meth:`LunaModel.forward`.
+            position_ids: see :meth:`LunaModel.forward`.
+            inputs_embeds: see :meth:`LunaModel.forward`.
+            labels: numbers of the classes [B], or values to predict if the model has one label (default:
+                None, no loss).
+            **output_options: see :meth:`LunaModel.forward`.
+
+        Returns:
+            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B, classes], or
+            a tuple of its fields if ``return_dict`` is False. The loss is the mean cross-entropy, or the mean
+            squared error of a regression.
+
+        Raises:
+            ValueError: see :meth:`LunaModel.forward`.
+        """
+        inputs = input_ids, attention_mask, position_ids, inputs_embeds
+        out = self.luna(*inputs, **{**output_options, "return_dict": True})
+        return self.build_output(out, self.classifier(out), labels, output_options)
+
+    def build_output(
+        self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
+    ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
+        """Compute the loss and build the output of a forward pass.
+
+        Args:
+            out: output of the encoder.
+            logits: logits [B, classes].
+            labels: labels [B], or None for no loss.
+            output_options: output options of the call, see :meth:`LunaModel.forward`.
+
+        Returns:
+            The return value of :meth:`forward`.
+        """
         loss = None
         if labels is not None and logits.size(-1) == 1:
             loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
         elif labels is not None:
             loss = F.cross_entropy(logits, labels)
-        found = SequenceClassifierOutput(loss, logits, out.hidden_states, out.attentions)
-        return found if self.asked(asked)[2] else found.to_tuple()
+        output = SequenceClassifierOutput(loss, logits, out.hidden_states, out.attentions)
+        return output if self.resolve_output_options(output_options)[2] else output.to_tuple()
 
 
 class LunaPixelEmbedding(nn.Module):
-    """A linear map of each pixel's intensity, and perhaps a learned vector in front of them all."""
+    """Linear embedding of pixel intensities, optionally with a learned class token in front.
+
+    Args:
+        config: configuration of the model. ``config.prepends_cls`` adds the class token.
+    """
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -128,32 +228,56 @@ class LunaPixelEmbedding(nn.Module):
         self.cls = nn.Parameter(torch.zeros(config.encoder_embed_dim)) if config.prepends_cls else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """[B, T, C], or [B, 1 + T, C], of ``pixels`` [B, T]."""
+        """Embed a batch of images.
+
+        Args:
+            pixels: normalized intensities [B, T], the pixels of each image row by row.
+
+        Returns:
+            Pixel vectors [B, T, C], or [B, 1 + T, C] with the class token.
+        """
         x = self.linear(pixels.unsqueeze(-1).to(self.linear.weight.dtype))
         return x if self.cls is None else torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)
 
 
 class LunaLongClassifierHead(nn.Module):
-    """Hidden layers and a projection, on one vector for each sequence or on those of a pair."""
+    """Classification head of Long Range Arena: hidden layers and an output projection.
+
+    Args:
+        config: configuration of the model. ``config.pair_combination`` is "" for single sequences, and
+            "concat" or "nli" for pairs, whose vectors are joined to an input of width 2 C or 4 C.
+    """
 
     def __init__(self, config: LunaConfig):
         super().__init__()
         inputs = {"": 1, "concat": 2, "nli": 4}[config.pair_combination]
         widths = [config.encoder_embed_dim * inputs] + [config.classifier_out_dim] * config.classifier_layers
         self.layers = nn.ModuleList(nn.Linear(*pair) for pair in zip(widths, widths[1:]))
-        self.activation = activation(config.classifier_activation_fn)
+        self.activation = get_activation(config.classifier_activation_fn)
         self.out_proj = nn.Linear(widths[-1], config.num_labels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Compute the logits of the classes.
+
+        Args:
+            x: vector of each sequence [B, C], or joined vectors of each pair [B, 2 C] or [B, 4 C].
+
+        Returns:
+            Logits [B, ``config.num_labels``].
+        """
         for layer in self.layers:
             x = self.activation(layer(x))
         return self.out_proj(x)
 
 
 class LunaForLongSequenceClassification(LunaForSequenceClassification):
-    """Long Range Arena's classifier of tokens, of pairs of token sequences, or of pixels.
+    """Luna classifier of Long Range Arena for token sequences, pairs of token sequences, or images.
 
-    ``config.classifier_reads``: ``first``, the ``tokens``' mean, or the last P's ``mean``.
+    ``config.classifier_reads`` selects the vector of a sequence: "first" for the hidden state of the first
+    token, "tokens" for the mean over the tokens, or "mean" for the mean over the rows of the last P.
+
+    Args:
+        config: configuration of the model.
     """
 
     config_class = LunaLongConfig
@@ -176,28 +300,56 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         pixel_values: Optional[Tensor] = None,
         inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
-        **asked: Optional[bool],
-    ) -> SequenceClassifierOutput:
-        """As :meth:`LunaModel.forward`; the second sequences of pairs; normalised pixels [B, T] in place of
-        tokens. Raises ValueError, too, for pairs of a model of single sequences, or the reverse."""
+        **output_options: Optional[bool],
+    ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
+        """Classify a batch of sequences, pairs or images, and compute the loss if labels are given.
+
+        Args:
+            input_ids: token ids [B, T] (default: None, the model reads images).
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, every id other than the
+                padding id is a token).
+            second_input_ids: token ids [B, T'] of the second sequences of pairs (default: None).
+            second_attention_mask: mask [B, T'] of the second sequences (default: None, as for
+                ``attention_mask``).
+            pixel_values: normalized intensities [B, T] of images, in place of ``input_ids`` (default: None).
+            inputs_embeds: token vectors [B, T, C] in place of ``input_ids`` (default: None).
+            labels: numbers of the classes [B] (default: None, no loss).
+            **output_options: see :meth:`LunaModel.forward`.
+
+        Returns:
+            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B, classes], or
+            a tuple of its fields if ``return_dict`` is False.
+
+        Raises:
+            ValueError: a model of pairs did not receive second sequences, a model of single sequences
+                received some, or :meth:`LunaModel.forward` refuses the input.
+        """
         if pixel_values is not None:
             inputs_embeds = self.luna.embed_tokens(pixel_values)
         if bool(self.config.pair_combination) != (second_input_ids is not None):
-            raise ValueError(
-                "the model classifies " + ("pairs" if self.config.pair_combination else "single sequences")
-            )
-        out = self.luna(input_ids, attention_mask, None, inputs_embeds, **{**asked, "return_dict": True})
-        x = self.represent(out)
+            if self.config.pair_combination:
+                raise ValueError("Expected pairs of sequences, got single sequences. Pass second_input_ids")
+            raise ValueError("Expected single sequences, got pairs. Leave out second_input_ids")
+        options = {**output_options, "return_dict": True}
+        out = self.luna(input_ids, attention_mask, None, inputs_embeds, **options)
+        x = self.pool(out)
         if second_input_ids is not None:
-            y = self.represent(self.luna(second_input_ids, second_attention_mask, return_dict=True))
+            y = self.pool(self.luna(second_input_ids, second_attention_mask, return_dict=True))
             both = [x, y] if self.config.pair_combination == "concat" else [x, y, x * y, x - y]
             x = torch.cat(both, dim=-1)
-        return self.found(out, self.classifier(x), labels, asked)
+        return self.build_output(out, self.classifier(x), labels, output_options)
 
-    def represent(self, out: LunaModelOutput) -> Tensor:
-        """One vector [B, C] for each sequence."""
+    def pool(self, out: LunaModelOutput) -> Tensor:
+        """Compute the vector of each sequence that the head classifies.
+
+        Args:
+            out: output of the encoder.
+
+        Returns:
+            One vector for each sequence [B, C].
+        """
         if self.config.classifier_reads == "mean":
-            return mean_of(out.packed, out.packed_mask)
+            return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":
-            return mean_of(out.last_hidden_state, out.source_mask)
+            return masked_mean(out.last_hidden_state, out.source_mask)
         return first_token(out)

@@ -1,5 +1,7 @@
-"""The Luna causal language model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's
-transformers."""
+"""Luna causal language model for Hugging Face's transformers.
+
+Luna is Linear Unified Nested Attention (NeurIPS 2021).
+"""
 
 from typing import Any, Optional, Tuple, Union
 
@@ -9,12 +11,22 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from luna_fairseq.huggingface.configuration_luna import LunaDecoderConfig
-from luna_fairseq.huggingface.decoder import Generates, LunaCache, LunaDecoder
+from luna_fairseq.huggingface.decoder import LunaCache, LunaDecoder, LunaGenerationMixin
 from luna_fairseq.huggingface.modeling_luna import LunaPreTrainedModel
 
 
-class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
-    """A decoder without encoder, and an output projection."""
+class LunaForCausalLM(LunaGenerationMixin, LunaPreTrainedModel, GenerationMixin):
+    """Luna decoder without an encoder, and an output projection to the vocabulary.
+
+    Args:
+        config: configuration of the model.
+
+    Example:
+        >>> import torch
+        >>> config = LunaDecoderConfig(vocab_size=20, num_hidden_layers=1)
+        >>> LunaForCausalLM(config)(torch.tensor([[4, 5, 6]])).logits.shape
+        torch.Size([1, 3, 20])
+    """
 
     config_class = LunaDecoderConfig
     _tied_weights_keys = {"lm_head.weight": "luna.embed_tokens.weight"}
@@ -34,10 +46,28 @@ class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
         past_key_values: Optional[LunaCache] = None,
         labels: Optional[Tensor] = None,
         use_cache: Optional[bool] = None,
-        **asked: Optional[bool],
+        **output_options: Optional[bool],
     ) -> Union[CausalLMOutputWithPast, Tuple[Any, ...]]:
-        """As :meth:`LunaDecoder.forward`; labels [B, T], the tokens themselves, -100 where there is nothing
-        to predict."""
+        """Compute the logits of the next token at every position, and the loss if labels are given.
+
+        Args:
+            input_ids: see :meth:`LunaDecoder.forward`.
+            attention_mask: see :meth:`LunaDecoder.forward`.
+            position_ids: see :meth:`LunaDecoder.forward`.
+            inputs_embeds: see :meth:`LunaDecoder.forward`.
+            past_key_values: see :meth:`LunaDecoder.forward`.
+            labels: token ids [B, T], usually a copy of ``input_ids``, with -100 at positions that do not
+                count. The model shifts the labels itself (default: None, no loss).
+            use_cache: see :meth:`LunaDecoder.forward`.
+            **output_options: see :meth:`LunaModel.forward`.
+
+        Returns:
+            A :class:`transformers.modeling_outputs.CausalLMOutputWithPast` with ``logits`` [B, T, V] and the
+            mean cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
+
+        Raises:
+            ValueError: see :meth:`LunaDecoder.forward`.
+        """
         out = self.luna(
             input_ids,
             attention_mask,
@@ -45,11 +75,11 @@ class LunaForCausalLM(Generates, LunaPreTrainedModel, GenerationMixin):
             inputs_embeds,
             past_key_values=past_key_values,
             use_cache=use_cache,
-            **{**asked, "return_dict": True},
+            **{**output_options, "return_dict": True},
         )
         logits = self.lm_head(out.last_hidden_state)
         loss = None
         if labels is not None:
             loss = F.cross_entropy(logits[:, :-1].flatten(0, 1), labels[:, 1:].flatten())
-        found = CausalLMOutputWithPast(loss, logits, out.past_key_values, out.hidden_states)
-        return found if self.asked(asked)[2] else found.to_tuple()
+        output = CausalLMOutputWithPast(loss, logits, out.past_key_values, out.hidden_states)
+        return output if self.resolve_output_options(output_options)[2] else output.to_tuple()

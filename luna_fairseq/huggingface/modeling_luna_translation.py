@@ -1,5 +1,8 @@
-"""The Luna translation model (Linear Unified Nested Attention, NeurIPS 2021) for Hugging Face's
-transformers."""
+"""Luna translation model for Hugging Face's transformers.
+
+Luna is Linear Unified Nested Attention (NeurIPS 2021). Letters of shapes: B batch size, S source length, T
+target length, C model width, V size of the target vocabulary.
+"""
 
 from typing import Any, Optional, Tuple, Union
 
@@ -9,13 +12,18 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
-from luna_fairseq.huggingface.decoder import Generates, LunaCache, LunaDecoder
+from luna_fairseq.huggingface.decoder import LunaCache, LunaDecoder, LunaGenerationMixin
 from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, LunaPreTrainedModel
 
 
 class LunaEncoderDecoder(LunaPreTrainedModel):
-    """Encoder and decoder; one token embedding where they share it. ``config.vocab_size`` is the target's,
-    ``config.source_vocab_size`` the source's."""
+    """Luna encoder and decoder, without the output projection.
+
+    Args:
+        config: configuration of the model. ``config.source_vocab_size`` and ``config.vocab_size`` are the
+            sizes of the source and the target vocabulary. With ``config.share_all_embeddings`` both languages
+            have one vocabulary and one token embedding.
+    """
 
     def __init__(self, config: LunaConfig):
         super().__init__(config)
@@ -26,22 +34,31 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         self.post_init()
 
     def _tie_weights(self) -> None:
-        """For transformers 4; 5 reads ``_tied_weights_keys``."""
+        """Share the token embedding, if the configuration says so.
+
+        transformers 4 calls this method. transformers 5 reads ``_tied_weights_keys`` instead.
+        """
         if self.config.share_all_embeddings:
             self.encoder.embed_tokens.weight = self.decoder.embed_tokens.weight
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """For ``generate``."""
+        """Return the encoder. The arguments, which some versions of transformers pass, are ignored."""
         return self.encoder
 
     def get_decoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """Return the decoder. The arguments, which some versions of transformers pass, are ignored."""
         return self.decoder
 
     def get_input_embeddings(self) -> nn.Module:
-        """The target's where the languages have vocabularies of their own."""
+        """Return the token embedding of the decoder, which the encoder may share."""
         return self.decoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
+        """Replace the token embedding of the decoder, and of the encoder if it is shared.
+
+        Args:
+            value: new token embedding.
+        """
         self.decoder.embed_tokens = value
         if self.config.share_all_embeddings:
             self.encoder.embed_tokens.weight = value.weight
@@ -57,13 +74,39 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         inputs_embeds: Optional[Tensor] = None,
         decoder_inputs_embeds: Optional[Tensor] = None,
         use_cache: Optional[bool] = None,
-        **asked: Optional[bool],
+        **output_options: Optional[bool],
     ) -> Union[Seq2SeqModelOutput, Tuple[Any, ...]]:
-        """Source as of :class:`LunaModel`, or its output; target as of :class:`LunaDecoder`."""
-        wanted = {**asked, "return_dict": True}
+        """Encode the source and compute the hidden states of the target.
+
+        Args:
+            input_ids: token ids of the source [B, S] (default: None, ``inputs_embeds`` or ``encoder_outputs``
+                is given).
+            attention_mask: mask of the source [B, S], 1 at tokens and 0 at padding (default: None, every id
+                other than the padding id is a token).
+            decoder_input_ids: token ids of the target [B, T], shifted right. With ``past_key_values`` only
+                the tokens after the cache (default: None, ``decoder_inputs_embeds`` is given).
+            decoder_attention_mask: mask of the target, see :meth:`LunaDecoder.forward` (default: None).
+            encoder_outputs: output of the encoder, a :class:`LunaModelOutput` or a tuple of its fields. The
+                encoder then does not run (default: None).
+            past_key_values: cache that an earlier call returned (default: None, the target starts here).
+            inputs_embeds: token vectors of the source [B, S, C] in place of ``input_ids`` (default: None).
+            decoder_inputs_embeds: token vectors of the target [B, T, ``config.decoder_input_dim``] in place
+                of ``decoder_input_ids`` (default: None).
+            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
+            **output_options: see :meth:`LunaModel.forward`.
+
+        Returns:
+            A :class:`transformers.modeling_outputs.Seq2SeqModelOutput`, or a tuple of its fields if
+            ``return_dict`` is False. ``last_hidden_state`` [B, T, ``config.decoder_output_dim``] is the input
+            of the output projection.
+
+        Raises:
+            ValueError: see :meth:`LunaModel.forward`.
+        """
+        options = {**output_options, "return_dict": True}
         source = encoder_outputs
         if source is None:
-            source = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, **wanted)
+            source = self.encoder(input_ids, attention_mask, inputs_embeds=inputs_embeds, **options)
         elif not isinstance(source, LunaModelOutput):
             source = LunaModelOutput(*source)
         out = self.decoder(
@@ -73,9 +116,9 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
             encoder_outputs=source,
             past_key_values=past_key_values,
             use_cache=use_cache,
-            **wanted,
+            **options,
         )
-        found = Seq2SeqModelOutput(
+        output = Seq2SeqModelOutput(
             last_hidden_state=out.last_hidden_state,
             past_key_values=out.past_key_values,
             decoder_hidden_states=out.hidden_states,
@@ -84,11 +127,24 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
             encoder_hidden_states=source.hidden_states,
             encoder_attentions=source.attentions,
         )
-        return found if self.asked(asked)[2] else found.to_tuple()
+        return output if self.resolve_output_options(output_options)[2] else output.to_tuple()
 
 
-class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMixin):
-    """:class:`LunaEncoderDecoder` and an output projection."""
+class LunaForConditionalGeneration(LunaGenerationMixin, LunaPreTrainedModel, GenerationMixin):
+    """Luna translation model: encoder, decoder and an output projection to the target vocabulary.
+
+    Args:
+        config: configuration of the model, see :class:`LunaEncoderDecoder`.
+
+    Example:
+        >>> import torch
+        >>> config = LunaConfig(vocab_size=20, source_vocab_size=30, share_all_embeddings=False,
+        ...                     is_encoder_decoder=True, encoder_layers=1, decoder_layers=1, hidden_size=512,
+        ...                     encoder_attention_heads=8, encoder_projected_attention_heads=8)
+        >>> source, target = torch.tensor([[25, 26, 27]]), torch.tensor([[2, 5]])
+        >>> LunaForConditionalGeneration(config)(source, decoder_input_ids=target).logits.shape
+        torch.Size([1, 2, 20])
+    """
 
     def __init__(self, config: LunaConfig):
         super().__init__(config)
@@ -101,14 +157,22 @@ class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMix
         self.post_init()
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """For ``generate``."""
+        """Return the encoder. The arguments, which some versions of transformers pass, are ignored."""
         return self.luna.encoder
 
     def get_decoder(self, *args: Any, **kwargs: Any) -> nn.Module:
+        """Return the decoder. The arguments, which some versions of transformers pass, are ignored."""
         return self.luna.decoder
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """What the decoder reads to predict ``labels`` [B, T]: one place later, behind EOS as in fairseq."""
+        """Shift the labels right and put the start token, which is EOS as in fairseq, in front.
+
+        Args:
+            labels: token ids to predict [B, T], -100 or the padding id at padding.
+
+        Returns:
+            Input of the decoder [B, T].
+        """
         shifted = labels.roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted.eq(-100), self.config.pad_token_id)
@@ -125,17 +189,38 @@ class LunaForConditionalGeneration(Generates, LunaPreTrainedModel, GenerationMix
         decoder_inputs_embeds: Optional[Tensor] = None,
         labels: Optional[Tensor] = None,
         use_cache: Optional[bool] = None,
-        **asked: Optional[bool],
+        **output_options: Optional[bool],
     ) -> Union[Seq2SeqLMOutput, Tuple[Any, ...]]:
-        """As of :class:`LunaEncoderDecoder`; labels [B, T], -100 where there is nothing to predict, from
-        which the decoder's input is made where it is not given."""
+        """Compute the logits of the next target token at every position, and the loss if labels are given.
+
+        Args:
+            input_ids: see :meth:`LunaEncoderDecoder.forward`.
+            attention_mask: see :meth:`LunaEncoderDecoder.forward`.
+            decoder_input_ids: see :meth:`LunaEncoderDecoder.forward`. If neither this argument nor
+                ``decoder_inputs_embeds`` is given, the labels shifted right are used.
+            decoder_attention_mask: see :meth:`LunaEncoderDecoder.forward`.
+            encoder_outputs: see :meth:`LunaEncoderDecoder.forward`.
+            past_key_values: see :meth:`LunaEncoderDecoder.forward`.
+            inputs_embeds: see :meth:`LunaEncoderDecoder.forward`.
+            decoder_inputs_embeds: see :meth:`LunaEncoderDecoder.forward`.
+            labels: target token ids [B, T], -100 at positions that do not count (default: None, no loss).
+            use_cache: see :meth:`LunaEncoderDecoder.forward`.
+            **output_options: see :meth:`LunaModel.forward`.
+
+        Returns:
+            A :class:`transformers.modeling_outputs.Seq2SeqLMOutput` with ``logits`` [B, T, V] and the mean
+            cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
+
+        Raises:
+            ValueError: see :meth:`LunaModel.forward`.
+        """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
         source = input_ids, attention_mask
         target = decoder_input_ids, decoder_attention_mask
         others = encoder_outputs, past_key_values, inputs_embeds, decoder_inputs_embeds, use_cache
-        out = dict(self.luna(*source, *target, *others, **{**asked, "return_dict": True}))
+        out = dict(self.luna(*source, *target, *others, **{**output_options, "return_dict": True}))
         logits = self.lm_head(out.pop("last_hidden_state"))
         loss = None if labels is None else F.cross_entropy(logits.flatten(0, 1), labels.flatten())
-        found = Seq2SeqLMOutput(loss=loss, logits=logits, **out)
-        return found if self.asked(asked)[2] else found.to_tuple()
+        output = Seq2SeqLMOutput(loss=loss, logits=logits, **out)
+        return output if self.resolve_output_options(output_options)[2] else output.to_tuple()

@@ -1,34 +1,51 @@
-"""The graphs of an exported model: what begins decoding, one step of it, or a whole model."""
+"""Modules that are exported to ONNX graphs: a whole model, the initial decoding state, a decoding step."""
 
 from typing import Any, Dict, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
-from luna_fairseq.huggingface.comparison import some_tokens
+from luna_fairseq.huggingface.comparison import random_tokens
 from luna_fairseq.huggingface.decoder import LunaCache
 from luna_fairseq.huggingface.modeling_luna import LunaModelOutput
 from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.modules.state import DecoderState, LayerState
 
-MASK = "packed_mask"  # of the rows of P that count [B, L], which every step reads
-SEEN = "seen"  # number of tokens so far [B]
+# Names of tensors in the graphs.
+MASK = "packed_mask"  # mask of P [B, L], 1 at rows in use
+SEEN = "seen"  # number of tokens of each text read so far [B]
 
 
 def source_tokens(model: Any, batch: int, length: int) -> Tensor:
-    """Return random tokens [B, T] that ``model`` reads. Sequences have ``length`` tokens, half and a sixth as
-    many in turns."""
+    """Return random token ids as input of a model, padded on the right.
+
+    Args:
+        model: exported model.
+        batch: batch size B.
+        length: length T of the first sequence. The next sequences have T / 2, T / 6, T, ... tokens.
+
+    Returns:
+        Token ids [B, T].
+    """
     lengths = [max(1, length // (1, 2, 6)[row % 3]) for row in range(batch)]
-    return some_tokens(source_size(model.config), lengths, model.config.pad_token_id)
+    return random_tokens(source_size(model.config), lengths, model.config.pad_token_id)
 
 
 def source_size(config: Any) -> int:
-    """Return the size of the vocabulary that a model with this configuration reads."""
+    """Return the size of the vocabulary of the input.
+
+    Args:
+        config: configuration of an exported model.
+    """
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
-class Whole(nn.Module):
-    """A model without decoder: input_ids [B, T] -> logits."""
+class WholeModel(nn.Module):
+    """Model without a decoder, which maps token ids to logits.
+
+    Args:
+        model: exported masked language model or classifier.
+    """
 
     input_names, output_names = ["input_ids"], ["logits"]
 
@@ -36,25 +53,43 @@ class Whole(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, *given: Tensor) -> Tuple[Tensor]:
-        return (self.model(given[0], return_dict=True).logits,)
+    def forward(self, *inputs: Tensor) -> Tuple[Tensor]:
+        """Compute the logits.
+
+        Args:
+            *inputs: token ids [B, T], the only input.
+
+        Returns:
+            Logits, in a tuple of one element.
+        """
+        return (self.model(inputs[0], return_dict=True).logits,)
 
 
-def tensors_of(state: DecoderState) -> Dict[str, Tensor]:
-    """Return the tensors of all layers by name; a tensor that has two names once."""
-    found: Dict[str, Tensor] = {}
+def named_tensors(state: DecoderState) -> Dict[str, Tensor]:
+    """Return the tensors of all layers of a decoding state by name.
+
+    Args:
+        state: state of the core's decoder.
+
+    Returns:
+        Tensors by names such as "layer0_causal_key_sum". A tensor that the state holds twice has one name.
+    """
+    tensors: Dict[str, Tensor] = {}
     for number, layer in enumerate(state.layers):
-        for part, kept in zip(("causal", "source"), layer):
-            for field, value in zip(getattr(kept, "_fields", ()), kept or ()):
-                if isinstance(value, Tensor) and not any(value is other for other in found.values()):
-                    found[f"layer{number}_{part}_{field}"] = value
-    return found
+        for part, values in zip(("causal", "source"), layer):
+            for field, value in zip(getattr(values, "_fields", ()), values or ()):
+                if isinstance(value, Tensor) and not any(value is other for other in tensors.values()):
+                    tensors[f"layer{number}_{part}_{field}"] = value
+    return tensors
 
 
-class Start(nn.Module):
-    """Graph that computes the initial decoding state, which is the state after nothing but padding.
+class InitialState(nn.Module):
+    """Encoder that computes the initial decoding state of each sentence.
 
-    It maps input_ids [B, T] of the source to the tensors of the state. Without an encoder only B matters.
+    The initial state is the state after a padding token, which changes nothing.
+
+    Args:
+        model: exported model with a decoder. Without an encoder only the batch size of the input matters.
     """
 
     input_names = ["input_ids"]
@@ -63,12 +98,19 @@ class Start(nn.Module):
         super().__init__()
         self.model = model
         with torch.no_grad():
-            state, _ = self.begin(source_tokens(model, 2, 3))
+            state, _ = self.compute_state(source_tokens(model, 2, 3))
         self.example = state
-        self.output_names = [*tensors_of(state), SEEN, *mask_names(model)]
+        self.output_names = [*named_tensors(state), SEEN, *mask_names(model)]
 
-    def begin(self, input_ids: Tensor) -> Tuple[DecoderState, Optional[LunaModelOutput]]:
-        """Return the state and the encoder's output for ``input_ids`` [B, T]."""
+    def compute_state(self, input_ids: Tensor) -> Tuple[DecoderState, Optional[LunaModelOutput]]:
+        """Compute the initial state.
+
+        Args:
+            input_ids: token ids of the source [B, T].
+
+        Returns:
+            Initial state, and the output of the encoder or None without an encoder.
+        """
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
             source, decoder = self.model.luna.encoder(input_ids, return_dict=True), self.model.luna.decoder
@@ -76,14 +118,30 @@ class Start(nn.Module):
         out = decoder(padding, encoder_outputs=source, use_cache=True, return_dict=True)
         return expand_packed(out.past_key_values.state, input_ids.size(0)), source
 
-    def forward(self, *given: Tensor) -> Tuple[Tensor, ...]:
-        state, source = self.begin(given[0])
+    def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
+        """Compute the initial state as a tuple of tensors.
+
+        Args:
+            *inputs: token ids of the source [B, T], the only input.
+
+        Returns:
+            Tensors with the names in ``output_names``.
+        """
+        state, source = self.compute_state(inputs[0])
         masks = (getattr(source, name) for name in mask_names(self.model))
-        return (*tensors_of(state).values(), state.count, *masks)
+        return (*named_tensors(state).values(), state.count, *masks)
 
 
 def mask_names(model: Any) -> List[str]:
-    """Return the names of the masks that every step reads: of P, and of a source that is read by itself."""
+    """Return the names of the masks that a decoding step reads.
+
+    Args:
+        model: exported model with a decoder.
+
+    Returns:
+        The name of the mask of P. If attention reads all source tokens, also the name of the source mask.
+        Empty without an encoder.
+    """
     config = model.config
     if not config.is_encoder_decoder:
         return []
@@ -91,7 +149,15 @@ def mask_names(model: Any) -> List[str]:
 
 
 def expand_packed(state: DecoderState, rows: int) -> DecoderState:
-    """Return ``state`` with the projected P of each row, also if all rows share it."""
+    """Give each hypothesis its own copy of the projected P.
+
+    Args:
+        state: decoding state, in which all hypotheses may share one projected P.
+        rows: number of hypotheses.
+
+    Returns:
+        State in which the projected P of each layer has the shape [``rows``, H, L, K].
+    """
 
     def expand(layer: LayerState) -> LayerState:
         pack_q = layer.causal.pack_q.expand(rows, -1, -1, -1)
@@ -100,40 +166,65 @@ def expand_packed(state: DecoderState, rows: int) -> DecoderState:
     return state._replace(layers=tuple(expand(layer) for layer in state.layers))
 
 
-class Step(nn.Module):
-    """Graph of one decoding step. It maps token [B, 1] and the state to logits [B, V] and the tensors of the
-    state that have changed. A row whose token is padding keeps its state."""
+class DecodingStep(nn.Module):
+    """One step of the decoder, which reads one token of each sentence.
 
-    def __init__(self, model: Any, start: Start):
+    A sentence whose token is padding keeps its state.
+
+    Args:
+        model: exported model with a decoder.
+        initial: module that computes the initial state.
+    """
+
+    def __init__(self, model: Any, initial: InitialState):
         super().__init__()
         self.model = model
-        self.example = start.example
-        self.input_names = ["token", *start.output_names]
-        self.changing = [name for name in start.output_names if self.changes(name)]
+        self.example = initial.example
+        self.input_names = ["token", *initial.output_names]
+        self.changing = [name for name in initial.output_names if self.is_changing(name)]
         self.output_names: List[str] = ["logits", *(f"next_{name}" for name in self.changing)]
 
     @staticmethod
-    def changes(name: str) -> bool:
+    def is_changing(name: str) -> bool:
+        """Return True if a tensor of the state changes from step to step.
+
+        Args:
+            name: name of the tensor, from :func:`named_tensors`.
+        """
         return name == SEEN or "_causal_" in name and not name.endswith("pack_q")
 
-    def forward(self, *given: Tensor) -> Tuple[Tensor, ...]:
-        token, state = given[0], dict(zip(self.input_names[1:], given[1:]))
+    def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
+        """Compute the logits of the next token and the next state.
+
+        Args:
+            *inputs: token of each sentence [B, 1], then the tensors of the state in the order of
+                ``input_names``.
+
+        Returns:
+            Logits [B, V], then the tensors of the next state that change.
+        """
+        token, state = inputs[0], dict(zip(self.input_names[1:], inputs[1:]))
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
             decoder = self.model.luna.decoder
-            # What was packed is in the state; of the source itself nothing is read any more.
-            nothing = decoder.embed_tokens.weight.new_zeros(1, 1, self.model.config.encoder_embed_dim)
+            # The state holds the packed source. The decoder does not read the encoder's output again, so an
+            # empty tensor takes its place.
+            unused = decoder.embed_tokens.weight.new_zeros(1, 1, self.model.config.encoder_embed_dim)
             mask = state.get("source_mask", token.ne(-1))
-            source = LunaModelOutput(nothing, nothing, state[MASK], mask)
-        cache = LunaCache(self.fill(state))
+            source = LunaModelOutput(unused, unused, state[MASK], mask)
+        cache = LunaCache(self.build_state(state))
         out = decoder(token, encoder_outputs=source, past_key_values=cache, return_dict=True)
-        kept = out.past_key_values.state
-        after = {**tensors_of(kept), SEEN: kept.count}
+        next_state = out.past_key_values.state
+        next_tensors = {**named_tensors(next_state), SEEN: next_state.count}
         logits = self.model.lm_head(out.last_hidden_state)[:, -1]
-        return (logits, *(after[name] for name in self.changing))
+        return (logits, *(next_tensors[name] for name in self.changing))
 
-    def fill(self, state: Dict[str, Tensor]) -> DecoderState:
-        """Return the decoder's state whose tensors are those of ``state``."""
-        names = {id(value): name for name, value in tensors_of(self.example).items()}
+    def build_state(self, state: Dict[str, Tensor]) -> DecoderState:
+        """Build a decoding state from named tensors.
+
+        Args:
+            state: tensors by the names in ``input_names``.
+        """
+        names = {id(value): name for name, value in named_tensors(self.example).items()}
         layers = map_tensors(lambda x: state[names[id(x)]], self.example.layers)
         return DecoderState(layers, state[SEEN], 0)

@@ -1,4 +1,4 @@
-"""Run the graphs of an exported folder with onnxruntime, and the model that they were made from."""
+"""Compute the logits of an exported model and of its ONNX graphs on the same batches."""
 
 from pathlib import Path
 from typing import Any, Callable, Dict, List
@@ -7,71 +7,126 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from luna_fairseq.huggingface.comparison import lengths_of_batches, longest_sequence, some_tokens
+from luna_fairseq.huggingface.comparison import batch_lengths, longest_sequence, random_tokens
 from luna_fairseq.huggingface.onnx_parts import source_size
 
-STEPS = 4  # tokens that a translation model's decoder is compared on
+STEPS = 4  # number of target tokens that a translation model is compared on
 Arrays = Dict[str, np.ndarray]
 
 
 def batches_to_compare(config: Any) -> List[Tensor]:
-    """Return batches of tokens [B, T] on both sides of every length at which the model branches.
+    """Return batches on both sides of each length at which the computation of the model changes.
 
-    Sequences are padded on the right. Batches padded on the left follow if padding on the left is allowed.
+    Args:
+        config: configuration of the exported model.
+
+    Returns:
+        Batches of token ids, [B, T] each: several sequences padded on the right, single sequences, and, for
+        models with a decoder, several sequences padded on the left.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_size(config), config.pad_token_id
-    lengths = lengths_of_batches(config, longest_sequence(config, side))
-    batches = [some_tokens(size, each, pad) for each in lengths]
-    alone = [some_tokens(size, [each[0]], pad) for each in lengths]
-    left = [torch.stack([row.roll(int(row.eq(pad).sum())) for row in batch]) for batch in batches]
-    # The classification heads read the first position, which must be a token.
-    return [*batches, *alone, *left] if config.is_encoder_decoder or side == "decoder" else [*batches, *alone]
+    lengths = batch_lengths(config, longest_sequence(config, side))
+    right_padded = [random_tokens(size, batch, pad) for batch in lengths]
+    single = [random_tokens(size, batch[:1], pad) for batch in lengths]
+    if not config.is_encoder_decoder and side == "encoder":
+        # Classification heads read the first position, which must be a token.
+        return right_padded + single
+    left_padded = [torch.stack([row.roll(int(row.eq(pad).sum())) for row in batch]) for batch in right_padded]
+    return right_padded + single + left_padded
 
 
 def model_logits(model: Any, batch: Tensor) -> Tensor:
-    """Return the logits of a transformers ``model`` at the tokens of a ``batch``, or at its targets."""
+    """Compute the logits of an exported model.
+
+    Args:
+        model: exported model in evaluation mode.
+        batch: token ids [B, T].
+
+    Returns:
+        Logits at the target tokens [B, T', V] of a translation model, of each sequence [B, V] of a
+        classifier, or at each token that is not padding [N, V].
+    """
     config = model.config
     if config.is_encoder_decoder:
-        return model(batch, decoder_input_ids=targets(config, batch)).logits
+        return model(batch, decoder_input_ids=target_tokens(config, batch)).logits
     logits = model(batch).logits
     return logits if logits.dim() == 2 else logits[batch.ne(config.pad_token_id)]
 
 
 def graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
-    """Return the same logits, computed by the graphs in ``folder``."""
-    there = batch.ne(config.pad_token_id)
+    """Compute the logits of an exported model with its ONNX graphs.
+
+    Args:
+        config: configuration of the exported model.
+        folder: folder that holds the graphs.
+        batch: token ids [B, T].
+
+    Returns:
+        Logits in the shape that :func:`model_logits` returns.
+    """
+    is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
         logits = torch.from_numpy(open_graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])
-        return logits if logits.dim() == 2 else logits[there]
+        return logits if logits.dim() == 2 else logits[is_token]
     if config.is_encoder_decoder:
         state = open_graph(folder / "encoder.onnx")({"input_ids": batch.numpy()})
-        return step_by_step(open_graph(folder / "decoder.onnx"), state, targets(config, batch))
+        return decode_step_by_step(open_graph(folder / "decoder.onnx"), state, target_tokens(config, batch))
     with np.load(str(folder / "start.npz")) as start:
         state = {name: np.repeat(value, len(batch), axis=0) for name, value in start.items()}
-    return step_by_step(open_graph(folder / "decoder.onnx"), state, batch)[there]
+    return decode_step_by_step(open_graph(folder / "decoder.onnx"), state, batch)[is_token]
 
 
-def targets(config: Any, batch: Tensor) -> Tensor:
-    """Return what a translation model's decoder reads [B, STEPS]: the start token, then random tokens."""
-    tokens = some_tokens(config.vocab_size, [STEPS] * len(batch), config.pad_token_id)
+def target_tokens(config: Any, batch: Tensor) -> Tensor:
+    """Return the input of a translation model's decoder: the start token, then random tokens.
+
+    Args:
+        config: configuration of the exported model.
+        batch: token ids of the source [B, T].
+
+    Returns:
+        Token ids [B, ``STEPS``].
+    """
+    tokens = random_tokens(config.vocab_size, [STEPS] * len(batch), config.pad_token_id)
     return tokens.index_fill(1, torch.tensor([0]), config.decoder_start_token_id)
 
 
 def open_graph(path: Path) -> Callable[[Arrays], Arrays]:
-    """Return a function that maps named arrays to the named outputs of the graph ``path``."""
+    """Load a graph as a function of named arrays.
+
+    Args:
+        path: file of the graph.
+
+    Returns:
+        Function from the inputs by name to the outputs by name. Inputs that the graph does not read are
+        ignored.
+    """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path))
-    read, written = [x.name for x in session.get_inputs()], [x.name for x in session.get_outputs()]
-    return lambda given: dict(zip(written, session.run(None, {name: given[name] for name in read})))
+    input_names = [node.name for node in session.get_inputs()]
+    output_names = [node.name for node in session.get_outputs()]
+
+    def run(arrays: Arrays) -> Arrays:
+        return dict(zip(output_names, session.run(None, {name: arrays[name] for name in input_names})))
+
+    return run
 
 
-def step_by_step(step: Callable[[Arrays], Arrays], state: Arrays, tokens: Tensor) -> Tensor:
-    """Return the logits [B, T, V] of a decoder's graph that reads ``tokens`` [B, T] one by one."""
-    found = []
+def decode_step_by_step(step: Callable[[Arrays], Arrays], state: Arrays, tokens: Tensor) -> Tensor:
+    """Compute the logits of a text with the graph of one decoding step.
+
+    Args:
+        step: graph of one decoding step, from :func:`open_graph`.
+        state: initial decoding state by name.
+        tokens: token ids [B, T], which the graph reads one by one.
+
+    Returns:
+        Logits [B, T, V].
+    """
+    logits = []
     for token in tokens.t():
-        after = step({"token": token[:, None].numpy(), **state})
-        found.append(torch.from_numpy(after.pop("logits")))
-        state = {**state, **{name[len("next_") :]: value for name, value in after.items()}}
-    return torch.stack(found, dim=1)
+        outputs = step({"token": token[:, None].numpy(), **state})
+        logits.append(torch.from_numpy(outputs.pop("logits")))
+        state = {**state, **{name[len("next_") :]: value for name, value in outputs.items()}}
+    return torch.stack(logits, dim=1)

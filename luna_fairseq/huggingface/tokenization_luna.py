@@ -1,5 +1,8 @@
-"""The tokenizer of an exported model: a fast one, in which special symbols of a text are text, as they are
-for fairseq, but for the mask."""
+"""Fast tokenizer of exported Luna models.
+
+As in fairseq, special tokens that stand in a text (such as "</s>") are read as ordinary text. The mask token
+is the exception.
+"""
 
 from typing import Any, Optional, Tuple
 
@@ -10,15 +13,16 @@ MASK = "<mask>"
 
 
 class _LunaTokenizer(PreTrainedTokenizerFast):
-    """transformers' fast tokenizer.
+    """Base class that implements :class:`LunaTokenizer`.
 
     Args:
-        target_tokenizer_file: the target language's, where it has a vocabulary of its own: ``text_target`` is
-            encoded with it, and ids are decoded
-        args, kwargs: of the class that it extends
+        *args: arguments of :class:`transformers.PreTrainedTokenizerFast`.
+        target_tokenizer_file: file of the tokenizer of the target language, which encodes ``text_target`` and
+            decodes ids (default: None, both languages have one vocabulary).
+        **kwargs: keyword arguments of :class:`transformers.PreTrainedTokenizerFast`.
 
     Attributes:
-        target: that tokenizer.
+        target: tokenizer of the target language; None if both languages have one vocabulary.
     """
 
     _tokenizer: Any  # transformers declares it as None
@@ -33,13 +37,20 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             self.set_target(Tokenizer.from_file(target_tokenizer_file))
 
     def set_target(self, target: Tokenizer) -> None:
-        """Encode the target language with ``target``."""
+        """Set the tokenizer of the target language.
+
+        Args:
+            target: tokenizer that encodes ``text_target`` and decodes ids.
+        """
         self.target = target
         self.target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        # The mask is read in a text, so it is not added as the special tokens are; it takes the space before
-        # it, as in RoBERTa.
+        """Add tokens to the vocabulary.
+
+        The mask token is not added as a special token, because it is recognized in a text. As in RoBERTa, it
+        includes the space before it.
+        """
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
         if masks:
@@ -47,12 +58,15 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         return super()._add_tokens(others, special_tokens) if others else 0
 
     def _switch_to_target_mode(self) -> None:
+        """Use the tokenizer of the target language."""
         self._tokenizer = self.target or self._source
 
     def _switch_to_input_mode(self) -> None:
+        """Use the tokenizer of the source language."""
         self._tokenizer = self._source
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
+        """Decode ids with the tokenizer of the target language."""
         self._switch_to_target_mode()
         try:
             return super()._decode(*args, **kwargs)
@@ -60,6 +74,7 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             self._switch_to_input_mode()
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
+        """Save the tokenizers of both languages and return the names of the files."""
         names = super()._save_pretrained(save_directory, *args, **kwargs)
         if self.target is not None:
             path = f"{save_directory}/target_tokenizer.json"
@@ -69,5 +84,18 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 
 
 class LunaTokenizer(_LunaTokenizer):
-    """As above. transformers 5 builds a class that has an ``__init__`` of its own anew from parts of its file
-    alone."""
+    """Fast tokenizer of an exported Luna model.
+
+    The implementation is in a base class, because transformers 5 rebuilds a tokenizer class that defines a
+    constructor from its files and loses the extra arguments.
+
+    Args:
+        *args: arguments of :class:`transformers.PreTrainedTokenizerFast`.
+        target_tokenizer_file: file of the tokenizer of the target language, which encodes ``text_target`` and
+            decodes ids (default: None, both languages have one vocabulary).
+        **kwargs: keyword arguments of :class:`transformers.PreTrainedTokenizerFast`.
+
+    Example:
+        >>> tokenizer = LunaTokenizer.from_pretrained("exported")  # doctest: +SKIP
+        >>> tokenizer("two dogs", return_tensors="pt").input_ids  # doctest: +SKIP
+    """

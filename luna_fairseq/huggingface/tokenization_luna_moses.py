@@ -1,4 +1,4 @@
-"""Tokenizer of models whose text was tokenised by Moses and split into pieces by subword-nmt."""
+"""Tokenizer of models whose text was tokenized by Moses and split into subwords by subword-nmt."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -14,10 +14,17 @@ WORD_END = "</w>"
 
 
 class Merges:
-    """Byte-pair merges of a subword-nmt code file, applied to one word at a time.
+    r"""Byte-pair merges of subword-nmt, which split words into subwords.
 
     Args:
-        codes: contents of the file
+        codes: contents of a code file of subword-nmt.
+
+    Attributes:
+        pieces: function that splits a word, see :meth:`_pieces`, with a cache of the latest words.
+
+    Example:
+        >>> Merges("#version: 0.2\nl o\nlo w</w>").pieces("slow")
+        ['s@@', 'low']
     """
 
     def __init__(self, codes: str):
@@ -30,7 +37,7 @@ class Merges:
         self.pieces = lru_cache(maxsize=100_000)(self._pieces)
 
     def _pieces(self, word: str) -> List[str]:
-        """Split a word into pieces. All but the last end with ``@@``."""
+        """Split a word into subwords, of which all but the last end with "@@"."""
         if len(word) < 2:
             return [word]
         parts = [*word, WORD_END] if self.end_is_symbol else [*word[:-1], word[-1] + WORD_END]
@@ -51,33 +58,39 @@ class Merges:
 
 
 class PlainText:
-    """Normalizer of the ``tokenizers`` library that turns plain text into pieces with spaces between them.
+    """Normalizer of the ``tokenizers`` library that turns plain text into subwords separated by spaces.
 
     Args:
-        language: language of the text, for Moses
-        merges: how words are split
+        language: language code of the text, for Moses, such as "en".
+        merges: byte-pair merges that split the words.
     """
 
     def __init__(self, language: str, merges: Merges):
         self.language, self.merges = language, merges
 
     def normalize(self, text: NormalizedString) -> None:
-        """Replace ``text`` by its pieces, in place."""
+        """Replace a text by its subwords, in place.
+
+        Args:
+            text: plain text.
+        """
         words = tokenize(normalize(text.normalized, self.language), self.language)
         text.clear()
         text.append(" ".join(piece for word in words for piece in self.merges.pieces(word)))
 
 
 class _LunaMosesTokenizer(LunaTokenizer):
-    """Fast tokenizer that reads and writes plain text, and applies Moses and byte-pair merges in between.
+    """Base class that implements :class:`LunaMosesTokenizer`.
 
     Args:
-        codes_file: subword-nmt's file of merges
-        languages: source and target language. Text is decoded as the target language.
-        args, kwargs: arguments of :class:`LunaTokenizer`
+        *args: arguments of :class:`LunaTokenizer`.
+        codes_file: code file of subword-nmt.
+        languages: codes of the source and the target language. Ids are decoded to the target language.
+        **kwargs: keyword arguments of :class:`LunaTokenizer`.
 
     Raises:
-        ImportError: sacremoses is not installed
+        ImportError: sacremoses is not installed.
+        ValueError: the code file or the languages are missing.
     """
 
     vocab_files_names = {**LunaTokenizer.vocab_files_names, "codes_file": "bpe.codes"}
@@ -89,65 +102,79 @@ class _LunaMosesTokenizer(LunaTokenizer):
             import sacremoses  # noqa: F401
         except ImportError as error:
             raise ImportError(
-                "the model's tokenizer needs sacremoses, which is not installed: pip install sacremoses"
+                "This tokenizer needs sacremoses, which is not installed. Run pip install sacremoses"
             ) from error
         if codes_file is None or len(languages) != 2:
-            raise ValueError("the tokenizer needs bpe.codes and two languages: copy the whole folder")
+            raise ValueError("Expected bpe.codes and two languages. Copy all files of the exported folder")
         super().__init__(*args, languages=list(languages), **kwargs)
         self.codes = Path(codes_file).read_text(encoding="utf-8")
         self.languages = list(languages)
-        self._install()
+        self._set_normalizers()
 
-    def _install(self) -> None:
+    def _set_normalizers(self) -> None:
+        """Install the normalizers that apply Moses and the byte-pair merges."""
         merges = Merges(self.codes)
-        source, target = (normalizers.Normalizer.custom(PlainText(one, merges)) for one in self.languages)
-        self._plain, self._readers = self._source.normalizer, (source, target)
+        source, target = (
+            normalizers.Normalizer.custom(PlainText(language, merges)) for language in self.languages
+        )
+        self._saved_normalizer, self._normalizers = self._source.normalizer, (source, target)
         if self.target is not None:
             self.target.normalizer = target
         self._switch_to_input_mode()
 
     def set_target(self, target: Tokenizer) -> None:
-        """Encode the target language with ``target``."""
+        """Set the tokenizer of the target language.
+
+        Args:
+            target: tokenizer that encodes ``text_target`` and decodes ids.
+        """
         super().set_target(target)
-        if "_readers" in vars(self):
-            target.normalizer = self._readers[1]
+        # The constructor of the base class calls this method before the normalizers exist.
+        if "_normalizers" in vars(self):
+            target.normalizer = self._normalizers[1]
 
     def _switch_to_target_mode(self) -> None:
+        """Use the tokenizer and the normalizer of the target language."""
         super()._switch_to_target_mode()
-        self._tokenizer.normalizer = self._readers[1]
+        self._tokenizer.normalizer = self._normalizers[1]
 
     def _switch_to_input_mode(self) -> None:
+        """Use the tokenizer and the normalizer of the source language."""
         super()._switch_to_input_mode()
-        self._tokenizer.normalizer = self._readers[0]
+        self._tokenizer.normalizer = self._normalizers[0]
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
+        """Decode ids and detokenize each sentence of the text."""
         sentences = super()._decode(*args, **kwargs).split(SEPARATOR)
-        return f" {SEPARATOR} ".join(detokenize(one.split(), self.languages[1]) for one in sentences)
+        return f" {SEPARATOR} ".join(
+            detokenize(sentence.split(), self.languages[1]) for sentence in sentences
+        )
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
+        """Save the code file and the tokenizers, and return the names of the files."""
         path = Path(save_directory) / self.vocab_files_names["codes_file"]
         path.write_text(self.codes, encoding="utf-8")
-        self._remove_readers()
+        self._remove_normalizers()
         try:
             return (*super()._save_pretrained(save_directory, *args, **kwargs), str(path))
         finally:
-            self._install()
+            self._set_normalizers()
 
-    def _remove_readers(self) -> None:
-        """Restore the normalizers that the library can write to a file."""
+    def _remove_normalizers(self) -> None:
+        """Restore the original normalizers, because custom ones cannot be saved or pickled."""
         for tokenizer in (self._source, self.target):
             if tokenizer is not None:
-                tokenizer.normalizer = self._plain
+                tokenizer.normalizer = self._saved_normalizer
 
     def __getstate__(self) -> Dict[str, Any]:
-        state = {**vars(self), "_plain": None, "_readers": None}
-        self._remove_readers()
+        state = {**vars(self), "_saved_normalizer": None, "_normalizers": None}
+        self._remove_normalizers()
         try:
             for name in ("_source", "target"):
                 if state[name] is not None:
                     state[name] = Tokenizer.from_str(state[name].to_str())
         finally:
-            self._install()
+            self._set_normalizers()
         return {**state, "_tokenizer": state["_source"]}
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
@@ -155,8 +182,22 @@ class _LunaMosesTokenizer(LunaTokenizer):
         for tokenizer in (self._source, self.target):
             if tokenizer is not None:
                 tokenizer.encode_special_tokens = True
-        self._install()
+        self._set_normalizers()
 
 
 class LunaMosesTokenizer(_LunaMosesTokenizer):
-    """The class above. transformers 5 rebuilds a class with its own ``__init__`` from its file alone."""
+    """Fast tokenizer that applies Moses and byte-pair merges to plain text.
+
+    The implementation is in a base class for the same reason as that of :class:`LunaTokenizer`.
+
+    Args:
+        *args: arguments of :class:`LunaTokenizer`.
+        codes_file: code file of subword-nmt.
+        languages: codes of the source and the target language. Ids are decoded to the target language.
+        **kwargs: keyword arguments of :class:`LunaTokenizer`.
+
+    Example:
+        >>> tokenizer = LunaMosesTokenizer.from_pretrained("exported")  # doctest: +SKIP
+        >>> tokenizer.decode(tokenizer("Hello!").input_ids, skip_special_tokens=True)  # doctest: +SKIP
+        'Hello!'
+    """

@@ -1,5 +1,7 @@
-"""fairseq's encoding of a model as a tokenizer of Hugging Face's tokenizers: the same ids, without
-fairseq."""
+"""Conversion of a model's text encoding in fairseq to a tokenizer for transformers.
+
+The tokenizer gives the same ids as fairseq and does not need fairseq.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,23 @@ from luna_fairseq.text.pieces import detect_encoding
 SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
 _SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
-# Files of the tokenizer of each encoding.
+# Files that the tokenizer of each encoding needs, for a message.
 _FILES = {
     "sentencepiece": "sentencepiece.bpe.model",
     "gpt2": "GPT-2's encoder.json and vocab.bpe",
     "subword_nmt": "bpe.codes, which luna-prepare-bitext --subword moses wrote,",
 }
-_PROBE = "\ufb01\u2460\u00c5"  # a ligature, a circled digit, a letter that has a second form
+# Characters that a normalization would change: a ligature, a circled digit, a letter that can be decomposed.
+_PROBE = "\ufb01\u2460\u00c5"
 
 
 class Template(NamedTuple):
-    """What stands around a sequence, and around a pair."""
+    """Special tokens around a sequence and around a pair, in the notation of the tokenizers library.
+
+    Attributes:
+        single: template of a sequence, such as "<s> $A </s>".
+        pair: template of a pair of sequences, such as "<s> $A </s> </s> $B </s>".
+    """
 
     single: str
     pair: str
@@ -49,66 +57,76 @@ def build_tokenizer(
     padding_side: str = "right",
     languages: Sequence[str] = (),
 ) -> LunaTokenizer:
-    """Build a tokenizer from plain text to the ids of ``dictionary``, and back.
+    """Build a tokenizer that converts plain text to ids and back.
 
-    ``<mask>`` in a text is the mask, and ``<sep>`` ends a sentence of a document. Other special symbols in a
-    text are text, as they are for fairseq.
+    In a text, "<mask>" is the mask token and "<sep>" ends a sentence of a document. As in fairseq, other
+    special tokens are read as ordinary text.
 
     Args:
-        files: fairseq's options of the tokenizer, as returned by ``find_text_pipeline``; empty if the text
-            is words
-        dictionary: the model's
-        positions: length of the longest sequence
-        template: special symbols around sequences (default: RoBERTa's)
-        padding_side: side on which shorter sequences of a batch are padded (default: "right")
-        languages: source and target language, for Moses
+        files: options of fairseq that name the files of the encoding, from ``find_text_pipeline``. Empty if
+            the tokens are words.
+        dictionary: dictionary of the model.
+        positions: largest number of tokens that the model accepts.
+        template: special tokens around sequences (default: those of RoBERTa).
+        padding_side: side on which shorter sequences of a batch are padded (default: "right").
+        languages: codes of the source and the target language, for Moses (default: none).
+
+    Returns:
+        A :class:`LunaTokenizer`, or a :class:`LunaMosesTokenizer` if the text was encoded by subword-nmt.
 
     Raises:
-        InputError: the dictionary holds pieces, and ``files`` are not those of its encoding; the encoding is
-            sentencepiece's but no byte-pair encoding, or has pieces that the dictionary lacks
+        InputError: the files do not belong to the dictionary, or their encoding cannot be converted.
+
+    Example:
+        >>> dictionary = Dictionary()
+        >>> _ = [dictionary.add_symbol(word) for word in ("two", "dogs")]
+        >>> build_tokenizer({}, dictionary, positions=100)("two dogs").input_ids
+        [0, 4, 5, 2]
     """
     ids = {dictionary[index]: index for index in range(len(dictionary))}
     encoding = detect_encoding(dictionary)
     if encoding is not None and not files:
         raise InputError(
-            f"the dictionary holds pieces of {encoding}, and its tokenizer is not there: put "
-            f"{_FILES[encoding]} beside the checkpoint or into --data"
+            f"The dictionary contains pieces of {encoding}, but its tokenizer is missing. Put "
+            f"{_FILES[encoding]} beside the checkpoint or into the folder --data"
         )
     if files and files["bpe"] == "subword_nmt" and encoding != "subword_nmt":
         raise InputError(
-            f"{files['bpe_codes']} splits words into pieces with @@, and the dictionary has none of them: "
-            "give the folder of the data that the model was trained on"
+            f"{files['bpe_codes']} splits words into pieces with @@, but the dictionary contains no such "
+            "pieces. Give the folder of the data that the model was trained on"
         )
-    made, more = LunaTokenizer, {}  # type: Any, Dict[str, Any]
+    tokenizer_class, options = LunaTokenizer, {}  # type: Any, Dict[str, Any]
     if not files:
-        tokenizer = _words(ids)
+        tokenizer = word_tokenizer(ids)
     elif files["bpe"] == "subword_nmt":
-        made, more = LunaMosesTokenizer, {"codes_file": files["bpe_codes"], "languages": languages}
-        tokenizer = _words(ids, pieces=True)
+        tokenizer_class = LunaMosesTokenizer
+        options = {"codes_file": files["bpe_codes"], "languages": languages}
+        tokenizer = word_tokenizer(ids, join_pieces=True)
     elif files["bpe"] == "gpt2":
-        tokenizer = _gpt2(files, ids)
+        tokenizer = _gpt2_tokenizer(files, ids)
     else:
-        tokenizer = _sentencepiece(
+        tokenizer = _sentencepiece_tokenizer(
             sentencepiece.SentencePieceProcessor(model_file=files["sentencepiece_model"]), ids
         )
-    if SEPARATOR in ids:  # takes the space before it, and the sentence after it begins as a text does
+    if SEPARATOR in ids:
+        # The token includes the space before it, so that the next sentence is read like a text of its own.
         tokenizer.add_tokens([AddedToken(SEPARATOR, lstrip=True, normalized=False)])
-    around = {symbol for part in template for symbol in part.split() if not symbol.startswith("$")}
+    special = {symbol for part in template for symbol in part.split() if not symbol.startswith("$")}
     tokenizer.post_processor = processors.TemplateProcessing(
         single=template.single,
         pair=template.pair,
-        special_tokens=[(symbol, ids[symbol]) for symbol in sorted(around)],
+        special_tokens=[(symbol, ids[symbol]) for symbol in sorted(special)],
     )
-    mask = {"mask_token": MASK} if MASK in ids else {}
-    return made(
-        **more,
+    if MASK in ids:
+        options["mask_token"] = MASK
+    return tokenizer_class(
+        **options,
         tokenizer_object=tokenizer,
-        bos_token=BOS if BOS in around else EOS,
+        bos_token=BOS if BOS in special else EOS,
         eos_token=EOS,
         cls_token=BOS,
         sep_token=EOS,
         pad_token=PAD,
-        **mask,
         clean_up_tokenization_spaces=False,
         model_max_length=positions,
         model_input_names=["input_ids", "attention_mask"],
@@ -116,12 +134,19 @@ def build_tokenizer(
     )
 
 
-def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
-    """Return the tokenizer of fairseq's ``task``, or None if it reads pixels. Its files are in one of
-    ``folders``.
+def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
+    """Build the tokenizer of an exported model.
+
+    Args:
+        task: fairseq task of the model.
+        folders: folders that may contain the files of the text encoding.
+        config: configuration of the exported model.
+
+    Returns:
+        The tokenizer, or None if the model reads images.
 
     Raises:
-        InputError: see :func:`build_tokenizer`
+        InputError: see :func:`build_tokenizer`.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -129,31 +154,50 @@ def tokenizer_of(task: Any, folders: List[Path], config: Any) -> Any:
     files = find_text_pipeline(folders)
     languages = [getattr(task.cfg, f"{side}_lang", None) or "en" for side in ("source", "target")]
     longest = min(config.max_position_embeddings, 10**6)
-    side = "left" if config.model_type == "luna_lm" else "right"  # a batch of prompts can be gone on with
-    tokenizer = build_tokenizer(files, dictionary, longest, _template(config), side, languages)
+    # A language model continues a batch of prompts, so the prompts must end at the same position.
+    padding_side = "left" if config.model_type == "luna_lm" else "right"
+    template = choose_template(config)
+    tokenizer = build_tokenizer(files, dictionary, longest, template, padding_side, languages)
     if config.is_encoder_decoder and target.symbols != dictionary.symbols:
         positions = config.max_target_positions
-        of_target = build_tokenizer(files, target, positions, _template(config), languages=languages)
-        tokenizer.set_target(of_target.backend_tokenizer)
+        target_tokenizer = build_tokenizer(files, target, positions, template, languages=languages)
+        tokenizer.set_target(target_tokenizer.backend_tokenizer)
     return tokenizer
 
 
-def vocabularies(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """File of a tokenizer, as ``tokenizer`` is saved -> what :func:`vocabulary_of` says of it."""
+def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
+    """Return a digest of each vocabulary of a tokenizer.
+
+    Args:
+        tokenizer: tokenizer of an exported model, or None if the model reads images.
+
+    Returns:
+        Digests by the name of the file in the exported folder, such as "tokenizer.json".
+    """
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
-    return {file: vocabulary_of(one) for file, one in both if one is not None}
+    return {file: vocabulary_digest(backend) for file, backend in both if backend is not None}
 
 
-def vocabulary_of(tokenizer: Tokenizer) -> str:
-    """SHA-256 of what each id stands for."""
+def vocabulary_digest(tokenizer: Tokenizer) -> str:
+    """Return the SHA-256 digest of the tokens of a vocabulary and their ids.
+
+    Args:
+        tokenizer: tokenizer of the tokenizers library.
+    """
     return digest(sorted(tokenizer.get_vocab().items()))
 
 
-def _template(config: Any) -> Template:
+def choose_template(config: Any) -> Template:
+    """Return the special tokens that a model expects around its input.
+
+    Args:
+        config: configuration of the exported model.
+    """
     if config.model_type == "luna_lm":
-        return Template(f"{EOS} $A", f"{EOS} $A $B")  # fairseq begins a text with the end of another
+        # In fairseq, a text starts with the end-of-sentence token of the preceding text.
+        return Template(f"{EOS} $A", f"{EOS} $A $B")
     if config.is_encoder_decoder:
         return Template(f"$A {EOS}", f"$A $B {EOS}")
     if getattr(config, "classifier_layers", 0):
@@ -162,20 +206,32 @@ def _template(config: Any) -> Template:
     return MASKED_LM
 
 
-def _words(ids: Dict[str, int], pieces: bool = False) -> Tokenizer:
-    """Words, or pieces with ``@@`` where a word goes on, between spaces."""
+def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
+    """Build a tokenizer that splits text at spaces.
+
+    Args:
+        ids: id of each token.
+        join_pieces: the tokens are pieces of subword-nmt, and the decoder joins pieces that end with "@@" to
+            words (default: False).
+    """
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # A space before every word but the first: none has one within, so that none is the end of another.
+    # The decoder puts a space before each word but the first. No word contains a space, so no word is taken
+    # for the end of another.
     spaced = decoders.WordPiece(prefix=" ", cleanup=False)
-    joined = [decoders.Fuse(), decoders.Replace(Regex("@@( |$)"), "")] if pieces else []
+    joined = [decoders.Fuse(), decoders.Replace(Regex("@@( |$)"), "")] if join_pieces else []
     tokenizer.decoder = decoders.Sequence([spaced, *joined])
     return tokenizer
 
 
-def _gpt2(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
-    """fairseq's dictionary has the numbers of GPT-2's pieces as its symbols."""
+def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
+    """Build a tokenizer with GPT-2's byte-pair encoding.
+
+    Args:
+        files: options of fairseq that name GPT-2's encoder.json and vocab.bpe.
+        ids: id of each symbol of the dictionary. In fairseq, the symbols are the numbers of GPT-2's pieces.
+    """
     pieces = json.loads(Path(files["gpt2_encoder_json"]).read_text(encoding="utf-8"))
     lines = Path(files["gpt2_vocab_bpe"]).read_text(encoding="utf-8").split("\n")[1:]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines if line)]
@@ -187,14 +243,23 @@ def _gpt2(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _sentencepiece(model: Any, ids: Dict[str, int]) -> Tokenizer:
+def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
+    """Build a tokenizer with the byte-pair encoding of a sentencepiece model.
+
+    Args:
+        model: sentencepiece model.
+        ids: id of each piece.
+
+    Raises:
+        InputError: the model is not a byte-pair encoding, normalizes text, or has pieces without an id.
+    """
     pieces = [
         model.id_to_piece(index)
         for index in range(model.get_piece_size())
         if not (model.is_control(index) or model.is_unknown(index) or model.is_unused(index))
     ]
-    _check_kind(model, pieces)
-    # The pair that makes the piece learnt first is merged first.
+    _check_sentencepiece(model, pieces)
+    # Pairs are merged in the order in which the merged pieces were learned.
     rank = {piece: number for number, piece in enumerate(pieces)}
     pairs = [
         (rank[piece], piece[:cut], piece[cut:])
@@ -207,10 +272,10 @@ def _sentencepiece(model: Any, ids: Dict[str, int]) -> Tokenizer:
         [
             normalizers.Replace(Regex(f"[{_SPACES}]+"), " "),
             normalizers.Replace(Regex("^ "), ""),
-            # Here and not by the pre-tokenizer, which would not put a space before a text that begins with
-            # this character. Of it, too, sentencepiece drops what stands at the end.
+            # The pre-tokenizer would not prepend the character to a text that starts with it.
             normalizers.Prepend(SPACE),
             normalizers.Replace(" ", SPACE),
+            # sentencepiece drops the character at the end of a text, even if the text itself contains it.
             normalizers.Replace(Regex(f"{SPACE}+$"), ""),
         ]
     )
@@ -219,20 +284,40 @@ def _sentencepiece(model: Any, ids: Dict[str, int]) -> Tokenizer:
     return tokenizer
 
 
-def _check_kind(model: Any, pieces: List[str]) -> None:
-    """Learnt pieces of a byte-pair encoding score 0, -1, -2, ...; those of other kinds have probabilities."""
+def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
+    """Check that a sentencepiece model is a byte-pair encoding that does not normalize text.
+
+    The pieces of a byte-pair encoding have the scores 0, -1, -2, ... The scores of other models are
+    probabilities.
+
+    Args:
+        model: sentencepiece model.
+        pieces: learned pieces of the model.
+
+    Raises:
+        InputError: the model is of another type, or normalizes text.
+    """
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
     if scores != [-float(number) for number in range(len(scores))]:
-        raise InputError("the sentencepiece model is no byte-pair encoding: only such a one can be exported")
+        raise InputError("Expected a byte-pair encoding, got another type of sentencepiece model")
     if "".join(model.encode(_PROBE, out_type=str)) != SPACE + _PROBE:
-        raise InputError("the sentencepiece model normalises text: only one that does not can be exported")
+        raise InputError("Expected a sentencepiece model without normalization, got one that normalizes text")
 
 
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
-    lacking = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
-    if lacking:
+    """Build a byte-pair encoding of the tokenizers library.
+
+    Args:
+        vocabulary: id of each piece.
+        merges: pairs of pieces in the order in which they are merged.
+
+    Raises:
+        InputError: a piece of a merge has no id.
+    """
+    missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
+    if missing:
         raise InputError(
-            f"the dictionary lacks {len(set(lacking)):,} of the tokenizer's pieces, such as {lacking[0]!r}: "
-            "the tokenizer of another vocabulary, or a dictionary of the frequent pieces alone"
+            f"The dictionary lacks {len(set(missing)):,} of the tokenizer's pieces, such as {missing[0]!r}. "
+            "Give the complete dictionary that belongs to this tokenizer"
         )
     return models.BPE(vocab=vocabulary, merges=merges, unk_token=UNKNOWN, fuse_unk=True)

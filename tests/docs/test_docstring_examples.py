@@ -21,6 +21,13 @@ MODULES = [
     "luna_fairseq.files.checksums",
     "luna_fairseq.files.regular",
     "luna_fairseq.files.same_run",
+    *(
+        f"luna_fairseq.huggingface.{name}"
+        for name in (
+            *("comparison", "configuration_luna", "decoder", "modeling_luna", "modeling_luna_classifier"),
+            *("modeling_luna_lm", "modeling_luna_translation", "tokenization_luna_moses", "tokenizer"),
+        )
+    ),
     "luna_fairseq.lra.listops",
     "luna_fairseq.lra.seeds",
     "luna_fairseq.masked_lm.finetuning.settings",
@@ -83,5 +90,7 @@ MODULES = [
 
 @pytest.mark.parametrize("name", MODULES)
 def test_examples(name):
+    if ".huggingface." in name:
+        pytest.importorskip("transformers")
     failed, tried = doctest.testmod(import_module(name))
     assert tried and not failed

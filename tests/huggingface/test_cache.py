@@ -7,7 +7,7 @@ from tiny_luna import EOS, PAD, batch, sentences
 
 pytest.importorskip("transformers")
 
-from luna_fairseq.huggingface.conversion import convert, kind_of  # noqa: E402
+from luna_fairseq.huggingface.conversion import convert, find_kind  # noqa: E402
 
 DECODERS = [
     ("translation", "tied"),
@@ -26,7 +26,7 @@ SEPARATOR = 4
 
 def exported(kind, variant):
     model, dictionary = small_model(kind, variant)
-    return convert(model, kind_of(model), dictionary).double()
+    return convert(model, find_kind(model), dictionary).double()
 
 
 def texts(lengths=(7, 3, 5), seed=0):
@@ -121,7 +121,10 @@ def test_generation_goes_on_from_a_prefix(kind, variant, prefix, beams):
     for _ in range(2):
         assert torch.equal(generate(model, ids, source, cache, num_beams=beams).sequences, expected)
         assert cache.get_seq_length() == prefix
-    with pytest.raises(ValueError, match="^past_key_values holds 7 positions, the text has 7 and 7 of them"):
+    with pytest.raises(
+        ValueError,
+        match="^Expected the tokens after the 7 positions in past_key_values",
+    ):
         generate(model, ids, source, read(model, ids, **source).past_key_values)
 
 
@@ -166,5 +169,5 @@ def test_vectors_in_place_of_a_prompt():
 @torch.no_grad()
 def test_a_cache_of_another_batch_is_refused():
     model, ids = exported("causal LM", "tied"), batch(texts(), left=True)
-    with pytest.raises(ValueError, match="^past_key_values has 2 rows, the batch has 3"):
+    with pytest.raises(ValueError, match="^Expected past_key_values of 3 sequences, got 2"):
         generate(model, ids, {}, read(model, ids[:2, :3]).past_key_values)

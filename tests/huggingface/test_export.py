@@ -18,16 +18,16 @@ pytest.importorskip("transformers")
 
 from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.huggingface import shipped_code  # noqa: E402
-from luna_fairseq.huggingface.comparison import compare, outputs  # noqa: E402
+from luna_fairseq.huggingface.comparison import compare, compute_logits  # noqa: E402
 from luna_fairseq.huggingface.conversion import (  # noqa: E402
     CAUSAL_LM,
     MASKED_LM,
     TRANSLATION,
     convert,
-    kind_of,
+    find_kind,
 )
 from luna_fairseq.huggingface.export import write_model, write_tokenizer  # noqa: E402
-from luna_fairseq.huggingface.tokenizer import _template, build_tokenizer  # noqa: E402
+from luna_fairseq.huggingface.tokenizer import build_tokenizer, choose_template  # noqa: E402
 
 
 def assert_near(actual, expected):
@@ -37,18 +37,20 @@ def assert_near(actual, expected):
 def converted(kind, variant):
     """fairseq's model, and transformers'."""
     model, dictionary = small_model(kind, variant)
-    return model, convert(model, kind_of(model), dictionary)
+    return model, convert(model, find_kind(model), dictionary)
 
 
 @pytest.mark.parametrize(("kind", "variant"), CASES)
 def test_the_same_output_when_loaded_again(kind, variant, tmp_path):
     model, dictionary = small_model(kind, variant)
     for head in (None, *(HEADS if kind == "masked LM" else ())):
-        found = kind_of(model, head)
+        found = find_kind(model, head)
         exported, folder = convert(model, found, dictionary), tmp_path / str(head)
         write_model(exported, folder)
         with torch.no_grad():
-            expected, actual = outputs(model, type(exported).from_pretrained(str(folder)).eval(), found)
+            expected, actual = compute_logits(
+                model, type(exported).from_pretrained(str(folder)).eval(), found
+            )
         assert_near(actual, expected)
 
 
@@ -135,7 +137,7 @@ def test_sentences_are_counted_on_in_the_cache(variant):
             again = {"encoder_outputs": source, "past_key_values": out.past_key_values}
             out = exported(decoder_input_ids=rest[:, step : step + 1], **again)
             assert_near(out.logits[:, 0], expected[order, 3 + step])
-        with pytest.raises(ValueError, match="^give ids, not vectors: sentences are counted by the sep"):
+        with pytest.raises(ValueError, match="^Expected input_ids, got inputs_embeds. This model finds"):
             exported(inputs_embeds=torch.zeros(1, 2, model.encoder.embed_tokens.embedding_dim))
 
 
@@ -184,7 +186,7 @@ def test_what_a_call_may_be_given():
         assert not torch.allclose(moved[mask], expected[mask], atol=1e-3)
     with pytest.raises(ValueError, match="has 41 tokens, the model's positions end at 40"):
         exported(torch.full((1, 41), 5))
-    with pytest.raises(ValueError, match="give input_ids or inputs_embeds"):
+    with pytest.raises(ValueError, match="Expected either input_ids or inputs_embeds"):
         exported()
 
 
@@ -215,23 +217,23 @@ def test_a_model_made_on_the_meta_device_begins_as_another():
 def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant):
     """As accelerate's offloading needs it, whose hooks bring them there."""
     model, exported = converted(kind, variant)
-    found = kind_of(model)
+    found = find_kind(model)
     with torch.no_grad():
-        _, expected = outputs(model, exported, found)
+        _, expected = compute_logits(model, exported, found)
         for module in exported.modules():
             here = {name: value for name, value in module._parameters.items() if value is not None}
             away = {name: torch.nn.Parameter(value.to("meta")) for name, value in here.items()}
             module._parameters.update(away)
             module.register_forward_pre_hook(lambda m, _, here=here: m._parameters.update(here))
             module.register_forward_hook(lambda m, *_, away=away: m._parameters.update(away))
-        assert torch.equal(outputs(model, exported, found)[1], expected)
+        assert torch.equal(compute_logits(model, exported, found)[1], expected)
 
 
 def test_another_model_is_seen():
     model, exported = converted("masked LM", "tied")
     with torch.no_grad():
         exported.lm_head.layer_norm.weight.add_(1)
-    with pytest.raises(InputError, match="the exported model differs"):
+    with pytest.raises(InputError, match="The exported model differs"):
         compare(model, exported, MASKED_LM)
 
 
@@ -274,21 +276,21 @@ def expected(tmp_path_factory):
     parent, found = tmp_path_factory.mktemp("exported"), {}
     for number, (kind, variant) in enumerate(ELSEWHERE):
         model, dictionary = small_model(kind, variant)
-        exported = convert(model, kind_of(model), dictionary)
+        exported = convert(model, find_kind(model), dictionary)
         folder = parent / f"hf{number}"
         write_model(exported, folder)
-        write_tokenizer(build_tokenizer({}, dictionary, 40, _template(exported.config), "left"), folder)
+        write_tokenizer(build_tokenizer({}, dictionary, 40, choose_template(exported.config), "left"), folder)
         tokens = torch.randint(4, 19, (2, 9), generator=torch.Generator().manual_seed(3))
         inputs = {"input_ids": tokens}
-        if kind_of(model) is TRANSLATION:
+        if find_kind(model) is TRANSLATION:
             inputs["decoder_input_ids"] = tokens.flip(0)
         with torch.no_grad():
             outputs = {"logits": exported(**inputs).logits}
-        if kind_of(model) in (TRANSLATION, CAUSAL_LM):
+        if find_kind(model) in (TRANSLATION, CAUSAL_LM):
             inputs["generate"] = {"inputs": tokens, "max_new_tokens": 7, "num_beams": 3}
             outputs["generated"] = exported.generate(**inputs["generate"])
         torch.save(inputs, f"{folder}.in")
-        found[kind, variant] = folder, kind_of(model).auto, outputs
+        found[kind, variant] = folder, find_kind(model).auto, outputs
     return found
 
 
@@ -354,7 +356,7 @@ def write_package(folder, files):
         ),
         (
             {"ops.a": "F = 1\n", "ops.b": "def f():\n    import luna_fairseq.errors\n"},
-            "luna_ops.py would need this package: 'import luna_fairseq.errors'",
+            "luna_ops.py must not import this package, but contains 'import luna_fairseq.errors'",
         ),
     ],
 )

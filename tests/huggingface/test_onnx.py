@@ -17,9 +17,9 @@ for module in ("transformers", "onnxscript", "onnxruntime"):
     pytest.importorskip(module)
 
 from luna_fairseq.huggingface import export_onnx  # noqa: E402
-from luna_fairseq.huggingface.conversion import convert, kind_of  # noqa: E402
-from luna_fairseq.huggingface.onnx_parts import Whole  # noqa: E402
-from luna_fairseq.huggingface.onnx_runs import graph_logits, open_graph, step_by_step, targets  # noqa: E402
+from luna_fairseq.huggingface.conversion import convert, find_kind  # noqa: E402
+from luna_fairseq.huggingface.onnx_parts import WholeModel  # noqa: E402
+from luna_fairseq.huggingface.onnx_runs import decode_step_by_step, graph_logits, open_graph, target_tokens  # noqa: E402
 
 
 def slow(*values):
@@ -60,11 +60,11 @@ def test_a_model_without_decoder(kind, variant, tmp_path):
     found = torch.from_numpy(open_graph(folder / "model.onnx")({"input_ids": tokens.numpy()})["logits"])
     there = tokens.ne(1) if kind == "masked LM" else ...
     torch.testing.assert_close(found[there], expected[there], rtol=0, atol=1e-4)
-    other = convert(model, kind_of(model), small_model(kind, variant)[1])
+    other = convert(model, find_kind(model), small_model(kind, variant)[1])
     with torch.no_grad():
         other.luna.layers[0].fc1.bias.add_(1)
-    with pytest.raises(InputError, match="model.onnx gives other logits than the model"):
-        export_onnx._compare(Whole(other), folder / "model.onnx", [(tokens,)])
+    with pytest.raises(InputError, match="model.onnx differs from the model in logits"):
+        export_onnx._compare_graph(WholeModel(other), folder / "model.onnx", [(tokens,)])
 
 
 @pytest.mark.parametrize("variant", ["one layer", slow("decay")])
@@ -83,7 +83,7 @@ def test_a_causal_language_model(variant, tmp_path):
     prompts, rows = batch([[EOS, 5, 6, 7], [EOS, 8]], left=True), []
     for ids in (prompts, torch.tensor([[EOS, 8]])):
         now = {name: np.repeat(value[:1], len(ids), axis=0) for name, value in state.items()}
-        rows.append(step_by_step(step, now, ids)[-1, -1])
+        rows.append(decode_step_by_step(step, now, ids)[-1, -1])
     np.testing.assert_allclose(*rows, rtol=0, atol=1e-5)
 
 
@@ -107,32 +107,32 @@ def test_a_branch_on_the_length_is_part_of_the_graph(tmp_path, monkeypatch):
     variant, more = "look-up diagonal", {**ONE_LAYER, "max_source_positions": 300}
     monkeypatch.setitem(VARIANTS["translation"], variant, {**VARIANTS["translation"][variant], **more})
     model, folder = exported("translation", variant, tmp_path)
-    other = convert(model, kind_of(model), small_model("translation", variant)[1])
+    other = convert(model, find_kind(model), small_model("translation", variant)[1])
     for lengths in ((1, 64, 63), (65,), (200, 65, 3)):
         tokens = batch(sentences(lengths, 23))
         with torch.no_grad():
-            expected = model(tokens, None, targets(other.config, tokens))[0]
+            expected = model(tokens, None, target_tokens(other.config, tokens))[0]
         found = graph_logits(other.config, folder, tokens)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     find = geometry.find_layout
     monkeypatch.setattr(geometry, "find_layout", lambda *given: find(*given[:3]))
     monkeypatch.setattr(segments, "in_a_graph", lambda *_: False)
-    with pytest.raises(InputError, match="give.? other .* than the model|ONNX cannot express"):
+    with pytest.raises(InputError, match="differs from the model in|ONNX cannot express"):
         export_onnx.write_onnx(other, tmp_path / "other")
 
 
 @pytest.mark.parametrize(
     "kind, variant, message",
     [
-        ("classifier", "pixels", "classifiers of pixels and of pairs cannot"),
+        ("classifier", "pixels", "Classifiers of images and of pairs cannot"),
         (
             "translation",
             "look-up sentence diagonal",
-            "a model with --sentence-diagonal cannot be exported to ONNX",
+            "A model with --sentence-diagonal cannot be exported to ONNX",
         ),
     ],
 )
 def test_what_cannot_be_exported(kind, variant, message, tmp_path):
     model, dictionary = small_model(kind, variant)
     with pytest.raises(InputError, match=message):
-        export_onnx.write_onnx(convert(model, kind_of(model), dictionary), tmp_path)
+        export_onnx.write_onnx(convert(model, find_kind(model), dictionary), tmp_path)

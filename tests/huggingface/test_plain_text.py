@@ -149,7 +149,7 @@ def test_pieces_without_their_files_are_refused(trained, tmp_path, capsys):
         return
     names = {"sentencepiece": "sentencepiece.bpe.model", "moses": "bpe.codes"}
     said = capsys.readouterr().err
-    assert status == 1 and f"and its tokenizer is not there: put {names[kind]}" in said
+    assert status == 1 and f"tokenizer is missing. Put {names[kind]}" in said
     with pytest.raises(InputError, match=f"The dictionary contains pieces of {GIVEN[kind].split()[-3]}"):
         LunaModel.from_pretrained(str(data), "model.pt", str(data)).translate(HARD[0])
 
@@ -158,5 +158,7 @@ def test_sacremoses_is_asked_for(monkeypatch):
     from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
 
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(ImportError, match="needs sacremoses, which is not installed: pip install sacremoses"):
+    with pytest.raises(
+        ImportError, match="needs sacremoses, which is not installed. Run pip install sacremoses"
+    ):
         LunaMosesTokenizer(codes_file="bpe.codes", languages=["en", "de"])

@@ -18,7 +18,7 @@ transformers = pytest.importorskip("transformers")
 
 from luna_fairseq.huggingface.export import write_tokenizer  # noqa: E402
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer  # noqa: E402
-from luna_fairseq.huggingface.tokenizer import Template, _words, build_tokenizer  # noqa: E402
+from luna_fairseq.huggingface.tokenizer import Template, build_tokenizer, word_tokenizer  # noqa: E402
 
 TEXT = [
     "the cat sat on the mat , and the dog sat on the log .",
@@ -81,7 +81,7 @@ def test_sentencepiece(tmp_path):
         assert read == dictionary.encode_line(joined, append_eos=False).tolist()
         assert [line.strip() for line in found.decode(read).split("<sep>")] == TEXT
     other = build_dictionary(["▁the", "<mask>"], {})
-    with pytest.raises(InputError, match="the dictionary lacks .* of the tokenizer's pieces"):
+    with pytest.raises(InputError, match="The dictionary lacks .* of the tokenizer's pieces"):
         build_tokenizer(files, other, 512)
 
 
@@ -93,7 +93,7 @@ def test_another_kind_of_sentencepiece(tmp_path):
     files = {"bpe": "sentencepiece", "sentencepiece_model": f"{prefix}.model"}
     dictionary = Dictionary()
     dictionary.add_symbol("<mask>")
-    with pytest.raises(InputError, match="no byte-pair encoding"):
+    with pytest.raises(InputError, match="Expected a byte-pair encoding"):
         build_tokenizer(files, dictionary, 512)
 
 
@@ -119,7 +119,8 @@ def test_words(tmp_path):
 
 def test_pieces_of_subword_nmt_are_joined():
     dictionary = build_dictionary(["ca@@", "t", "sa@@", "@@t", "mat"], {})
-    tokenizer = _words({dictionary[index]: index for index in range(len(dictionary))}, pieces=True)
+    ids = {dictionary[index]: index for index in range(len(dictionary))}
+    tokenizer = word_tokenizer(ids, join_pieces=True)
     for line in ("ca@@ t sa@@ t mat", "mat ca@@", "t", "mat @@t ca@@ t"):
         ids = dictionary.encode_line(line, add_if_not_exist=False, append_eos=False)
         assert tokenizer.encode(line).ids == ids.tolist()
@@ -130,5 +131,5 @@ def test_a_dictionary_of_pieces_without_its_tokenizer_is_refused():
     dictionary = Dictionary()
     for piece in ("\u2581the", "\u2581c", "at", "<mask>"):
         dictionary.add_symbol(piece)
-    with pytest.raises(InputError, match="holds pieces of sentencepiece, and its tokenizer is not there"):
+    with pytest.raises(InputError, match="contains pieces of sentencepiece, but its tokenizer is missing"):
         build_tokenizer({}, dictionary, 512)

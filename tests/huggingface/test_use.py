@@ -8,7 +8,7 @@ from tiny_luna import batch, sentences
 
 transformers = pytest.importorskip("transformers")
 
-from luna_fairseq.huggingface.conversion import CAUSAL_LM, MASKED_LM, convert, kind_of  # noqa: E402
+from luna_fairseq.huggingface.conversion import CAUSAL_LM, MASKED_LM, convert, find_kind  # noqa: E402
 
 KINDS = [
     ("translation", "look-up diagonal decay", None),
@@ -27,7 +27,7 @@ def exported(kind, variant, head=None):
         dictionary = model.encoder.sentence_encoder.dictionary
     else:
         model, dictionary = small_model(kind, variant)
-    return convert(model, kind_of(model, head), dictionary)
+    return convert(model, find_kind(model, head), dictionary)
 
 
 def examples(model):
