@@ -164,7 +164,7 @@ def _check_training(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path
         if name in ours and ours[name] != value:
             raise InputError(
                 f"{folder} was exported from another training than --like {like}: its "
-                f"{name.replace('_', ' ')} is {value}, not {ours[name]}. Give the checkpoint that was exported"
+                f"{name.replace('_', ' ')} is {value}, not {ours[name]}. Give the exported checkpoint"
             )
 
 
