@@ -80,8 +80,8 @@ class PeerAttention(ProjectingAttention):
         check_heads(embed_dim, num_heads, "attention heads")
         if form not in self.forms:
             raise InputError(
-                f"{OPTIONS[form]} {self.name}: it has no {form} form, only {' and '.join(self.forms)}; "
-                f"give {OPTIONS[form]} another, such as softmax"
+                f"{OPTIONS[form]} {self.name} is not possible, because {self.name} attention has no {form} "
+                f"form. Use another attention, such as {OPTIONS[form]} softmax."
             )
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.form, self.max_positions = form, max_positions
@@ -194,8 +194,8 @@ class PeerAttention(ProjectingAttention):
         """Raise InputError if T exceeds the maximum length that the parameters allow."""
         if T > self.max_positions:
             raise InputError(
-                f"a sequence has {T} tokens, and {self.name} ends at {self.max_positions}: "
-                "shorten it, or train with more positions"
+                f"Expected at most {self.max_positions} tokens for {self.name} attention, got {T}. Shorten "
+                "the sequence, or train with more positions."
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:

@@ -32,14 +32,22 @@ class ConvLinformerAttention(PeerAttention):
     name = "conv_linformer"
     forms = (BIDIRECTIONAL,)
     needs_left_alignment = True
-    has_value_weights = False  # what they are convolved to is not linear in them
+    has_value_weights = False  # the convolved values are not linear in the values
 
     def build(self, options: Any) -> None:
-        """Create the convolutions of keys and values."""
+        """Create the convolutions of keys and values.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+
+        Raises:
+            InputError: r is odd, or does not divide the maximum length.
+        """
         r, n = options.conv_linformer_r, self.max_positions
         if r < POOL or r % POOL or n % r:
             raise InputError(
-                f"--conv-linformer-r {r}: it must be even and divide the longest sequence, of {n} tokens"
+                f"Expected --conv-linformer-r to be even and to divide the maximum length {n}, got {r}. Use "
+                "another number, or change the maximum length."
             )
         self.key_conv, self.value_conv = (
             nn.Conv1d(self.embed_dim, self.embed_dim, n // r, stride=n // r) for _ in range(2)

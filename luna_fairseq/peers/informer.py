@@ -43,7 +43,8 @@ class InformationBlock(nn.Module):
         super().__init__()
         if kernel < 1 or embed_dim % (kernel * POOL):
             raise InputError(
-                f"--information-kernel {kernel}: twice the kernel must divide the width, {embed_dim}"
+                f"Expected twice --information-kernel to divide the width {embed_dim}, got a kernel of "
+                f"{kernel}. Use another kernel."
             )
         self.longest = longest
         self.gather_conv = nn.Conv1d(longest, longest, kernel, stride=kernel)
@@ -65,8 +66,8 @@ class InformationBlock(nn.Module):
         T = x.size(0)
         if T > self.longest:
             raise InputError(
-                f"a sequence has {T} tokens, and the information block ends at {self.longest}: "
-                "shorten it, or train with more positions"
+                f"Expected at most {self.longest} tokens for the information block, got {T}. Shorten the "
+                "sequence, or train with more positions."
             )
         x = x.transpose(0, 1)
         if padding_mask is not None:

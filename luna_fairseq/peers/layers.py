@@ -152,7 +152,10 @@ class PeerDecoder(TransformerDecoderBase):
             InputError: ``full_context_alignment`` is set, which is impossible with causal attention.
         """
         if full_context_alignment:
-            raise InputError("full-context alignment is not possible: the decoder's attention is causal")
+            raise InputError(
+                "Full-context alignment is not possible, because the decoder's attention is causal. Use "
+                "full_context_alignment=False."
+            )
         if getattr(self.cfg, "diagonal_prior", False):
             (source,) = encoder_out["src_tokens"]
             places = target_places(prev_output_tokens, source, self.padding_idx, self.separators)

@@ -26,10 +26,18 @@ class LongformerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 
     def build(self, options: Any) -> None:
-        """Read the options. Without global tokens, remove the global projections."""
+        """Read the options. Without global tokens, remove the global projections.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+
+        Raises:
+            InputError: the width of the window is odd.
+        """
         if options.longformer_window % 2:
             raise InputError(
-                f"--longformer-window is {options.longformer_window}: it must be even, half on either side"
+                f"Expected --longformer-window to be even, got {options.longformer_window}. Use another "
+                "number."
             )
         self.half, self.tokens = options.longformer_window // 2, options.longformer_global_tokens
         if not self.tokens:

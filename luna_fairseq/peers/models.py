@@ -64,8 +64,8 @@ class PeerTransformer(EncoderDecoder):
         options = fill_open(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
         if options["diagonal_prior"] and options["cross_attention"] != "softmax":
             raise InputError(
-                "--diagonal-prior is of softmax attention to the source, not of "
-                f"{options['cross_attention']}: leave it out, or give --cross-attention softmax"
+                f"--diagonal-prior needs softmax cross-attention, got {options['cross_attention']}. Remove "
+                "the option, or add --cross-attention softmax."
             )
         cfg = nested_config(Namespace(**options))
         check_widths(cfg, "give them the same width")
@@ -89,7 +89,7 @@ class PeerTransformer(EncoderDecoder):
         if aligned is not None and attention != "softmax":
             raise InputError(
                 f"--print-alignment and --replace-unk need weights over the source, which {attention} "
-                "attention does not compute: leave them out, or train with --cross-attention softmax"
+                "attention does not compute. Remove them, or train with --cross-attention softmax."
             )
 
 
@@ -113,8 +113,8 @@ class PeerLanguageModel(LanguageModel):
         for name in ("diagonal_prior", "sentence_diagonal"):
             if getattr(cfg, name):
                 raise InputError(
-                    f"--{name.replace('_', '-')} needs a source, and a causal language model has none: "
-                    "leave it out"
+                    f"--{name.replace('_', '-')} needs a source, but a causal language model has none. "
+                    "Remove the option."
                 )
         return PeerDecoder
 

@@ -1,12 +1,14 @@
-"""Performer (Choromanski et al., 2020, "Rethinking Attention with Performers"): FAVOR+, positive orthogonal
-random features.
+"""Performer (Choromanski et al., 2020, "Rethinking Attention with Performers"): FAVOR+ attention.
 
-``phi(x) = M^(-1/2) exp(w_r . x' - |x'|^2 / 2)``, r = 1 .. M, with x' = x K^(-1/4) and w_r normal and
-orthogonal. Then phi(q) . phi(k) is exp(q . k / sqrt(K)) in the mean over w: softmax attention in the limit of
-many features.
+FAVOR+ approximates softmax attention with M positive random features::
 
-The greatest exponent of a query, and of all keys of a sentence, is taken off before exp and cancels in the
-division.
+    phi(x)_r = M^(-1/2) exp(w_r . x' - |x'|^2 / 2)    with x' = x K^(-1/4), r = 1 .. M
+
+The random vectors w_r are orthogonal, with normally distributed entries. The mean of phi(q) . phi(k) over w
+is exp(q . k / sqrt(K)), so more features give a better approximation.
+
+Before the exponential function, the greatest exponent of each query is subtracted, and so is the greatest
+exponent of all keys of a sequence. Both cancel in the division by the sum of the weights.
 """
 
 from typing import Any, Optional
@@ -19,25 +21,47 @@ from luna_fairseq.peers.resampling import ResampledNormal
 
 
 class PerformerAttention(FeatureMapAttention):
-    """What the random features are drawn from is in the checkpoint; outside of training they are fixed."""
+    """Feature-map attention with positive orthogonal random features.
+
+    The features are resampled during training only. A checkpoint stores the seed of the current sample.
+    """
 
     name = "performer"
 
     def build(self, options: Any) -> None:
+        """Draw the random vectors [M, K]."""
         self.features = ResampledNormal(
             (options.performer_features, self.head_dim), options.performer_redraw_interval, orthogonal=True
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """w_r . x' - |x'|^2 / 2 for x [B, H, T, K]: [B, H, T, M], in float32 or wider."""
+        """Compute the exponents of the features, w_r . x' - |x'|^2 / 2.
+
+        Args:
+            x: queries or keys [B, H, T, K].
+
+        Returns:
+            Exponents [B, H, T, M] in float32 or wider.
+        """
         x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.head_dim**-0.25
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
 
     def map_queries(self, q: Tensor) -> Tensor:
+        """Return phi(q) [B, H, T, M], divided by the greatest feature of each query."""
         exponents = self.exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
+        """Return phi(k) [B, H, S, M], divided by the greatest feature of each sequence.
+
+        Args:
+            k: keys [B, H, S, K].
+            padding_mask: mask [B, S], True at padding, or None without padding.
+            more: not used.
+
+        Returns:
+            Features, 0 at padding, and the logarithm of their divisor as ``log_scale``.
+        """
         exponents = self.exponents(k)
         if padding_mask is not None:
             exponents = exponents.masked_fill(
@@ -49,6 +73,7 @@ class PerformerAttention(FeatureMapAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute :meth:`attend` with explicit weights."""
         return weighted_mean(
             v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding_mask)
         )

@@ -1,8 +1,11 @@
-"""Attention of recurrent decoders: what each state of the decoder reads of the states of the encoder.
+"""Attention of a recurrent decoder to the states of an encoder.
 
-``c_t = sum_i alpha_ti h_i`` with ``alpha_t = softmax_i(score(s_t, h_i))`` over the real tokens. Which state
-s_t is asks the decoder; here are the scores (Bahdanau et al., 2015; Luong et al., 2015, section 3.1; Graves
-et al., 2014), each an entry of :data:`SCORES`, and Luong's local windows (section 3.2).
+The context of decoder state s_t is the weighted sum of the encoder states h_i::
+
+    c_t = sum_i alpha_ti h_i    with alpha_t = softmax_i(score(s_t, h_i))
+
+:data:`SCORES` holds the score functions of Bahdanau et al. (2015), Luong et al. (2015, section 3.1) and
+Graves et al. (2014). Local windows follow Luong et al. (section 3.2).
 """
 
 from typing import Dict, Optional, Tuple, Type
@@ -19,12 +22,12 @@ LOCAL = ("none", "monotonic", "predictive")
 
 
 class DotScore(nn.Module):
-    """``s . h``, for states of one width.
+    """Dot product ``s . h`` of states with equal widths. Base class of the other scores.
 
     Args:
-        query_dim: width of the decoder's states s
-        memory_dim: width of the encoder's states h
-        longest: source tokens there may be, for the score that counts them
+        query_dim: width Q of the decoder states s.
+        memory_dim: width M of the encoder states h.
+        longest: maximum number of source tokens. Only the location score uses it.
     """
 
     needs_equal_widths = True
@@ -32,17 +35,33 @@ class DotScore(nn.Module):
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__()
 
-    def keys(self, memory: Tensor) -> Tensor:
-        """What is computed of the memory [B, S, M] once for all queries: [B, S, *]."""
+    def compute_keys(self, memory: Tensor) -> Tensor:
+        """Compute the part of the score that depends on the encoder states only.
+
+        Args:
+            memory: encoder states [B, S, M].
+
+        Returns:
+            Keys [B, S, *]. Here these are the encoder states.
+        """
         return memory
 
-    def forward(self, query: Tensor, keys: Tensor, places: Tensor) -> Tensor:
-        """Scores [B, T, S] of queries [B, T, Q]; places [B, S] number the tokens from the first real one."""
+    def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+        """Compute the scores.
+
+        Args:
+            query: decoder states [B, T, Q].
+            keys: keys that :meth:`compute_keys` returned [B, S, *].
+            positions: positions of the source tokens, counted from the first real token [B, S].
+
+        Returns:
+            Scores [B, T, S].
+        """
         return query @ keys.transpose(1, 2)
 
 
 class GeneralScore(DotScore):
-    """``s . (W h)``: a product that bridges two widths."""
+    """Bilinear form ``s . (W h)`` of states whose widths may differ. Arguments: see :class:`DotScore`."""
 
     needs_equal_widths = False
 
@@ -50,24 +69,32 @@ class GeneralScore(DotScore):
         super().__init__(query_dim, memory_dim, longest)
         self.memory_proj = Linear(memory_dim, query_dim, bias=False)
 
-    def keys(self, memory: Tensor) -> Tensor:
+    def compute_keys(self, memory: Tensor) -> Tensor:
+        """Return W h [B, S, Q] for encoder states h [B, S, M]."""
         return self.memory_proj(memory)
 
 
 class ConcatScore(GeneralScore):
-    """``v . tanh(W [s; h])``, additive; W as two matrices, so that W h is computed once. v as wide as s."""
+    """Additive score ``v . tanh(W [s; h])``. Arguments: see :class:`DotScore`.
+
+    W is stored as two matrices, so that the part for h is computed once. v is as wide as s.
+    """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__(query_dim, memory_dim, longest)
         self.query_proj = Linear(query_dim, query_dim)
         self.v = Linear(query_dim, 1, bias=False)
 
-    def forward(self, query: Tensor, keys: Tensor, places: Tensor) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+        """Compute the scores [B, T, S]. Arguments: see :meth:`DotScore.forward`."""
         return self.v(torch.tanh(self.query_proj(query)[:, :, None] + keys[:, None])).squeeze(-1)
 
 
 class LocationScore(DotScore):
-    """``(W s)_i``: of the place alone, whatever stands there; W has a row for each of ``longest`` places."""
+    """Score ``(W s)_i`` of position i, which ignores the encoder states.
+
+    W has one row for each possible position. Arguments: see :class:`DotScore`.
+    """
 
     needs_equal_widths = False
 
@@ -75,32 +102,43 @@ class LocationScore(DotScore):
         super().__init__(query_dim, memory_dim, longest)
         self.place_proj = Linear(query_dim, longest, bias=False)
 
-    def forward(self, query: Tensor, keys: Tensor, places: Tensor) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+        """Compute the scores [B, T, S]. Arguments: see :meth:`DotScore.forward`.
+
+        Raises:
+            InputError: a source has more tokens than W has rows.
+        """
         longest = self.place_proj.out_features
-        if places.size(1) > longest and int(places.max()) >= longest:
+        if positions.size(1) > longest and int(positions.max()) >= longest:
             raise InputError(
-                f"a source sentence has {int(places.max()) + 1} tokens, and --score location ends at "
-                f"{longest}: shorten it, or train with a larger --max-source-positions"
+                f"Expected at most {longest} source tokens for --score location, got "
+                f"{int(positions.max()) + 1}. Shorten the source, or train with a larger "
+                "--max-source-positions."
             )
         scores = self.place_proj(query)
-        return scores.gather(2, places.clamp(min=0)[:, None].expand(-1, query.size(1), -1))
+        return scores.gather(2, positions.clamp(min=0)[:, None].expand(-1, query.size(1), -1))
 
 
 class ContentScore(DotScore):
-    """``beta cos(s, h)``, for states of one width. Graves' strength beta is learned, one for all, from 1 on:
-    the softmax of cosines alone cannot be sharp."""
+    """Scaled cosine ``beta cos(s, h)`` of states with equal widths. Arguments: see :class:`DotScore`.
+
+    The strength beta is one learned number, initially 1. A softmax of cosines without it cannot be sharp.
+    """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
         super().__init__(query_dim, memory_dim, longest)
         self.strength = nn.Parameter(torch.ones(()))
 
-    def keys(self, memory: Tensor) -> Tensor:
+    def compute_keys(self, memory: Tensor) -> Tensor:
+        """Return the encoder states [B, S, M], normalized to length 1."""
         return F.normalize(memory, dim=-1)
 
-    def forward(self, query: Tensor, keys: Tensor, places: Tensor) -> Tensor:
+    def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
+        """Compute the scores [B, T, S]. Arguments: see :meth:`DotScore.forward`."""
         return self.strength * (F.normalize(query, dim=-1) @ keys.transpose(1, 2))
 
 
+# Classes of the scores by name.
 SCORES: Dict[str, Type[DotScore]] = {
     "dot": DotScore,
     "general": GeneralScore,
@@ -111,24 +149,34 @@ SCORES: Dict[str, Type[DotScore]] = {
 
 
 class RecurrentAttention(nn.Module):
-    """Attention of states of a decoder to those of an encoder.
+    """Attention of decoder states to encoder states, optionally within a local window.
 
-    Local attention sees the window [p - D, p + D] alone. Monotonic: p_t = t, but at most the last token, so
-    that a long target has a window, too. Predictive: p_t = S sigmoid(v . tanh(W s_t)), S the number of
-    tokens, and the weights are multiplied by exp(-(i - p_t)^2 / (2 (D / 2)^2)), after which they no longer
-    sum to one.
+    Local attention covers the window [p_t - D, p_t + D]. There are two kinds:
+
+    - monotonic: p_t is t, but at most the last token, so that long targets have a window, too;
+    - predictive: p_t = S sigmoid(v . tanh(W s_t)) for S source tokens. The weights are multiplied by
+      exp(-(i - p_t)^2 / (2 (D / 2)^2)) and then do not sum to 1.
 
     Args:
-        score: one of :data:`SCORES`
-        query_dim: width of the decoder's states
-        memory_dim: width of the encoder's states
-        local: one of :data:`LOCAL`
-        window: D in tokens; None without ``local``
-        longest: source tokens there may be, with the score "location" (default: 1,024)
+        score: name of the score in :data:`SCORES`.
+        query_dim: width Q of the decoder states.
+        memory_dim: width M of the encoder states.
+        local: kind of the window, "none", "monotonic" or "predictive" (default: none).
+        window: number D of tokens on each side of the middle of the window; must be None without ``local``
+            (default: None).
+        longest: maximum number of source tokens for the location score (default: 1,024).
 
     Raises:
-        InputError: widths that the score does not bridge, local attention without a window or the other way
-            round
+        InputError: the score needs equal widths, local attention has no window, or there is a window without
+            local attention.
+
+    Example:
+        >>> attention = RecurrentAttention("general", query_dim=8, memory_dim=6)
+        >>> query, memory = torch.randn(2, 3, 8), torch.randn(2, 5, 6)
+        >>> padding_mask = torch.zeros(2, 5, dtype=torch.bool)
+        >>> context, weights = attention(query, memory, attention.compute_keys(memory), padding_mask)
+        >>> context.shape, weights.shape
+        (torch.Size([2, 3, 6]), torch.Size([2, 3, 5]))
     """
 
     def __init__(
@@ -143,17 +191,18 @@ class RecurrentAttention(nn.Module):
         super().__init__()
         if SCORES[score].needs_equal_widths and query_dim != memory_dim:
             raise InputError(
-                f"--score {score} multiplies states of one width, and the decoder's have {query_dim}, "
-                f"the encoder's 2 x {memory_dim // 2}: give --decoder-hidden-size {memory_dim}, or --score "
-                "general"
+                f"Expected states of equal widths for --score {score}, got {query_dim} in the decoder and "
+                f"2 x {memory_dim // 2} in the encoder. Use --decoder-hidden-size {memory_dim} or --score "
+                "general."
             )
         if local == "none" and window is not None:
             raise InputError(
-                f"--local-window {window} changes nothing without --local monotonic or predictive: give one"
+                f"--local-window {window} has no effect without --local. Add --local monotonic or --local "
+                "predictive."
             )
         if local != "none" and (window is None or window < 1):
             raise InputError(
-                f"--local {local} needs a window of 1 token or more on each side: give --local-window 10"
+                f"--local {local} needs a window of at least 1 token on each side. Add --local-window 10."
             )
         self.score = SCORES[score](query_dim, memory_dim, longest)
         self.local, self.window = local, window
@@ -161,41 +210,51 @@ class RecurrentAttention(nn.Module):
             self.place_proj = Linear(query_dim, query_dim, bias=False)
             self.place_v = Linear(query_dim, 1, bias=False)
 
-    def keys(self, memory: Tensor) -> Tensor:
-        """What :meth:`forward` needs of the memory [B, S, M] besides itself, once for all queries."""
-        return self.score.keys(memory)
+    def compute_keys(self, memory: Tensor) -> Tensor:
+        """Compute the keys [B, S, *] of encoder states [B, S, M], which all queries share."""
+        return self.score.compute_keys(memory)
 
     def forward(
         self, query: Tensor, memory: Tensor, keys: Tensor, padding_mask: Tensor, first: int = 0
     ) -> Tuple[Tensor, Tensor]:
-        """
+        """Compute the contexts of decoder states.
+
         Args:
-            query: [B, T, Q]
-            memory: [B, S, M]
-            keys: what :meth:`keys` returns
-            padding_mask: [B, S], True at padding, which may be on either side
-            first: place of the first query in its sentence, for monotonic attention
+            query: decoder states [B, T, Q].
+            memory: encoder states [B, S, M].
+            keys: keys that :meth:`compute_keys` returned [B, S, *].
+            padding_mask: mask [B, S], True at padding, which may be on either side.
+            first: position of the first query in its sentence, for monotonic attention (default: 0).
 
         Returns:
-            context [B, T, M]; weights [B, T, S], 0 at padding and outside of windows
+            Contexts [B, T, M], and weights [B, T, S], 0 at padding and outside the window.
         """
-        places = (~padding_mask).cumsum(dim=1) - 1  # from 0 at the first real token; padding takes some place
-        scores = self.score(query, keys, places)
+        positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, arbitrary at padding
+        scores = self.score(query, keys, positions)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         attention_mask = padding_mask[:, None]
         if self.local == "none":
             weights = masked_softmax(scores, attention_mask)
         else:
             lengths = (~padding_mask).sum(dim=1)[:, None, None]
-            distance = places[:, None] - self.centre(query, lengths, first).to(scores.dtype)
+            distance = positions[:, None] - self.window_middle(query, lengths, first).to(scores.dtype)
             weights = masked_softmax(scores, attention_mask | (distance.abs() > self.window))
             if self.local == "predictive":
                 weights = weights * torch.exp(-2.0 * (distance / self.window) ** 2)
         weights = weights.to(memory.dtype)
         return weights @ memory, weights
 
-    def centre(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """p [B, T, 1] for queries [B, T, Q] and lengths [B, 1, 1]."""
+    def window_middle(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
+        """Compute the middle p_t of the window for each query.
+
+        Args:
+            query: decoder states [B, T, Q].
+            lengths: numbers of source tokens [B, 1, 1].
+            first: position of the first query in its sentence.
+
+        Returns:
+            Positions [B, T, 1], which need not be integers in predictive attention.
+        """
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

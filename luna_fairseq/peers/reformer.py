@@ -1,13 +1,15 @@
-"""Reformer's LSH attention (Kitaev et al., 2020), with one projection for queries and keys.
+"""LSH attention of the Reformer (Kitaev et al., 2020): softmax attention within buckets of a hash function.
 
-A position sees those that one of several hashes puts into the same bucket, ``h(x) = argmax([x R; -x R])``
-with a random R; of a bucket the ``chunk`` positions nearest to it, in order of place (in causal attention
-those before it). Keys are queries of length 1, and a position sees itself only where it sees nothing else.
-One softmax over all that some hash shows: a weight that several show counts once, as the paper corrects by
-log N.
+Queries and keys share one projection; the keys are normalized to length 1. A hash function assigns each
+position to a bucket, ``h(x) = argmax([x R; -x R])`` with a random matrix R. A position attends to the
+``chunk`` nearest positions of its bucket on each side (in causal attention, on the left side). It attends to
+itself only if there is no other position to attend to.
 
-The paper cuts the sorted positions into chunks, whose borders depend on what comes later; nearest positions
-of the same bucket do not, and make causal attention exactly causal.
+Several rounds of hashing use different matrices R. One softmax covers the keys of all rounds, and a key that
+several rounds have in common counts once (the paper's correction by log N).
+
+The paper instead cuts the sorted positions into chunks. The borders of these chunks depend on later
+positions. The nearest positions of a bucket do not, so causal attention is exactly causal here.
 """
 
 from typing import Any, Optional, Tuple
@@ -22,26 +24,49 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 from luna_fairseq.peers.resampling import ResampledNormal
 
-SELF = -1e5  # the logit of a position to itself
+# Bias of the logit between a position and itself.
+SELF = -1e5
 
 
 class ReformerAttention(PeerAttention):
-    """Sorted by bucket and place, what a position sees is a window. Every update draws hashes anew."""
+    """Attention within buckets. The hash functions are resampled at each update.
+
+    If the positions are sorted by bucket and position, the keys of a query lie in a window around it.
+    """
 
     name = "reformer"
     forms = (BIDIRECTIONAL, CAUSAL)
     projections: Tuple[str, ...] = ("qk", "v")
 
     def build(self, options: Any) -> None:
+        """Check the number of buckets and draw the matrices R [rounds, H, K, buckets / 2].
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+
+        Raises:
+            InputError: the number of buckets is odd and not 1.
+        """
         self.buckets, self.chunk = options.reformer_buckets, options.reformer_chunk
         if self.buckets != 1 and self.buckets % 2:
-            raise InputError(f"--reformer-buckets is {self.buckets}: it must be even, or 1")
+            raise InputError(
+                f"Expected --reformer-buckets to be even or 1, got {self.buckets}. Use another number."
+            )
         self.rotations = ResampledNormal(
             (options.reformer_hashes, self.num_heads, self.head_dim, max(1, self.buckets // 2)), interval=1
         )
 
-    def hash(self, qk: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Buckets [B, H, rounds, T], padding in one of its own, and the order that sorts by them."""
+    def assign_buckets(self, qk: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
+        """Assign the positions to buckets. Padding gets a bucket of its own.
+
+        Args:
+            qk: queries [B, H, T, K].
+            padding_mask: mask [B, T], True at padding, or None without padding.
+
+        Returns:
+            Buckets of the positions, and the order that sorts the positions by bucket, both
+            [B, H, rounds, T].
+        """
         rotated = torch.einsum("bhtk,rhkd->bhrtd", qk.detach(), self.rotations.values.to(qk.dtype))
         buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
         buckets = torch.zeros_like(buckets) if self.buckets == 1 else buckets
@@ -50,13 +75,18 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def is_visible(self, distance: Tensor) -> Tensor:
-        """Whether a position sees another at a distance within a bucket."""
+        """Return True where a query attends to a key.
+
+        Args:
+            distance: position of the key minus position of the query, among the positions of their bucket.
+        """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        buckets, order = self.hash(qk, padding_mask)
+        """Compute window attention on the sorted positions of each round, and merge the rounds."""
+        buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
-        # Those of a bucket are as far apart as their slots in the order, others further than any sees.
+        # Differences of codes are distances within a bucket. Between buckets they exceed the window.
         codes = slots + buckets * (self.chunk + 1)
         parts = [self.attend_sorted(qk, v, codes, order[:, :, r], r) for r in range(order.size(2))]
         outputs, totals = (
@@ -68,11 +98,22 @@ class ReformerAttention(PeerAttention):
     def attend_sorted(
         self, qk: Tensor, v: Tensor, codes: Tensor, order: Tensor, r: int
     ) -> Tuple[Tensor, Tensor]:
-        """What round ``r`` shows, in its order [B, H, T]: output [B, H, T, K], and total [B, H, T, 1]."""
+        """Compute the attention of one round of hashing, with the positions in its order.
+
+        Args:
+            qk: queries [B, H, T, K].
+            v: values [B, H, T, K].
+            codes: sorted positions, shifted by bucket [B, H, rounds, T]; see :meth:`compute_distances`.
+            order: order of the positions in this round [B, H, T].
+            r: index of the round.
+
+        Returns:
+            Output [B, H, T, K] and log-sum-exp of the logits [B, H, T, 1], both in the order of the round.
+        """
         neighbours = 1, 0 if self.form == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
         queries, keys, values = (to_blocks(x, self.chunk) for x in (q, F.normalize(q, dim=-1), v))
-        distances = [self.distances(x.gather(2, order), neighbours) for x in codes.unbind(2)]
+        distances = [self.compute_distances(x.gather(2, order), neighbours) for x in codes.unbind(2)]
         visible = [self.is_visible(distance) for distance in distances]
         rounds = torch.stack(visible).sum(dim=0, dtype=keys.dtype).clamp(min=1)
         bias = torch.where(distances[r] == 0, SELF, 0.0) - rounds.log()
@@ -80,16 +121,24 @@ class ReformerAttention(PeerAttention):
         output, total = partial_attention(queries, keys, values, ~visible[r], self.dropout, bias)
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
-    def distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """From the positions of a block to those of it and its neighbours [B, H, blocks, chunk, keys], of
-        codes [B, H, T]; too far where there is none."""
+    def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
+        """Compute the distances from the queries of each block to the keys of the block and its neighbours.
+
+        Args:
+            codes: sorted positions, shifted so that positions of different buckets are far apart [B, H, T].
+            neighbours: numbers of blocks before and after the block whose keys are included.
+
+        Returns:
+            Distances [B, H, blocks, chunk, keys]; greater than the window if there is no key.
+        """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)
         keys = with_neighbours(blocks, *neighbours, nowhere)
         return keys.transpose(3, 4).contiguous() - blocks
 
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        buckets, order = self.hash(qk, padding_mask)
+        """Compute :meth:`attend` with a full mask of pairs."""
+        buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)
         visible = (same & self.is_visible(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)

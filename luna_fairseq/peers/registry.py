@@ -1,4 +1,4 @@
-"""Every attention by its name."""
+"""Registry of the peer attentions."""
 
 from typing import Any, Dict, Type
 
@@ -20,6 +20,7 @@ from luna_fairseq.peers.softmax import SoftmaxAttention
 from luna_fairseq.peers.sparse import SparseAttention
 from luna_fairseq.peers.synthesizer import SynthesizerAttention
 
+# Classes of the attentions by name.
 ATTENTIONS: Dict[str, Type[PeerAttention]] = {
     attention.name: attention
     for attention in (
@@ -45,10 +46,26 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
-    """The attention of that name; arguments as for :class:`PeerAttention`.
+    """Build an attention.
+
+    Args:
+        name: name of the attention in ``ATTENTIONS``, such as "performer".
+        embed_dim: C, width of queries, keys, values and output.
+        num_heads: H, number of heads.
+        form: "bidirectional", "causal" or "cross".
+        options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        kwargs: further arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
     Raises:
-        InputError: there is none of that name, it has no such form
+        InputError: there is no attention of this name, or it does not have this form.
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.peers import PeerOptions
+        >>> attention = build_attention("local", 16, 4, "causal", PeerOptions(local_window=3))
+        >>> x = torch.randn(10, 2, 16)
+        >>> attention(x)[0].shape
+        torch.Size([10, 2, 16])
     """
     check_choice(OPTIONS[form], name, ATTENTIONS)
     return ATTENTIONS[name](embed_dim, num_heads, form, options, **kwargs)

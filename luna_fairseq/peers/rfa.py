@@ -1,13 +1,20 @@
-"""Random feature attention (Peng et al., 2021), with the gate of RFA-Gate in causal attention where asked
-for.
+"""Random feature attention, RFA (Peng et al., 2021), with an optional gate in causal attention.
 
-``phi(x) = D^(-1/2) [sin(w_r . x), cos(w_r . x)]``, r = 1 .. D, for queries and keys of length 1; w_r = sigma
-* normal, with a learned sigma for every dimension. phi(q) . phi(k) is exp(-|sigma (q - k)|^2 / 2) in the
-mean: softmax of q . k for sigma = 1. Gated: ``S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) v_t^T``, z_t alike, with
-g_t = sigmoid(w_g . x_t + b_g) for every head.
+Queries and keys are normalized to length 1 and mapped to 2 D random features::
 
-Sines take any sign, so the sum of weights may come near 0 where there are few features; it is taken to be at
-least its own noise, half of D^(-1/2) a key.
+    phi(x) = D^(-1/2) [sin(w_1 . x), .., sin(w_D . x), cos(w_1 . x), .., cos(w_D . x)]
+
+Each w_r is a normally distributed vector times a learned sigma for each dimension. The mean of
+phi(q) . phi(k) over w is exp(-|sigma (q - k)|^2 / 2). For sigma = 1 the weights are those of a softmax of
+q . k.
+
+With the gate g_t = sigmoid(w_g . x_t + b_g) of each head (RFA-Gate), the sums forget earlier positions::
+
+    S_t = g_t S_(t-1) + (1 - g_t) phi(k_t) v_t^T
+    z_t = g_t z_(t-1) + (1 - g_t) phi(k_t)
+
+Sines can be negative, so the sum of the weights may come close to 0 if there are few features. The sum is
+therefore clamped to at least its own noise, which is half of D^(-1/2) for each key.
 """
 
 from typing import Any, Optional
@@ -20,16 +27,17 @@ from luna_fairseq.peers.attention import CAUSAL, Parts
 from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features
 from luna_fairseq.peers.resampling import ResampledNormal
 
-# Where the gate begins: a memory of about 20 positions, 1 / (1 - sigmoid(3)).
+# Initial bias of the gate. The memory spans about 1 / (1 - sigmoid(3)) = 21 positions.
 GATE_BIAS = 3.0
 
 
 class RandomFeatureAttention(FeatureMapAttention):
-    """Every head has random vectors of its own, drawn once."""
+    """Feature-map attention with sines and cosines. Each head has its own random vectors, drawn once."""
 
     name = "rfa"
 
     def build(self, options: Any) -> None:
+        """Draw the random vectors [H, D, K], and create sigma [H, 1, K] and the projection of the gate."""
         self.vectors = ResampledNormal((self.num_heads, options.rfa_dim, self.head_dim))
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
         self.noise = 0.5 * options.rfa_dim**-0.5
@@ -40,15 +48,30 @@ class RandomFeatureAttention(FeatureMapAttention):
             nn.init.constant_(self.gate_proj.bias, GATE_BIAS)
 
     def project(self, x: Tensor) -> Parts:
+        """Project x [T, B, C] to queries, keys and values [B, H, T, K].
+
+        With a gate, its logits [B, H, T, 1] follow.
+        """
         return super().project(x) if self.gate_proj is None else self.project_heads(x, "q", "k", "v", "gate")
 
     def map_queries(self, q: Tensor) -> Tensor:
+        """Return phi(q) [B, H, T, 2 D]."""
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
         vectors = (self.vectors.values * self.sigma).to(q.dtype)
         projected = q @ vectors.transpose(-2, -1)
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
+        """Return phi(k), multiplied by 1 - g with a gate.
+
+        Args:
+            k: keys [B, H, S, K].
+            padding_mask: mask [B, S], True at padding, or None without padding.
+            more: logits of the gate [B, H, S, 1]; empty without a gate.
+
+        Returns:
+            Features [B, H, S, 2 D], 0 at padding, and log g as ``log_decay`` with a gate.
+        """
         features = mask_features(self.map_queries(k), padding_mask)
         if not more:
             return Keys(features)
@@ -57,16 +80,33 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
+        """Return the noise of the sum of the weights, the least divisor of the weighted mean.
+
+        Args:
+            sums: weighted sums [..., K + 1].
+            total: one tensor, the sum that the weights would have if all feature maps were equal [..., 1].
+        """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
     def totals(self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
-        """What the weights would sum to if every feature map were alike [B, 1 or H, T, 1]."""
+        """Compute the sum that the causal weights would have if all feature maps were equal.
+
+        Args:
+            keys: feature maps of the new keys.
+            padding_mask: mask [B, T], True at padding, or None without padding.
+            before: sum up to the last earlier position [B, 1 or H, 1, 1] (default: None, at the start).
+
+        Returns:
+            One tensor [B, 1, T, 1] without a gate, where the sum is the number of tokens. [B, H, T, 1] with a
+            gate.
+        """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])
             count = mask_features(real, padding_mask).cumsum(dim=2)
             return (count if before is None else count + before,)
-        left = keys.log_decay.cumsum(dim=-1).unsqueeze(-1).exp()
-        return (1 - (left if before is None else left * (1 - before)),)
+        # The weights (1 - g_j) g_(j+1) .. g_t of positions j <= t sum to 1 - g_1 .. g_t.
+        decay = keys.log_decay.cumsum(dim=-1).unsqueeze(-1).exp()
+        return (1 - (decay if before is None else decay * (1 - before)),)
 
     def attend_naively(
         self,
@@ -76,13 +116,22 @@ class RandomFeatureAttention(FeatureMapAttention):
         gate: Optional[Tensor] = None,
         padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        each = self.unnormalized_weights(
+        """Compute :meth:`attend` with explicit weights.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            gate: logits of the gate [B, H, T, 1] (default: None, no gate).
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+        """
+        shares = self.unnormalized_weights(
             torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding_mask
         )
         if gate is not None:
             log_decay = mask_features(F.logsigmoid(gate), padding_mask).cumsum(dim=2)
-            left = (log_decay - log_decay.transpose(-2, -1)).tril().exp()
-            each = each * left * torch.sigmoid(-gate).transpose(-2, -1)
-        weights = each * (self.map_queries(q) @ self.map_queries(k).transpose(-2, -1))
-        least = self.noise * each.sum(dim=-1, keepdim=True).clamp(min=1e-30)
-        return weights @ v / torch.maximum(weights.sum(dim=-1, keepdim=True), least)
+            decay = (log_decay - log_decay.transpose(-2, -1)).tril().exp()
+            shares = shares * decay * torch.sigmoid(-gate).transpose(-2, -1)
+        weights = shares * (self.map_queries(q) @ self.map_queries(k).transpose(-2, -1))
+        floor = self.noise * shares.sum(dim=-1, keepdim=True).clamp(min=1e-30)
+        return weights @ v / torch.maximum(weights.sum(dim=-1, keepdim=True), floor)

@@ -52,8 +52,8 @@ class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
             embed_tokens = Embedding(len(target), cfg.decoder_embed_dim, target.pad())
         elif source != target:
             raise InputError(
-                "--share-all-embeddings needs one dictionary of both languages: preprocess with "
-                "--joined-dictionary"
+                "--share-all-embeddings needs a joined dictionary of both languages. Preprocess the data "
+                "with --joined-dictionary."
             )
         return cls(encoder, RnnAttentionDecoder(cfg, target, embed_tokens))
 
@@ -212,7 +212,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     def _initial_state(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
         """Before the first token, each part [B, ..]: what attention needs, layers' states, last output."""
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
-        state = {"keys": self.encoder_attn.keys(memory)}
+        state = {"keys": self.encoder_attn.compute_keys(memory)}
         for i, (final, linear) in enumerate(zip(encoder_out["final"], self.bridge)):
             state[f"state{i}"] = linear(final) if i else torch.tanh(linear(final))
         if self.input_feeding:

@@ -1,4 +1,4 @@
-"""Options of ``--arch rnn_attention``."""
+"""Options of ``--arch rnn_attention``, a recurrent model with attention."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -12,35 +12,41 @@ from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.options import option
 from luna_fairseq.peers.recurrent_attention import LOCAL, SCORES
 
-# The score of each paper's own model.
+# Default scores, those of the two papers.
 OWN_SCORES = {"bahdanau": "concat", "luong": "general"}
 
 
 @dataclass
 class RnnAttentionConfig(FairseqDataclass):
-    """One layer of 512 on either side."""
+    """Options of the recurrent model. The defaults are one layer of width 512 on each side."""
 
     attention: ChoiceEnum(list(OWN_SCORES)) = option(
-        "luong", "whether the previous state asks and the cell reads, or the current state and the output"
+        "luong",
+        "bahdanau: the previous state is the query, and the context enters the cell; luong: the current "
+        "state is the query, and the context enters the output",
     )
     score: Optional[ChoiceEnum(list(SCORES))] = option(
-        None, "how well two states fit (default: concat with bahdanau, general with luong)"
+        None, "score of a decoder and an encoder state (default: concat with bahdanau, general with luong)"
     )
     local: ChoiceEnum(LOCAL) = option(
-        "none", "attend to a window only: about the token's own place, or about one that is predicted"
+        "none",
+        "attend only to a window around the position of the target token (monotonic) or around a predicted "
+        "position (predictive)",
     )
-    local_window: Optional[int] = option(None, "D, tokens of the window on each side of its middle", least=1)
-    input_feeding: bool = option(False, "luong: the cell reads the output before, too")
-    cell: ChoiceEnum(["lstm", "gru"]) = option("lstm", "recurrent cell of encoder and decoder")
+    local_window: Optional[int] = option(
+        None, "with --local: number of tokens on each side of the middle of the window (D)", least=1
+    )
+    input_feeding: bool = option(False, "luong: the previous output also enters the cell")
+    cell: ChoiceEnum(["lstm", "gru"]) = option("lstm", "recurrent cell of the encoder and the decoder")
     dropout: float = option(0.1, "dropout probability", may_change=True, **PROBABILITY)
     encoder_embed_dim: int = option(512, "encoder embedding dimension", least=1)
-    encoder_hidden_size: int = option(256, "width of the encoder's states in each direction", least=1)
+    encoder_hidden_size: int = option(256, "width of the encoder states in each direction", least=1)
     encoder_layers: int = option(1, "number of encoder layers", least=1)
     decoder_embed_dim: Optional[int] = option(
         None, "decoder embedding dimension", default_from="encoder_embed_dim", least=1
     )
-    decoder_hidden_size: int = option(512, "width of the decoder's states", least=1)
-    decoder_layers: int = option(1, "number of decoder layers, as many as of the encoder", least=1)
+    decoder_hidden_size: int = option(512, "width of the decoder states", least=1)
+    decoder_layers: int = option(1, "number of decoder layers, equal to --encoder-layers", least=1)
     decoder_out_embed_dim: Optional[int] = option(
         None, "width of the decoder's output", default_from="decoder_embed_dim", least=1
     )
@@ -57,31 +63,43 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """The options of ``cfg`` with open defaults filled in.
+    """Fill in the defaults that depend on other options, and check the options.
+
+    Args:
+        cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.
+
+    Returns:
+        A new namespace with all options.
 
     Raises:
-        InputError: options that do not go together
+        InputError: options contradict each other.
+
+    Example:
+        >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score
+        'concat'
     """
     cfg = Namespace(**fill_open(flat_options(cfg, RnnAttentionConfig()), RnnAttentionConfig))
     cfg.score = cfg.score or OWN_SCORES[cfg.attention]
     if cfg.encoder_layers != cfg.decoder_layers:
         raise InputError(
-            f"--encoder-layers {cfg.encoder_layers} and --decoder-layers {cfg.decoder_layers}: every decoder "
-            "layer begins with the state of the encoder layer beside it, so give as many of both"
+            f"Expected equal numbers of layers, got --encoder-layers {cfg.encoder_layers} and "
+            f"--decoder-layers {cfg.decoder_layers}. Use the same number, because each decoder layer starts "
+            "from the last state of an encoder layer."
         )
     if cfg.input_feeding and cfg.attention == "bahdanau":
         raise InputError(
-            "--input-feeding is luong's: with bahdanau the context enters the cell anyway, so leave it out"
+            "--input-feeding has no effect with --attention bahdanau, whose context always enters the cell. "
+            "Remove the option."
         )
     if cfg.share_all_embeddings and cfg.decoder_embed_dim != cfg.encoder_embed_dim:
         raise InputError(
-            f"--share-all-embeddings with --encoder-embed-dim {cfg.encoder_embed_dim} and "
-            f"--decoder-embed-dim {cfg.decoder_embed_dim}: give both the same"
+            f"Expected equal widths for --share-all-embeddings, got --encoder-embed-dim "
+            f"{cfg.encoder_embed_dim} and --decoder-embed-dim {cfg.decoder_embed_dim}. Use equal widths."
         )
     shared = cfg.share_all_embeddings or cfg.share_decoder_input_output_embed
     if shared and cfg.decoder_out_embed_dim != cfg.decoder_embed_dim:
         raise InputError(
-            f"--decoder-out-embed-dim {cfg.decoder_out_embed_dim} differs from --decoder-embed-dim "
-            f"{cfg.decoder_embed_dim}: shared embeddings have one width"
+            f"Expected equal widths for shared embeddings, got --decoder-out-embed-dim "
+            f"{cfg.decoder_out_embed_dim} and --decoder-embed-dim {cfg.decoder_embed_dim}. Use equal widths."
         )
     return cfg

@@ -1,14 +1,17 @@
-"""Sparse Sinkhorn attention (Tay et al., 2020).
+"""Sparse Sinkhorn attention (Tay et al., 2020): attention to a block and to one block sorted to its place.
 
-Blocks of b positions are put into another order by a matrix R between blocks, nearly a permutation: ``R =
-Sinkhorn(P(x'))``, with x' what stands for a block, and P a small network with one output for each block there
-may be. A position sees its own block, and the block that R puts into its place, ``sum_j R_ij block_j``.
-Sinkhorn: exp(. / temperature), then rows and columns divided by their sums in turn; in training with Gumbel
-noise.
+The sequence is divided into blocks of b positions. A position attends to its own block i and to the sorted
+block ``sum_j R_ij block_j``. The matrix R is close to a permutation of the blocks::
 
-Causal: R takes from earlier blocks alone, x' is what stands for all positions up to the block's first, and a
-column is divided by the sum of its rows so far. The paper sums embeddings for x'; here it is their mean,
-which does not grow with the length.
+    R = Sinkhorn(P(x'))
+
+x' is the mean embedding of each block, and P is a small network with one output for each possible block.
+Sinkhorn divides the logits by a temperature, applies the exponential function, and normalizes rows and
+columns in turn. In training, Gumbel noise is added to the logits.
+
+In causal attention, R_ij is 0 unless block j is earlier than block i. x' is then the mean of all positions up
+to the first position of the block, and a column is divided by the sum of its entries so far. The paper uses
+sums of embeddings for x'; means are used here because they do not grow with the length.
 """
 
 from typing import Any, Optional
@@ -23,13 +26,14 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class SinkhornAttention(PeerAttention):
-    """2 b keys for every position."""
+    """Block attention with 2 b keys for each position, the own block and the sorted block."""
 
     name = "sinkhorn"
     forms = (BIDIRECTIONAL, CAUSAL)
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
+        """Create the network P with two layers. Its number of outputs depends on the maximum length."""
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
         self.temperature = options.sinkhorn_temperature
         self.max_blocks = -(-self.max_positions // self.size)
@@ -40,10 +44,19 @@ class SinkhornAttention(PeerAttention):
         )
 
     def project(self, x: Tensor) -> Parts:
+        """Project x [T, B, C] to queries, keys and values [B, H, T, K]; x itself [B, 1, T, C] follows."""
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
-        """x' [B, blocks, C] of x [B, 1, T, C]; real [B, 1, T, 1] is 1 at tokens and 0 at padding."""
+        """Compute the embedding x' of each block.
+
+        Args:
+            x: input [B, 1, T, C].
+            real: 1 at tokens and 0 at padding [B, 1, T, 1].
+
+        Returns:
+            Mean of the block or, in causal attention, of the positions up to its first [B, blocks, C].
+        """
         x = torch.cat([x * real, real], dim=-1)
         if self.form == CAUSAL:
             sums = x.cumsum(dim=2)[:, 0, :: self.size]
@@ -52,7 +65,18 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """R [B, H, blocks, blocks] for x [B, 1, T, C], in float32 or wider."""
+        """Compute the matrix R.
+
+        Args:
+            x: input [B, 1, T, C].
+            padding_mask: mask [B, T], True at padding, or None without padding.
+
+        Returns:
+            R [B, H, blocks, blocks] in float32 or wider.
+
+        Raises:
+            InputError: T exceeds the maximum length.
+        """
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
         blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
@@ -61,14 +85,22 @@ class SinkhornAttention(PeerAttention):
         logits = blocks.unflatten(-1, (self.num_heads, -1)).transpose(1, 2)[..., :n]  # [B, H, blocks, blocks]
         if self.training:
             logits = logits - torch.empty_like(logits).exponential_().clamp(min=1e-9).log()
-        there = to_blocks(real, self.size).amax(dim=3).squeeze(-1).bool()  # [B, 1, blocks]
-        allowed = there.unsqueeze(-1) & there.unsqueeze(-2)
+        has_tokens = to_blocks(real, self.size).amax(dim=3).squeeze(-1).bool()  # [B, 1, blocks]
+        allowed = has_tokens.unsqueeze(-1) & has_tokens.unsqueeze(-2)
         if self.form == CAUSAL:
             allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=x.device).tril(-1)
         return self.balance(logits / self.temperature, allowed)
 
     def balance(self, logits: Tensor, allowed: Tensor) -> Tensor:
-        """exp of the logits where allowed, rows and columns divided in turn; 0 elsewhere."""
+        """Apply the exponential function, and normalize rows and columns in turn.
+
+        Args:
+            logits: logits [B, H, blocks, blocks], divided by the temperature.
+            allowed: mask that broadcasts to the logits, True at pairs of blocks that R may connect.
+
+        Returns:
+            R [B, H, blocks, blocks], 0 at all other pairs.
+        """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)
         for _ in range(self.iterations):
@@ -83,6 +115,15 @@ class SinkhornAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute attention of each block to its own and to the sorted keys and values.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            x: input [B, 1, T, C], from which the order of the blocks is computed.
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+        """
         R = self.compute_permutation(x, padding_mask).to(k.dtype)
         queries, keys, values = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
         keys, values = (
@@ -92,22 +133,31 @@ class SinkhornAttention(PeerAttention):
         return from_blocks(output, q.size(2))
 
     def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """What a position does not see of its own and the sorted block [B, 1, blocks, size, 2 size]."""
-        own = to_blocks(materialize_padding(padding_mask, q)[:, None, :, None], self.size, True).transpose(
-            -2, -1
-        )
-        # A sorted position is padding if it is so in every block, so in the first: padding is on the right.
+        """Return the mask of pairs of a query and a key in its own block or in the sorted block.
+
+        Args:
+            q: queries [B, H, T, K].
+            padding_mask: mask [B, T], True at padding, or None without padding.
+
+        Returns:
+            Mask [B, 1, blocks, b, 2 b], True at pairs without attention.
+        """
+        padded = materialize_padding(padding_mask, q)[:, None, :, None]
+        own = to_blocks(padded, self.size, True).transpose(-2, -1)
+        # A sorted position is padding if this position of every block is padding. Padding is on the right, so
+        # that it suffices to look at the first block.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
         if self.form == CAUSAL:
             own = own | torch.ones(self.size, self.size, dtype=torch.bool, device=q.device).triu(1)
             blocks = torch.arange(own.size(2), device=q.device)
-            other = other | (blocks == 0)[:, None, None]  # there is nothing to sort into the first block
+            other = other | (blocks == 0)[:, None, None]  # no block is earlier than the first
         return torch.cat([own, other], dim=-1)
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute :meth:`attend` block by block. Arguments are those of :meth:`attend`."""
         R, outputs = self.compute_permutation(x, padding_mask), []
         k, v = (mask_features(y, padding_mask) for y in (k, v))
         attention_mask = self.mask_pairs(q, padding_mask)

@@ -1,8 +1,11 @@
-"""Softmax attention (Vaswani et al., 2017), with the distance bias of ALiBi (Press et al., 2022) or, to the
-source, anchored Luna's diagonal prior where asked for.
+"""Softmax attention (Vaswani et al., 2017), with an optional bias on the logits.
 
-``y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j``, with m_h = 2^(-8 h / H) for head h of H with
-ALiBi, else 0.
+Self-attention may have the distance bias of ALiBi (Press et al., 2022)::
+
+    y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j
+
+The slope of head h is m_h = 2^(-8 h / H) with ALiBi and 0 without. Cross-attention may have the diagonal
+prior of anchored Luna.
 """
 
 from typing import Any, Optional, Tuple
@@ -25,49 +28,67 @@ from luna_fairseq.peers.attention import (
 
 
 class SoftmaxAttention(PeerAttention):
-    """Through torch's fused kernel; the state of decoding is all keys and values."""
+    """Attention with torch's fused kernel. The decoding state holds all keys and values.
+
+    Attributes:
+        places: number of each query token in its target or sentence [B, T], and number of source tokens
+            before its sentence [B, T] or None. The decoder sets both for the diagonal prior (default: None,
+            the queries are numbered from 0).
+    """
 
     name = "softmax"
 
     def build(self, options: Any) -> None:
+        """Read the options and create the diagonal prior, if there is one."""
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
-        # Of the queries to come, and the origins of their sentences: the decoder alone sees them all.
         self.places: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
     def bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
-        """[H, T, S] for the last T of S positions, or None."""
+        """Compute the bias of ALiBi.
+
+        Args:
+            queries: queries [B, H, T, K] of the last T of S positions.
+            keys: keys [B, H, S, K].
+
+        Returns:
+            Bias [H, T, S], or None without ALiBi.
+        """
         if not self.alibi:
             return None
         heads = torch.arange(1, self.num_heads + 1, device=keys.device)
         places = torch.arange(keys.size(2), device=keys.device)
         distance = (places[-queries.size(2) :, None] - places).abs()
         dtype = torch.promote_types(keys.dtype, torch.float32)
-        # On the device: to copy alibi_slopes there would wait for it in every layer.
+        # Computed on the device, because a copy of alibi_slopes would wait for the device in each layer.
         slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
         return -(slope * distance).clamp(max=MAX_PENALTY)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Compute softmax self-attention."""
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute :meth:`attend` with explicit weights."""
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return naive_softmax_weights(q, k, attention_mask, self.bias(q, k)) @ v
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
+        """Return keys, values, the padding mask, and the numbers of the tokens for the diagonal prior."""
         memory = {"k": k, "v": v, **({} if padding_mask is None else {"padding": padding_mask})}
         if self.diagonal is not None:
             mask = materialize_padding(padding_mask, k)
-            memory["middles"] = middles(mask, mask)[1]  # of each token, in tokens
+            memory["middles"] = middles(mask, mask)[1]  # number of each token, without padding
         return memory
 
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Attend to the cached keys and values. Weights are computed separately if they are needed."""
         (q,) = self.project_heads(query, "q")
         k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
         attention_mask, bias = combine_masks(padding_mask), None
@@ -80,6 +101,7 @@ class SoftmaxAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
+        """Continue causal attention from the keys and values in ``state``."""
         (q, k, v), padding_mask = parts, materialize_padding(padding_mask, parts[0])
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)

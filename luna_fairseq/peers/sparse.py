@@ -1,8 +1,12 @@
-"""The strided Sparse Transformer (Child et al., 2019).
+"""Strided attention of the Sparse Transformer (Child et al., 2019).
 
-With stride l, i sees the l positions on either side of it (in causal attention those before it), and of all
-others those whose distance is a multiple of l: ``|i - j| <= l or (i - j) mod l = 0``, in one softmax (the
-paper's "merged" heads). With l near sqrt(n) that is n sqrt(n) weights instead of n^2.
+With stride l, query i attends to the l positions on each side (in causal attention, on the left side), and to
+all positions at a distance that is a multiple of l::
+
+    |i - j| <= l  or  (i - j) mod l = 0
+
+One softmax covers both kinds of keys (the paper's "merged" heads). If l is near sqrt(n), there are about
+n sqrt(n) weights instead of n^2.
 """
 
 from typing import Any, Optional
@@ -23,15 +27,24 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, c
 
 
 class SparseAttention(PeerAttention):
-    """Blocks of l positions: the window is in three of them, strided positions are columns of all."""
+    """Strided attention, computed in blocks of l positions.
+
+    The window of a query lies in three neighbouring blocks. The strided keys of a query have its index within
+    their own blocks.
+    """
 
     name = "sparse"
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
+        """Read the stride."""
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Compute attention to the window and to the strided keys, and merge both.
+
+        Strided keys in neighbouring blocks belong to the window and are masked among the strided keys.
+        """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = outside_window(q, size, (1, after), (size, after * size), padding_mask)
         queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
@@ -53,6 +66,7 @@ class SparseAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute :meth:`attend` with a full mask of pairs."""
         places = torch.arange(q.size(2), device=q.device)
         distance = places - places[:, None]
         attention_mask = (distance.abs() > self.stride) & (distance % self.stride != 0)

@@ -1,9 +1,13 @@
-"""Synthesizer (Tay et al., 2021, "Rethinking Self-Attention"): weights that are not made of queries and keys.
+"""Synthesizer (Tay et al., 2021, "Rethinking Self-Attention"): attention weights without queries and keys.
 
-``y_i = softmax(B_i) V``, with B_i of the longest length n there may be, of which a sentence takes the first
-columns. *Dense*: ``B_i = W_2 relu(W_1 x_i)``. *Random*: B is a learned n x n matrix. *Factorised dense*: B_i
-is the product, in pairs, of two rows W_a relu(..) and W_b relu(..) of about sqrt(n); *factorised random*: ``B
-= R_1 R_2^T`` of rank k.
+The output is ``softmax(B) V``. The logits B have a column for each position up to the maximum length n; a
+sequence of T tokens uses the first T columns. There are four kinds:
+
+- dense: row i of B is ``W_2 relu(W_1 x_i)``;
+- random: B is a learned matrix [n, n];
+- factorized-dense: row i of B holds all products of an element of ``W_a relu(W_1 x_i)`` and an element of
+  ``W_b relu(W_1 x_i)``, which have about sqrt(n) elements each;
+- factorized-random: ``B = R_1 R_2^T`` with learned matrices [n, k].
 """
 
 import math
@@ -24,7 +28,10 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 
 
 class SynthesizerAttention(PeerAttention):
-    """Quadratic in time and memory, as softmax attention, without products of queries and keys."""
+    """Attention with weights that do not come from products of queries and keys.
+
+    Time and memory are quadratic in the length, as in softmax attention.
+    """
 
     name = "synthesizer"
     forms = (BIDIRECTIONAL, CAUSAL)
@@ -32,6 +39,7 @@ class SynthesizerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("hidden", "v")
 
     def build(self, options: Any) -> None:
+        """Create the parameters of the chosen kind, [H, ...] each."""
         self.kind, n = options.synthesizer_kind, self.max_positions
         root = math.ceil(n**0.5)
         shapes = {
@@ -48,8 +56,16 @@ class SynthesizerAttention(PeerAttention):
             del self.hidden_proj  # a parameter without gradient breaks DDP
             self.projections = ("v",)
 
-    def logits(self, T: int, *hidden: Tensor) -> Tensor:
-        """B [.., H, T, T]; ``hidden`` [B, H, T, K] is W_1 x, given for the dense kinds."""
+    def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
+        """Compute the logits.
+
+        Args:
+            T: length of the sequences.
+            hidden: one tensor W_1 x [B, H, T, K] for the dense kinds; empty for the random kinds.
+
+        Returns:
+            Logits [B, H, T, T], or [H, T, T] for the random kinds.
+        """
         first, last = self.weights[0], self.weights[-1]
         if self.kind == "random":
             return first[:, :T, :T]
@@ -62,18 +78,24 @@ class SynthesizerAttention(PeerAttention):
         return pairs.flatten(-2)[..., :T]
 
     def attend(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Compute self-attention with synthesized weights.
+
+        Args:
+            parts: W_1 x [B, H, T, K] for the dense kinds only, and values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+        """
         *hidden, v = parts
         T = v.size(2)
         self.check_length(T)
-        logits = self.logits(T, *hidden)
+        logits = self.compute_logits(T, *hidden)
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         weights = masked_softmax(logits, combine_masks(padding_mask, self.future_mask(v)))
         return self.dropout_module(weights).to(v.dtype) @ v
 
     def attend_naively(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
+        """Compute :meth:`attend` with exponentials in place of a softmax. Arguments: see :meth:`attend`."""
         *hidden, v = parts
-        weights = (
-            self.logits(v.size(2), *hidden).exp() * ~materialize_padding(padding_mask, v)[:, None, None, :]
-        )
+        weights = self.compute_logits(v.size(2), *hidden).exp()
+        weights = weights * ~materialize_padding(padding_mask, v)[:, None, None, :]
         weights = weights.tril() if self.form == CAUSAL else weights
         return weighted_mean(v, weights)

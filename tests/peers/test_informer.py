@@ -79,11 +79,15 @@ def test_the_information_block_is_its_definition():
         (
             "conv_linformer_encoder",
             {"conv_linformer_r": 5},
-            "must be even and divide the longest sequence, of 24",
+            "--conv-linformer-r to be even and to divide the maximum length 24",
         ),
-        ("conv_linformer_encoder", {"conv_linformer_r": 3}, "--conv-linformer-r 3: it must be even"),
-        ("informer_encoder", {"max_source_positions": 25}, "divide the longest sequence, of 25 tokens"),
-        ("informer_encoder", {"information_kernel": 3}, "twice the kernel must divide the width, 16"),
+        ("conv_linformer_encoder", {"conv_linformer_r": 3}, "--conv-linformer-r to be even and .*, got 3"),
+        ("informer_encoder", {"max_source_positions": 25}, "to divide the maximum length 25"),
+        (
+            "informer_encoder",
+            {"information_kernel": 3},
+            "twice --information-kernel to divide the width 16",
+        ),
     ],
 )
 def test_sizes_that_cannot_be_are_refused(name, options, message):
@@ -93,7 +97,7 @@ def test_sizes_that_cannot_be_are_refused(name, options, message):
 
 def test_a_sentence_that_is_too_long_is_refused():
     for name in NAMES:
-        with pytest.raises(InputError, match="a sequence has 25 tokens, and .* ends at 24"):
+        with pytest.raises(InputError, match="Expected at most 24 tokens for .*, got 25"):
             model(name).encoder(torch.full((1, 25), 5))
-    with pytest.raises(InputError, match="a sequence has 25 tokens, and the information block ends at 24"):
+    with pytest.raises(InputError, match="Expected at most 24 tokens for the information block, got 25"):
         model("informer_encoder", attention="softmax").encoder(torch.full((1, 25), 5))

@@ -108,8 +108,11 @@ def test_alibi_replaces_positions():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"decoder_attention": "linformer"}, "--decoder-attention linformer: it has no causal form"),
-        ({"diagonal_prior": True}, "--diagonal-prior needs a source, and a causal language model has none"),
+        (
+            {"decoder_attention": "linformer"},
+            "--decoder-attention linformer is not possible",
+        ),
+        ({"diagonal_prior": True}, "--diagonal-prior needs a source, but a causal language model has none"),
         ({"sentence_diagonal": True}, "--sentence-diagonal needs a source"),
         ({"decoder_attention_heads": 5}, "width 12 is not divisible by 5"),
         ({"adaptive_input": True}, "--adaptive-input-cutoff None"),

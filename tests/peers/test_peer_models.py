@@ -166,10 +166,13 @@ def test_layers_share_linformers_projections_where_asked_to():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"attention": "linformer"}, "--decoder-attention linformer: it has no causal form"),
-        ({"attention": "local"}, "--cross-attention local: it has no cross form"),
-        ({"cross_attention": "flare"}, "--cross-attention flare: it has no cross form"),
-        ({"attention": "linear", "diagonal_prior": True}, "--diagonal-prior is of softmax .* not of linear"),
+        ({"attention": "linformer"}, "--decoder-attention linformer is not possible, .* no causal form"),
+        ({"attention": "local"}, "--cross-attention local is not possible, .* no cross form"),
+        ({"cross_attention": "flare"}, "--cross-attention flare is not possible, .* no cross form"),
+        (
+            {"attention": "linear", "diagonal_prior": True},
+            "--diagonal-prior needs .*, got linear",
+        ),
         ({"decoder_embed_dim": 14}, "--decoder-embed-dim 14 differs from --encoder-embed-dim 12"),
     ],
 )
@@ -196,5 +199,5 @@ def test_alignments_are_refused_where_there_are_no_weights(name):
 def test_full_context_alignment_is_refused():
     source, target = example()
     peer = translator()
-    with pytest.raises(InputError, match="full-context alignment is not possible"):
+    with pytest.raises(InputError, match="Full-context alignment is not possible"):
         peer.decoder(batch(target), peer.encoder(batch(source)), full_context_alignment=True)

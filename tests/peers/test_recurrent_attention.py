@@ -28,7 +28,7 @@ def inputs(length=S, queries=T, memory_dim=M):
 
 
 def run(attention, query, memory, padding, first=0):
-    return attention(query, memory, attention.keys(memory), padding, first)
+    return attention(query, memory, attention.compute_keys(memory), padding, first)
 
 
 def by_hand(name, score, s, h, i):
@@ -68,7 +68,7 @@ def test_scores_with_a_matrix_between_the_states_bridge_two_widths(name):
 
 @pytest.mark.parametrize("name", ["dot", "content"])
 def test_scores_without_one_refuse_them(name):
-    with pytest.raises(InputError, match=f"--score {name} multiplies states of one width"):
+    with pytest.raises(InputError, match=f"equal widths for --score {name}, got 4 in the decoder"):
         build(name, memory_dim=6)
 
 
@@ -153,9 +153,9 @@ def test_the_predicted_place_is_learned():
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"local": "predictive"}, "--local predictive needs a window of 1 token or more"),
-        ({"local": "monotonic", "window": 0}, "--local monotonic needs a window of 1 token or more"),
-        ({"window": 3}, "--local-window 3 changes nothing without --local"),
+        ({"local": "predictive"}, "--local predictive needs a window of at least 1 token"),
+        ({"local": "monotonic", "window": 0}, "--local monotonic needs a window of at least 1 token"),
+        ({"window": 3}, "--local-window 3 has no effect without --local"),
     ],
 )
 def test_a_window_that_cannot_be_is_refused(options, message):
@@ -165,5 +165,5 @@ def test_a_window_that_cannot_be_is_refused(options, message):
 
 def test_a_sentence_longer_than_the_places_is_refused():
     attention = build("location", longest=S - 1)
-    with pytest.raises(InputError, match="has 6 tokens, and --score location ends at 5"):
+    with pytest.raises(InputError, match="Expected at most 5 source tokens for --score location, got 6"):
         run(attention, *inputs())

@@ -71,7 +71,7 @@ def one_layer(attention, cell, **options):
     memory = encoder_out["encoder_out"][0].transpose(0, 1)
 
     def attend(state):
-        keys = decoder.encoder_attn.keys(memory)
+        keys = decoder.encoder_attn.compute_keys(memory)
         padding = torch.zeros(memory.shape[:2], dtype=torch.bool)
         return decoder.encoder_attn(state[:, None], memory, keys, padding)[0][:, 0]
 
@@ -158,24 +158,30 @@ def test_a_training_step_reaches_every_parameter(variant, shared):
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"encoder_layers": 1}, "--encoder-layers 1 and --decoder-layers 2: every decoder layer begins"),
-        ({"attention": "bahdanau", "input_feeding": True}, "--input-feeding is luong's"),
+        (
+            {"encoder_layers": 1},
+            "got --encoder-layers 1 and --decoder-layers 2",
+        ),
+        (
+            {"attention": "bahdanau", "input_feeding": True},
+            "--input-feeding has no effect with",
+        ),
         (
             {"score": "dot", "decoder_hidden_size": 12},
-            "have 12, the encoder's 2 x 5: give --decoder-hidden-size 10",
+            "got 12 in the decoder and 2 x 5 in the encoder. Use --decoder-hidden-size 10",
         ),
         ({"local": "predictive"}, "--local predictive needs a window"),
         (
             {"share_all_embeddings": True},
-            "--encoder-embed-dim 6 and --decoder-embed-dim 7: give both the same",
+            "Expected equal widths for --share-all-embeddings, got --encoder-embed-dim 6",
         ),
         (
             {"share_all_embeddings": True, "decoder_embed_dim": 6, "decoder_out_embed_dim": 6},
-            "--share-all-embeddings needs one dictionary",
+            "--share-all-embeddings needs a joined dictionary",
         ),
         (
             {"share_decoder_input_output_embed": True},
-            "--decoder-out-embed-dim 9 differs from --decoder-embed-dim 7",
+            "Expected equal widths for shared embeddings, got --decoder-out-embed-dim 9",
         ),
     ],
 )
