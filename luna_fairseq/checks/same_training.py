@@ -1,8 +1,9 @@
-"""The identity of a training: its run, task, languages, dictionaries, and the options of its model.
+"""Check that a checkpoint is used with the task, languages, dictionaries and options of its training.
 
-A checkpoint stores the identity. It is compared wherever a checkpoint is loaded, and by
-luna-average-checkpoints. A checkpoint of this package has it in ``extra_state``. For any other checkpoint,
-task, languages and options come from its configuration, and the dictionaries are unknown.
+The *identity* of a training is a dictionary with the name of its task, its languages, the options that decide
+how the input is read, and the name of the run. Checkpoints of this package store the identity and a
+fingerprint of each dictionary in ``extra_state``. For other checkpoints the identity is taken from the
+configuration, and the dictionaries are unknown.
 """
 
 import hashlib
@@ -22,7 +23,7 @@ DICTIONARIES = "luna_fairseq.dictionaries"
 _DICTIONARIES_0_1 = "dictionaries"  # the key in version 0.1
 _LANGUAGES = ("source_lang", "target_lang")
 # Options of a task that decide how the model reads its input.
-_READING = (
+_INPUT_OPTIONS = (
     "encoder_langtok",
     "decoder_langtok",
     "init_token",
@@ -31,7 +32,7 @@ _READING = (
     "num_classes",
     "regression_target",
 )
-# Kinds of tasks. A model of one kind becomes a model of another by fine-tuning alone.
+# Name of a task -> purpose of the task. Only fine-tuning gives a model another purpose.
 KINDS = {
     "translation": "translation",
     "language_modeling": "language modelling",
@@ -45,130 +46,210 @@ KINDS = {
 }
 
 
-def identity_of(task: Any) -> Dict[str, Any]:
-    """Return the name and languages of a task, and its options that decide how it reads its input."""
+def task_identity(task: Any) -> Dict[str, Any]:
+    """Return the identity of a task: its name, its languages and the options that decide how it reads input.
+
+    Args:
+        task: fairseq task.
+
+    Returns:
+        Values by name, such as ``{"task": "translation", "source_lang": "en", "target_lang": "de"}``.
+    """
     from fairseq.tasks import TASK_REGISTRY
 
     options = getattr(task, "cfg", None) or getattr(task, "args", None) or {}
-    name = next((name for name, one in TASK_REGISTRY.items() if one is type(task)), None)
-    return _identity({**plain_options(options), "_name": name})
+    name = next((name for name, task_class in TASK_REGISTRY.items() if task_class is type(task)), None)
+    return _select_identity({**plain_options(options), "_name": name})
 
 
 def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the identity of the task that a checkpoint was trained for.
+    """Return the identity of the training that wrote a checkpoint.
 
-    In a checkpoint of this package it includes ``run``, a name that all checkpoints of a run share.
+    Args:
+        state: contents of the checkpoint.
+
+    Returns:
+        Values by name, as in :func:`task_identity`. A checkpoint of this package adds "run", a name that all
+        checkpoints of a run have in common.
     """
-    found = (state.get("extra_state") or {}).get(KEY)
-    if found is not None:
-        return dict(found)
+    stored = (state.get("extra_state") or {}).get(KEY)
+    if stored is not None:
+        return dict(stored)
     options = (state.get("cfg") or {}).get("task") or state.get("args") or {}
-    return _identity(plain_options(options))
+    return _select_identity(plain_options(options))
 
 
 def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the options of a checkpoint's model. Older versions of fairseq store one flat ``args``."""
+    """Return the options of the model in a checkpoint.
+
+    Args:
+        state: contents of the checkpoint. Older versions of fairseq store all options in one flat ``args``.
+
+    Returns:
+        Values by the name of the option.
+    """
     return plain_options((state.get("cfg") or {}).get("model") or state.get("args") or {})
 
 
-def _identity(options: Mapping[str, Any]) -> Dict[str, Any]:
-    known = {"task": options.get("_name") or options.get("task")}
-    known.update((name, options[name]) for name in (*_LANGUAGES, *_READING) if name in options)
-    return known
+def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """Select the options of a task that belong to its identity."""
+    identity = {"task": options.get("_name") or options.get("task")}
+    identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
+    return identity
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Compare the task that a checkpoint was trained for with the task that it is used for.
+    """Check that a checkpoint is used for the task that it was trained for.
 
     Args:
         path: file of the checkpoint, for the message.
         stored: identity from :func:`stored_identity`.
-        ours: identity from :func:`identity_of`.
+        ours: identity from :func:`task_identity`.
 
     Raises:
-        InputError: kind of task, direction, or an option that decides how the input is read differs.
+        InputError: the tasks have different purposes, languages or ways of reading their input.
     """
-    kinds = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
-    if None not in kinds and kinds[0] != kinds[1]:
+    purposes = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
+    if None not in purposes and purposes[0] != purposes[1]:
         raise InputError(
-            f"{path} was trained for {kinds[0]}, not for {kinds[1]}: give --task {stored['task']}, or a "
-            f"checkpoint of --task {ours['task']}"
+            f"{path} was trained for {purposes[0]}, not for {purposes[1]}. Give --task {stored['task']}, or "
+            f"a checkpoint of --task {ours['task']}"
         )
-    if kinds == ("translation", "translation") and not any(stored.get(name) for name in _LANGUAGES):
-        warn_once(f"{path} does not say which languages it translates: see to it that they are the data's")
-    both = [(stored[name], ours[name]) for name in _LANGUAGES if stored.get(name) and ours.get(name)]
-    if any(theirs != mine for theirs, mine in both):
-        theirs, mine = (" to ".join(one.get(name) or "?" for name in _LANGUAGES) for one in (stored, ours))
-        source, target = (stored.get(name) for name in _LANGUAGES)
-        raise InputError(
-            f"{path} was trained to translate {theirs}, not {mine}: give -s {source} -t {target}, or a "
-            f"checkpoint of that direction"
+    if purposes == ("translation", "translation") and not any(stored.get(name) for name in _LANGUAGES):
+        warn_once(
+            f"{path} does not say which languages it translates. Check that your data has the same languages"
         )
-    for name in _READING if stored.get("task") == ours.get("task") else ():
+    _check_languages(path, stored, ours)
+    for name in _INPUT_OPTIONS if stored.get("task") == ours.get("task") else ():
         if name in stored and name in ours and stored[name] != ours[name]:
+            option = f"--{name.replace('_', '-')}"
             raise InputError(
-                f"{path} was trained with --{name.replace('_', '-')} {stored[name]}, which is {ours[name]} "
-                "here: give what it was trained with"
+                f"{path} was trained with {option} {stored[name]}, but this command uses {ours[name]}. Give "
+                f"{option} {stored[name]}"
             )
 
 
-def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Raise InputError if options of a run give the weights of a checkpoint another meaning.
+def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Check that two identities name the same languages. Unknown languages fit any language.
 
     Args:
         path: file of the checkpoint, for the message.
-        stored: options of the training that wrote the checkpoint.
-        ours: options of the run.
+        stored: identity of the training.
+        ours: identity of the present task.
+
+    Raises:
+        InputError: the source or the target language differs.
     """
-    others = _other_options(path, stored, ours)
-    if others:
+    known = [name for name in _LANGUAGES if stored.get(name) and ours.get(name)]
+    if all(stored[name] == ours[name] for name in known):
+        return
+    expected, actual = (
+        " to ".join(identity.get(name) or "?" for name in _LANGUAGES) for identity in (stored, ours)
+    )
+    source, target = (stored.get(name) for name in _LANGUAGES)
+    raise InputError(
+        f"{path} was trained to translate {expected}, not {actual}. Give -s {source} -t {target}, or a "
+        "checkpoint of that direction"
+    )
+
+
+def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
+    """Check that a run computes the same function of a checkpoint's weights as the training.
+
+    Args:
+        path: file of the checkpoint, for the message.
+        stored: options of the model in the training that wrote the checkpoint.
+        ours: options of the model in this run.
+
+    Raises:
+        InputError: an option differs that changes the output for the same weights.
+    """
+    difference = _describe_differences(path, stored, ours)
+    if difference:
         raise InputError(
-            f"{others} fit, and would compute something else; go on with the options of the training, or "
-            "into another --save-dir"
+            f"{difference}, which changes the output of the same weights. Use the options of the training, "
+            "or another --save-dir"
         )
 
 
-def _other_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
+    """Describe the options that differ between a training and a run; an empty string if none differs."""
     found = differences(stored, ours)
-    words = f"{path} was trained with {_words(found, 1)}, this run has {_words(found, 2)}: its weights"
-    return words if found else ""
+    if not found:
+        return ""
+    trained, present = (_format_options([(name, values[i]) for name, *values in found]) for i in (0, 1))
+    return f"{path} was trained with {trained}, but this run has {present}"
 
 
-def _words(found: Sequence[Tuple[str, Any, Any]], place: int) -> str:
-    """Write the result of :func:`differences` as on a command line.
+def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
+    """Format options as on a command line.
 
-    place: 1 for the values of the first model, 2 for those of the second.
+    Args:
+        options: pairs of a name and a value.
+
+    Example:
+        >>> _format_options([("untie_luna_kv", True), ("causal_decay", False), ("encoder_layers", 6)])
+        '--untie-luna-kv, no --causal-decay, --encoder-layers 6'
     """
     words = []
-    for difference in found:
-        option, value = f"--{difference[0].replace('_', '-')}", difference[place]
-        given = f"no {option}" if value is None or value is False else option
-        words.append(given if value is None or isinstance(value, bool) else f"{option} {value}")
+    for name, value in options:
+        option = f"--{name.replace('_', '-')}"
+        if value is None or value is False:
+            words.append(f"no {option}")
+        else:
+            words.append(option if value is True else f"{option} {value}")
     return ", ".join(words)
 
 
 def is_known(identity: Mapping[str, Any]) -> bool:
-    """Return True for a task that we know to have the same dictionaries in training and in use."""
+    """Return True if the dictionaries of a task must be the same in training and in use.
+
+    Args:
+        identity: identity of a training. The answer is False for tasks that this package does not know.
+
+    Example:
+        >>> is_known({"task": "translation"}), is_known({"task": "somebody_elses_task"})
+        (True, False)
+    """
     return identity.get("task") in KINDS
 
 
-def kept_identity(trainer: Any) -> Dict[str, Any]:
-    """Return the identity that a trainer's checkpoint stores: that of its task, and the name of its run."""
+def trainer_identity(trainer: Any) -> Dict[str, Any]:
+    """Return the identity that checkpoints of a trainer store.
+
+    Args:
+        trainer: fairseq trainer. If its run has no name yet, the attribute ``run_name`` is set to a new name.
+
+    Returns:
+        Identity of the trainer's task, with the name of the run as "run".
+    """
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
-    return {**identity_of(trainer.task), "run": trainer.run_name}
+    return {**task_identity(trainer.task), "run": trainer.run_name}
 
 
-def asked_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return the languages among the overrides that fairseq-validate or from_pretrained pass."""
-    given = arg_overrides or {}
-    return {name: given[name] for name in _LANGUAGES if given.get(name) is not None}
+def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+    """Return the languages among the overrides of a call that loads a checkpoint.
+
+    Args:
+        arg_overrides: overrides that fairseq-validate or ``from_pretrained`` passes, or None.
+
+    Returns:
+        The given ones of "source_lang" and "target_lang".
+    """
+    overrides = arg_overrides or {}
+    return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
 
 
-def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Compare a checkpoint's languages with ``asked``, and write them into its configuration.
+def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
+    """Write the languages of a checkpoint into its configuration.
 
-    The configuration has none if the task found the languages in the names of the data's files.
+    The configuration lacks the languages if the task inferred them from the names of the data files.
+
+    Args:
+        path: file of the checkpoint, for the message.
+        state: contents of the checkpoint, whose configuration is updated in place.
+        languages: languages that the caller requires, from :func:`overridden_languages`.
 
     Raises:
         InputError: the checkpoint was trained for other languages.
@@ -176,8 +257,8 @@ def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]
     from fairseq.dataclass.utils import overwrite_args_by_name
 
     identity = stored_identity(state)
-    check_identity(path, identity, asked)
-    languages = {**{name: identity.get(name) for name in _LANGUAGES}, **asked}
+    check_identity(path, identity, languages)
+    languages = {**{name: identity.get(name) for name in _LANGUAGES}, **languages}
     if state.get("cfg") is not None:
         overwrite_args_by_name(state["cfg"], {name: value for name, value in languages.items() if value})
 
@@ -185,10 +266,10 @@ def give_languages(path: Any, state: Mapping[str, Any], asked: Mapping[str, Any]
 def compare_with_run(
     path: Any, trainer: Any, stored: Mapping[str, Any], options: Mapping[str, Any], reset_optimizer: bool
 ) -> None:
-    """Compare the training that a checkpoint comes from with the run that loads it.
+    """Compare the training that wrote a checkpoint with the run that loads it.
 
-    A run that resumes takes over the name of the run. With ``reset_optimizer`` another training starts from
-    the weights, under a new name, and other options are a warning.
+    A run that resumes the training keeps its name. With ``reset_optimizer``, a new training starts from the
+    weights. It gets a new name, and different options cause a warning only.
 
     Args:
         path: file of the checkpoint, for the message.
@@ -201,70 +282,94 @@ def compare_with_run(
         InputError: the run resumes with another task, direction or model.
     """
     ours = plain_options(trainer.cfg.model)
-    if dataclass_of(options) is None:  # a model of fairseq, any option of which may differ
+    if dataclass_of(options) is None:
+        # Any option of a model of another package may differ.
         options = ours
     if not reset_optimizer:
-        check_identity(path, stored, identity_of(trainer.task))
+        check_identity(path, stored, task_identity(trainer.task))
         check_options(path, options, ours)
         trainer.run_name = stored.get("run")
         return
-    others = _other_options(path, options, ours)
-    if others:
-        logger.warning(f"{others} begin as something else")
+    difference = _describe_differences(path, options, ours)
+    if difference:
+        logger.warning(f"{difference}, which changes the output of the same weights")
 
 
 def fingerprint(dictionary: Any) -> str:
-    """Return the number of entries of a dictionary, and a short hash of its symbols in their order."""
+    """Return a fingerprint of a dictionary: its number of entries and a hash of its symbols in their order.
+
+    Args:
+        dictionary: fairseq dictionary.
+
+    Example:
+        >>> from fairseq.data import Dictionary
+        >>> fingerprint(Dictionary())
+        '4 entries, 5140f07260ee51d5'
+    """
     state = hashlib.sha256()
     for index in range(len(dictionary)):
         state.update(dictionary[index].encode("utf-8", "surrogatepass") + b"\n")
     return f"{len(dictionary)} entries, {state.hexdigest()[:16]}"
 
 
-def fingerprints_of(task: Any) -> Dict[str, str]:
-    """Return the fingerprints of a task's source, target and label dictionaries, if it has them."""
+def task_fingerprints(task: Any) -> Dict[str, str]:
+    """Return the fingerprints of the dictionaries of a task.
+
+    Args:
+        task: fairseq task.
+
+    Returns:
+        Fingerprints by "source", "target" and "label", without dictionaries that the task does not have.
+    """
     from fairseq.data import Dictionary
 
-    found = {}
+    fingerprints = {}
     for name in ("source", "target", "label"):
         try:
             dictionary = getattr(task, f"{name}_dictionary", None)
         except NotImplementedError:
             continue
         if isinstance(dictionary, Dictionary):
-            found[name] = fingerprint(dictionary)
-    return found
+            fingerprints[name] = fingerprint(dictionary)
+    return fingerprints
 
 
 def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
-    """Return the fingerprints in a checkpoint, or None if it has none."""
+    """Return the fingerprints of the dictionaries in a checkpoint.
+
+    Args:
+        state: contents of the checkpoint.
+
+    Returns:
+        Fingerprints as in :func:`task_fingerprints`, or None if the checkpoint does not store fingerprints.
+    """
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES, extra_state.get(_DICTIONARIES_0_1))
 
 
 def check_fingerprints(
-    path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], left_out: Sequence[str] = ()
+    path: Any, stored: Optional[Mapping[str, str]], ours: Mapping[str, str], may_differ: Sequence[str] = ()
 ) -> None:
     """Check that the data has the dictionaries that a checkpoint was trained with.
 
     Args:
         path: file of the checkpoint, for the message.
-        stored: fingerprints of dictionaries in the checkpoint. None, as in old checkpoints, gives a warning.
-        ours: fingerprints of the data's dictionaries.
-        left_out: names of dictionaries that may differ.
+        stored: fingerprints from :func:`stored_fingerprints`. With None, a warning is logged.
+        ours: fingerprints of the dictionaries of the data, from :func:`task_fingerprints`.
+        may_differ: names of dictionaries that may differ (default: none).
 
     Raises:
         InputError: a dictionary differs.
     """
     if stored is None:
         logger.warning(
-            f"{path} does not say which dictionaries it was trained with, as an older version or other "
-            "program wrote it: see to it that the data has the same"
+            f"{path} does not say which dictionaries it was trained with, because an older version or "
+            "another program wrote it. Check that your data has the same dictionaries"
         )
         return
-    for name, found in ours.items():
-        if name not in left_out and stored.get(name, found) != found:
+    for name, present in ours.items():
+        if name not in may_differ and stored.get(name, present) != present:
             raise InputError(
                 f"{path} was trained with another {name} dictionary ({stored[name]}) than the data's "
-                f"({found}): give data that was prepared with the dictionaries of the training"
+                f"({present}). Give data that was prepared with the dictionaries of the training"
             )

@@ -41,7 +41,7 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
-    languages = same_training.asked_languages(arg_overrides)
+    languages = same_training.overridden_languages(arg_overrides)
     overrides = arg_overrides and {name: v for name, v in arg_overrides.items() if name not in languages}
     try:
         state = load(path, overrides, *args, **kw)
@@ -52,7 +52,7 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
         raise InputError(f"{path} {fault}{advise_intact(Path(path))}") from None
     fill_in_options(state, overrides or {})
     _check_int8(state, overrides or {})
-    same_training.give_languages(path, state, languages)
+    same_training.set_languages(path, state, languages)
     record: Record = {
         "path": str(path),
         "identity": same_training.stored_identity(state),
@@ -85,18 +85,18 @@ def _check_int8(state: Any, overrides: Any) -> None:
         )
 
 
-def _compare_dictionaries(record: Record, task: Any, left_out: Sequence[str] = ()) -> None:
+def _compare_dictionaries(record: Record, task: Any, may_differ: Sequence[str] = ()) -> None:
     """Raise InputError if ``task`` has other dictionaries than the training of ``record``.
 
     Args:
         record: record of a loaded checkpoint
         task: task that uses the checkpoint
-        left_out: names of dictionaries that may differ (default: none)
+        may_differ: names of dictionaries that may differ (default: none)
     """
-    known = same_training.is_known(same_training.identity_of(task))
+    known = same_training.is_known(same_training.task_identity(task))
     if known and (record["dictionaries"] is not None or dataclass_of(record["options"]) is not None):
         same_training.check_fingerprints(
-            record["path"], record["dictionaries"], same_training.fingerprints_of(task), left_out
+            record["path"], record["dictionaries"], same_training.task_fingerprints(task), may_differ
         )
 
 
@@ -110,7 +110,7 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
     state_dict = dict(state_dict)
     record = state_dict.pop(_RECORD, None)
     if record is not None:
-        same_training.check_identity(record["path"], record["identity"], same_training.identity_of(self))
+        same_training.check_identity(record["path"], record["identity"], same_training.task_identity(self))
         _compare_dictionaries(record, self)
     return load_state_dict(self, state_dict)
 
@@ -118,10 +118,10 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.save_checkpoint")
 def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any) -> Any:
     """Save a checkpoint with versions, identity, dictionaries and the count of --patience."""
-    identity = same_training.kept_identity(self)
+    identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.is_known(identity):
-        added[same_training.DICTIONARIES] = same_training.fingerprints_of(self.task)
+        added[same_training.DICTIONARIES] = same_training.task_fingerprints(self.task)
     counter = _early_stopping()
     if hasattr(counter, "best"):
         added["patience"] = [float(counter.best), counter.num_runs]

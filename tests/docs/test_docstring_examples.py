@@ -16,6 +16,7 @@ MODULES = [
     "luna_fairseq.benchmark.page",
     "luna_fairseq.checks.bounds",
     "luna_fairseq.checks.names",
+    "luna_fairseq.checks.same_training",
     "luna_fairseq.commands.arguments",
     "luna_fairseq.commands.recipes",
     "luna_fairseq.files.checksums",

@@ -1,5 +1,4 @@
-"""A checkpoint used for another direction, or gone on with as another model: dictionary and weights fit, and
-it is refused in one line wherever a checkpoint is loaded."""
+"""A checkpoint of another direction or model is refused in one line, although dictionary and weights fit."""
 
 import pytest
 from commands import plugin, refused, succeed
@@ -7,7 +6,7 @@ from reversal import AUTHORS_COMMAND
 from saved_training import load
 
 SWAPPED = "-s tgt -t src"
-DIRECTION = "was trained to translate src to tgt, not tgt to src: give -s src -t tgt, or a checkpoint of that"
+DIRECTION = "was trained to translate src to tgt, not tgt to src. Give -s src -t tgt, or a checkpoint of that"
 USES = {
     "generate": ("--beam 1 --batch-size 8 --cpu", DIRECTION),
     "validate": ("--task translation --batch-size 8 --cpu", DIRECTION),
@@ -15,16 +14,16 @@ USES = {
 }
 RESUMED = {
     SWAPPED: DIRECTION,
-    "--pack-activation elu": "with --pack-activation softplus, this run has --pack-activation elu: its",
-    "--activation-fn gelu": "with --activation-fn relu, this run has --activation-fn gelu",
-    "--encoder-attention-heads 2": "--encoder-attention-heads 4, this run has --encoder-attention-heads 2",
-    "--no-scale-embedding": "with no --no-scale-embedding, this run has --no-scale-embedding",
+    "--pack-activation elu": "-activation softplus, but this run has --pack-activation elu, which",
+    "--activation-fn gelu": "with --activation-fn relu, but this run has --activation-fn gelu",
+    "--encoder-attention-heads 2": "-heads 4, but this run has --encoder-attention-heads 2",
+    "--no-scale-embedding": "with no --no-scale-embedding, but this run has --no-scale-embedding",
 }
 SLOW = [pytest.param(words, marks=[pytest.mark.slow] * (words not in list(RESUMED)[:2])) for words in RESUMED]
 
 
 @pytest.mark.parametrize("command", USES)
-def test_used_for_something_else(command, trained, data):
+def test_use_for_another_purpose(command, trained, data):
     options, message = USES[command]
     swapped = () if command == "eval_lm" else (SWAPPED,)
     folder = data if command != "eval_lm" else data / "lm"
@@ -38,13 +37,13 @@ def test_used_for_something_else(command, trained, data):
 
 
 @pytest.mark.parametrize("words", SLOW)
-def test_gone_on_with_as_another(words, trained, data, tmp_path):
+def test_resuming_as_another_model(words, trained, data, tmp_path):
     start = ("--max-update 20 --restore-file", trained / "checkpoint_last.pt", "--save-dir", tmp_path)
     assert RESUMED[words] in refused("train", *plugin(data), AUTHORS_COMMAND, words, *start)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_what_may_change_changes_and_the_run_stays_what_it_is(trained, data, tmp_path):
+def test_options_that_may_change_keep_the_name_of_the_run(trained, data, tmp_path):
     words = (AUTHORS_COMMAND, "--dropout 0.3 --luna-backend chunk --max-update 13")
     start = ("--restore-file", trained / "checkpoint_last.pt", "--save-dir", tmp_path)
     succeed("train", *plugin(data), *words, *start)
@@ -53,10 +52,10 @@ def test_what_may_change_changes_and_the_run_stays_what_it_is(trained, data, tmp
     assert before["luna_fairseq.training"]["run"]
 
 
-def test_fine_tuning_on_another_direction_is_no_fault(trained, data, tmp_path):
+def test_fine_tuning_on_another_direction_is_allowed(trained, data, tmp_path):
     words = (AUTHORS_COMMAND, SWAPPED, "--pack-activation elu --max-update 1")
     log = succeed(
         "train", *plugin(data), *words, "--finetune-from-model", trained / "checkpoint_last.pt", "--save-dir",
         tmp_path,
     )  # fmt: skip
-    assert "with --pack-activation softplus, this run has --pack-activation elu: its weights begin" in log
+    assert "with --pack-activation softplus, but this run has --pack-activation elu, which changes" in log

@@ -9,8 +9,8 @@ from fairseq.tasks import TASK_REGISTRY
 from luna_fairseq.checks.same_training import (
     check_identity,
     compare_with_run,
-    identity_of,
     stored_identity,
+    task_identity,
 )
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra.task import LRAImageConfig, LRAImageTask
@@ -24,20 +24,20 @@ LANGTOK = {"source_lang": "de", "target_lang": "en", "encoder_langtok": "src"}
 @pytest.mark.parametrize(
     "stored, ours, message",
     [
-        (EN_DE, {**EN_DE, "source_lang": "de", "target_lang": "en"}, "not de to en: give -s en -t de"),
+        (EN_DE, {**EN_DE, "source_lang": "de", "target_lang": "en"}, "not de to en. Give -s en -t de"),
         (EN_DE, {**EN_DE, "target_lang": "fr"}, "to translate en to de, not en to fr"),
         (EN_DE, {"task": "a_task_of_somebody", "target_lang": "en"}, "en to de, not . to en"),
         (EN_DE, {**EN_DE, "task": "translation_from_pretrained_bart"}, None),
         (EN_DE, {"task": "translation"}, None),  # the task names no languages
         ({}, EN_DE, None),  # the checkpoint names nothing
-        (EN_DE, {"task": "masked_lm"}, "for translation, not for masked language modelling: give"),
+        (EN_DE, {"task": "masked_lm"}, "for translation, not for masked language modelling. Give"),
         ({"task": "masked_lm"}, {"task": "language_modeling"}, "for masked .*, not for language modelling"),
         ({"task": "lra-text"}, {"task": "lra-image"}, "for classifying sequences .*, not for .* images"),
         ({"task": "lra-text"}, {"task": "long_range_arena"}, None),
         (GLUE, {"task": "sentence_ranking"}, "not for sentence ranking"),
-        ({**GLUE, "init_token": 0}, {**GLUE, "init_token": None}, "with --init-token 0, which is None here"),
+        ({**GLUE, "init_token": 0}, {**GLUE, "init_token": None}, "with --init-token 0, but .* uses None"),
         (MANY, {**MANY, "source_lang": "de", "target_lang": "en"}, None),
-        (MANY, {**MANY, **LANGTOK}, "with --encoder-langtok None, which is src here"),
+        (MANY, {**MANY, **LANGTOK}, "with --encoder-langtok None, but this command uses src"),
     ],
 )  # fmt: skip
 def test_identities_agree_or_are_refused(stored, ours, message):
@@ -50,7 +50,7 @@ def test_identities_agree_or_are_refused(stored, ours, message):
 def test_identity_of_a_task_and_of_a_checkpoint():
     task = LRAImageTask(LRAImageConfig(data="here", pixel_normalization=[0.5, 0.25]))
     identity = {"task": "lra-image", "pixel_normalization": [0.5, 0.25]}
-    assert identity_of(task) == identity and "lra-image" in TASK_REGISTRY
+    assert task_identity(task) == identity and "lra-image" in TASK_REGISTRY
     assert stored_identity({"cfg": {"task": {"_name": "lra-image", **identity}}}) == identity
     assert stored_identity({"args": Namespace(task="translation", source_lang="en")})["source_lang"] == "en"
     assert stored_identity({"extra_state": {"luna_fairseq.training": EN_DE}, "cfg": {"task": {}}}) == EN_DE

@@ -85,7 +85,7 @@ def test_averaging_and_resuming(checkpoints):
     torch.save(state, str(checkpoints[1]))
     with pytest.raises(InputError, match="another_option is 8, in .* it is 7"):
         average_checkpoints(checkpoints)
-    with pytest.raises(InputError, match="--another-option 7, this run has --another-option 8: its weights"):
+    with pytest.raises(InputError, match="--another-option 7, but this run has --another-option 8, which"):
         check_options("x.pt", stored, state["cfg"]["model"])
     check_options("x.pt", stored, {**stored, "another_dropout": 0.5})
     del stored["another_option"]  # of before it was there: it has the default
