@@ -1,4 +1,4 @@
-"""Options of the peer models: the Transformer's options and the options of every attention."""
+"""Options of the peer models: those of fairseq's Transformer, and those of all peer attentions."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,16 +17,18 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Choice of the encoder's attention, with the options of every attention and of Informer's block."""
+    """Choice of the encoder's attention, with the options of all attentions and of Informer's block."""
 
     attention: ChoiceEnum(NAMES) = option(
-        "softmax", "attention of the encoder, and of what has no option of its own"
+        "softmax", "attention of the encoder, and default of the decoder's attentions"
     )
     information_block: bool = option(
-        False, "Informer's information organisation block in the place of the encoder's feed-forward"
+        False, "replace the encoder's feed-forward networks by Informer's information organization block"
     )
     information_kernel: int = option(
-        8, "kernel and stride of that block's convolutions along the width of the model", least=1
+        8,
+        "with --information-block: kernel and stride of its convolutions along the width of the model",
+        least=1,
     )
 
 
@@ -38,7 +40,7 @@ class AttentionConfig(EncoderAttentionConfig):
         None, "causal attention of the decoder", default_from="attention"
     )
     cross_attention: Optional[ChoiceEnum(NAMES)] = option(
-        None, "attention of the decoder to the source", default_from="attention"
+        None, "cross-attention, the attention of the decoder to the source", default_from="attention"
     )
 
 
@@ -51,14 +53,16 @@ class PeerTransformerConfig(AttentionConfig, TranslationOptions):
 class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
     """Options of ``--arch peer_lm``, a causal language model."""
 
-    decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of every layer")
+    decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of each layer")
 
 
 @dataclass
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
     """Options of ``--arch peer_roberta``, a masked language model."""
 
-    untie_weights_roberta: bool = option(False, "an output projection of its own, not the token embedding")
+    untie_weights_roberta: bool = option(
+        False, "learn a separate output projection in place of the token embedding"
+    )
     no_token_positional_embeddings: bool = option(False, "disable positional embeddings")
 
 

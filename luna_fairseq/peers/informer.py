@@ -37,6 +37,12 @@ class InformationBlock(nn.Module):
 
     Raises:
         InputError: twice the kernel does not divide the width.
+
+    Example:
+        >>> import torch
+        >>> block = InformationBlock(embed_dim=16, longest=10, kernel=4)
+        >>> block(torch.randn(7, 2, 16), None).shape
+        torch.Size([7, 2, 16])
     """
 
     def __init__(self, embed_dim: int, longest: int, kernel: int):

@@ -1,8 +1,14 @@
-"""The models that Luna's are compared with, with any attention; registered with fairseq by being imported.
+"""fairseq's Transformer models with peer attentions, for comparison with Luna.
 
-``--arch peer_transformer`` for translation, ``peer_roberta`` for masked language modelling and
-``peer_lra_<task>`` for Long Range Arena take ``--attention NAME``. ``--arch peer_lm`` for causal language
-modelling takes ``--decoder-attention NAME``. ``rnn_attention`` has its own file.
+Importing this module registers the models with fairseq:
+
+- ``--arch peer_transformer`` for translation, with ``--attention``, ``--decoder-attention`` and
+  ``--cross-attention``;
+- ``--arch peer_roberta`` for masked language modelling, with ``--attention``;
+- ``--arch peer_lra_<task>`` for Long Range Arena, with ``--attention``;
+- ``--arch peer_lm`` for causal language modelling, with ``--decoder-attention``.
+
+The recurrent model ``rnn_attention`` has a module of its own.
 """
 
 from argparse import Namespace
@@ -42,12 +48,21 @@ __all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransforme
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
 class PeerTransformer(EncoderDecoder):
-    """fairseq's Transformer; nothing but its attentions differs from one peer to another.
+    """fairseq's Transformer with peer attentions.
+
+    With softmax attention, parameters and outputs are those of fairseq's Transformer.
 
     Args:
-        cfg: nested view of a :class:`PeerTransformerConfig`
-        encoder: :class:`PeerEncoder`
-        decoder: :class:`PeerDecoder`
+        cfg: nested form of a :class:`PeerTransformerConfig`.
+        encoder: encoder, a :class:`PeerEncoder`.
+        decoder: decoder, a :class:`PeerDecoder`.
+
+    Example:
+        >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
+        >>> cfg = PeerTransformerConfig(attention="linear", encoder_embed_dim=16, encoder_layers=2)
+        >>> model = PeerTransformer.build_model(cfg, task)
+        >>> model.encoder.layers[0].self_attn.name
+        'linear'
     """
 
     encoder_class = PeerEncoder
@@ -55,11 +70,15 @@ class PeerTransformer(EncoderDecoder):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerTransformer":
-        """Build the model for the dictionaries of ``task``; ``cfg`` is flat.
+        """Build the model for the dictionaries of a task.
+
+        Args:
+            cfg: flat configuration with the fields of :class:`PeerTransformerConfig`.
+            task: fairseq task with a source and a target dictionary.
 
         Raises:
-            InputError: an attention that has not the form it is asked for in, or widths, heads or options
-                that cannot be
+            InputError: an attention does not have the form that its option needs, or the widths, the numbers
+                of heads or other options are invalid.
         """
         options = fill_open(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
         if options["diagonal_prior"] and options["cross_attention"] != "softmax":
@@ -72,17 +91,25 @@ class PeerTransformer(EncoderDecoder):
         return super().build_model(cfg, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """As fairseq's. Raises InputError as :meth:`check_generation`."""
+        """Prepare the model for inference as fairseq does.
+
+        Args:
+            cfg: configuration of the generation.
+
+        Raises:
+            InputError: see :meth:`check_generation`.
+        """
         self.check_generation(getattr(cfg, "generation", None))
         super().prepare_for_inference_(cfg)
 
     def check_generation(self, generation: Any) -> None:
-        """
+        """Check that the cross-attention can do what the options of generation ask for.
+
         Args:
-            generation: options of generation
+            generation: options of the generation, or None.
 
         Raises:
-            InputError: alignments are asked of cross-attention that computes no weights
+            InputError: an option needs alignments, but the cross-attention computes no weights.
         """
         attention = self.decoder.cfg.cross_attention
         aligned = getattr(generation, "print_alignment", None) or getattr(generation, "replace_unk", None)
@@ -95,10 +122,18 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model; nothing but its attention differs from one peer to another.
+    """fairseq's Transformer language model with a peer attention.
 
     Args:
-        decoder: :class:`PeerDecoder` without attention to a source
+        decoder: decoder without cross-attention, a :class:`PeerDecoder`.
+
+    Example:
+        >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
+        >>> sizes = {"decoder_layers": 1, "tokens_per_sample": 64, "max_target_positions": 64}
+        >>> cfg = PeerLanguageModelConfig(decoder_attention="local", **sizes)
+        >>> model = PeerLanguageModel.build_model(cfg, task)
+        >>> model.decoder.layers[0].self_attn.name
+        'local'
     """
 
     config_class = PeerLanguageModelConfig
@@ -107,8 +142,11 @@ class PeerLanguageModel(LanguageModel):
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
         """Return :class:`PeerDecoder`.
 
+        Args:
+            cfg: nested configuration.
+
         Raises:
-            InputError: the nested options ``cfg`` ask for attention to a source
+            InputError: an option belongs to cross-attention, which a language model does not have.
         """
         for name in ("diagonal_prior", "sentence_diagonal"):
             if getattr(cfg, name):
@@ -120,28 +158,39 @@ class PeerLanguageModel(LanguageModel):
 
 
 class PeerRobertaEncoder(SentenceModelEncoder):
-    """RoBERTa's encoder and LM head, with a :class:`PeerEncoder` as its sentence encoder."""
+    """RoBERTa's encoder and LM head, with a :class:`PeerEncoder` as the sentence encoder."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> PeerEncoder:
+        """Build the sentence encoder.
+
+        Args:
+            args: options of the whole model.
+            dictionary: dictionary of the tokens.
+            embed_tokens: token embedding.
+        """
         return PeerEncoder(nested_config(sentence_encoder_options(args)), dictionary, embed_tokens)
 
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa; nothing but its attention differs from one peer to another.
+    """fairseq's RoBERTa with a peer attention.
 
     Args:
-        args: a :class:`PeerRobertaConfig` or a namespace with its fields
-        encoder: :class:`PeerRobertaEncoder`
+        args: namespace with the fields of :class:`PeerRobertaConfig`.
+        encoder: sentence encoder with LM head, a :class:`PeerRobertaEncoder`.
     """
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":
-        """Build the model for the dictionary of ``task``.
+        """Build the model for the dictionary of a task.
+
+        Args:
+            cfg: flat configuration with the fields of :class:`PeerRobertaConfig`.
+            task: fairseq task with a source dictionary.
 
         Raises:
-            InputError: an attention that has no bidirectional form, or a task with longer sequences than
-                positions
+            InputError: the attention has no bidirectional form, or the sequences of the task are longer than
+                ``max_positions``.
         """
         args = Namespace(**flat_options(cfg, PeerRobertaConfig()))
         check_sequences_fit(task, args.max_positions)
@@ -150,20 +199,26 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """The twin of ``transformer_lra_<task>`` with another attention.
+    """Classifier of Long Range Arena with a peer attention.
+
+    It differs from ``transformer_lra_<task>`` in the attention only.
 
     Args:
-        args: namespace with the fields of :class:`PeerClassifierConfig`, all filled in
-        encoder: :class:`PeerEncoder`
-        pairs: sequences come in pairs, both through the one encoder (default: False)
+        args: namespace with the fields of :class:`PeerClassifierConfig`, all filled in.
+        encoder: encoder, a :class:`PeerEncoder`.
+        pairs: classify pairs of sequences, both of which the encoder encodes (default: False).
     """
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerClassifier":
-        """Build the model for the dictionary of ``task``; for pixels where it has none.
+        """Build the model for the dictionary of a task, or for pixels if the task has no dictionary.
+
+        Args:
+            cfg: flat configuration with the fields of :class:`PeerClassifierConfig`.
+            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class).
 
         Raises:
-            InputError: an attention that has no bidirectional form, or options that do not go together
+            InputError: the attention has no bidirectional form, or options contradict each other.
         """
         options = {**vars(LunaClassifierConfig()), **flat_options(cfg, PeerClassifierConfig())}
         args = Namespace(**{**options, "layer_type": "transformer"})
@@ -171,14 +226,14 @@ class PeerClassifier(LunaClassifier):
         return cls(args, build_encoder(args, task.source_dictionary, PeerEncoder), task.pairs)
 
 
-# The encoders of "Informer, an Information Organization Transformer Architecture", for n = 200 tokens and r =
-# 8, under the Transformer's decoder. Sizes are the defaults: 6 + 6 layers of 512, 2,048, 8 heads, dropout
-# 0.1.
+# Encoders of "Informer, an Information Organization Transformer Architecture" with the Transformer's decoder,
+# for n = 200 tokens and r = 8. The sizes are the defaults: 6 + 6 layers of width 512, feed-forward width
+# 2,048, 8 heads, dropout 0.1.
 _PUBLISHED = {"decoder_attention": "softmax", "cross_attention": "softmax", "max_source_positions": 200}
 _LINFORMER = {"attention": "linformer", "linformer_k": 8, "linformer_sharing": "layerwise"}
 _CONVOLUTION = {**_PUBLISHED, "attention": "conv_linformer"}
-# Of each model, what each architecture sets apart from the defaults of its dataclass; small and tiny are of
-# luna_small_512's and luna_tiny_512's sizes.
+# For each model and architecture, the options that differ from the defaults of the model's dataclass. The
+# small and tiny architectures have the sizes of luna_small_512 and luna_tiny_512.
 ARCHITECTURES: Dict[str, Presets] = {
     "peer_transformer": {
         "peer_transformer": {},
@@ -195,8 +250,8 @@ ARCHITECTURES: Dict[str, Presets] = {
     "peer_lra": {"peer_lra": {}},
 }
 for _name, _preset in luna_classifier.ARCHITECTURES.items():
-    if _preset.get("layer_type") == "transformer":  # the Transformer's twin
-        _same = {option: value for option, value in _preset.items() if option != "layer_type"}
-        ARCHITECTURES["peer_lra"][_name.replace("transformer", "peer")] = _same
+    if _preset.get("layer_type") == "transformer":
+        _options = {option: value for option, value in _preset.items() if option != "layer_type"}
+        ARCHITECTURES["peer_lra"][_name.replace("transformer", "peer")] = _options
 for _model, _presets in ARCHITECTURES.items():
     register_architectures(_model, _presets)

@@ -1,11 +1,22 @@
-"""Recurrent sequence-to-sequence with attention: ``--arch rnn_attention --attention bahdanau | luong``.
+"""Recurrent translation model with attention, ``--arch rnn_attention``.
 
-*Bahdanau* (2015): the previous state of the decoder asks, and what it reads enters the cell with the token
-before: ``c_t = attention(s_{t-1})``, ``s_t = f(s_{t-1}, [y_{t-1}; c_t])``. The output is
-tanh(W [s_t; c_t; y_{t-1}]) (a tanh where the paper has a maxout).
-*Luong* (2015): the current state asks, and what it reads goes to the output alone: ``s_t = f(s_{t-1},
-y_{t-1})``, ``c_t = attention(s_t)``, output ``o_t = tanh(W [s_t; c_t])``; with input feeding ``s_t =
-f(s_{t-1}, [y_{t-1}; o_{t-1}])``.
+With ``--attention bahdanau`` (Bahdanau et al., 2015), the previous decoder state is the query, and the
+context enters the cell with the previous token::
+
+    c_t = attention(s_(t-1))
+    s_t = f(s_(t-1), [y_(t-1); c_t])
+    o_t = tanh(W [s_t; c_t; y_(t-1)])
+
+The paper has a maxout in place of the tanh.
+
+With ``--attention luong`` (Luong et al., 2015), the current decoder state is the query, and the context
+enters the output only::
+
+    s_t = f(s_(t-1), y_(t-1))
+    c_t = attention(s_t)
+    o_t = tanh(W [s_t; c_t])
+
+With ``--input-feeding``, ``s_t = f(s_(t-1), [y_(t-1); o_(t-1)])``.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
@@ -29,20 +40,39 @@ from luna_fairseq.peers.attention import count_left_padding, roll_left
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
 from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, fill_defaults
 
+# Classes of the recurrent cells by name.
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 EncoderOut = Dict[str, List[Tensor]]
 
 
 @register_model("rnn_attention", dataclass=RnnAttentionConfig)
 class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
-    """A bidirectional recurrent encoder, and a recurrent decoder that attends to it."""
+    """Bidirectional recurrent encoder, and recurrent decoder with attention to the encoder.
+
+    Args:
+        encoder: encoder, an :class:`RnnEncoder`.
+        decoder: decoder, an :class:`RnnAttentionDecoder`.
+
+    Example:
+        >>> from argparse import Namespace
+        >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
+        >>> model = RnnAttentionModel.build_model(RnnAttentionConfig(), task)
+        >>> tokens = torch.tensor([[3, 3, 2]])
+        >>> logits, extra = model(tokens, None, tokens)
+        >>> logits.shape
+        torch.Size([1, 3, 4])
+    """
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RnnAttentionModel":
-        """Build the model for the dictionaries of ``task``.
+        """Build the model for the dictionaries of a task.
+
+        Args:
+            cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.
+            task: fairseq task with a source and a target dictionary.
 
         Raises:
-            InputError: options that do not go together, or dictionaries that cannot share an embedding
+            InputError: options contradict each other, or the dictionaries cannot share an embedding.
         """
         cfg = fill_defaults(cfg)
         source, target = task.source_dictionary, task.target_dictionary
@@ -59,7 +89,18 @@ class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
 
 
 def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
-    """Layers of the cell that ``cfg`` names, with weights as fairseq's LSTM begins with."""
+    """Build recurrent layers with the initial weights of fairseq's LSTM.
+
+    Args:
+        cfg: options of the model, which choose the cell and the dropout between layers.
+        input_dim: width of the input.
+        hidden_dim: width of the states in each direction.
+        layers: number of layers.
+        bidirectional: read the sequences in both directions (default: False).
+
+    Returns:
+        torch's LSTM or GRU.
+    """
     dropout = cfg.dropout if layers > 1 else 0.0
     rnn = CELLS[cfg.cell](input_dim, hidden_dim, layers, dropout=dropout, bidirectional=bidirectional)
     for parameter in rnn.parameters():
@@ -68,13 +109,14 @@ def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectio
 
 
 class RnnEncoder(FairseqEncoder):
-    """Bidirectional LSTM or GRU. A sentence is read from its first real token to its last on whichever side
-    the padding is.
+    """Bidirectional LSTM or GRU.
+
+    Padding may be on either side and does not change the result.
 
     Args:
-        cfg: a :class:`RnnAttentionConfig`
-        dictionary: source dictionary
-        embed_tokens: token embedding
+        cfg: options of the model, see :class:`RnnAttentionConfig`.
+        dictionary: source dictionary.
+        embed_tokens: token embedding.
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding):
@@ -86,15 +128,17 @@ class RnnEncoder(FairseqEncoder):
         self.longest = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
-        """
+        """Encode a batch of sentences. H is the width of the states in each direction.
+
         Args:
-            src_tokens: [B, S], padded on either side
-            src_lengths: not needed: lengths are counted from ``src_tokens``
+            src_tokens: source tokens [B, S], padded on either side.
+            src_lengths: ignored, because lengths are counted from ``src_tokens``.
+            kwargs: ignored.
 
         Returns:
-            ``encoder_out`` [S, B, 2 H], ``encoder_padding_mask`` [B, S], both in the places of
-            ``src_tokens``; ``final`` [B, layers, 2 H]: the last state of each layer, of an LSTM two (of
-            hidden units, of cells)
+            Lists of tensors by name. ``encoder_out`` has the states of the last layer [S, B, 2 H],
+            ``encoder_padding_mask`` the mask [B, S], True at padding, and ``final`` the last states of all
+            layers [B, layers, 2 H]. For an LSTM, ``final`` has two tensors, hidden states and cell states.
         """
         padding_mask = src_tokens.eq(self.embed_tokens.padding_idx)
         left = count_left_padding(padding_mask)
@@ -103,35 +147,45 @@ class RnnEncoder(FairseqEncoder):
         packed = nn.utils.rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
         packed, state = self.rnn(packed)
         x, _ = nn.utils.rnn.pad_packed_sequence(packed, batch_first=True, total_length=src_tokens.size(1))
-        final = [each.unflatten(0, (-1, 2)).permute(2, 0, 1, 3).flatten(2) for each in state_tensors(state)]
+        final = [part.unflatten(0, (-1, 2)).permute(2, 0, 1, 3).flatten(2) for part in state_tensors(state)]
         x = self.dropout_module(roll_left(x, -left))
         return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding_mask], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """``encoder_out`` with row ``new_order[i]`` at place i [B']."""
+        """Reorder the encoder's outputs for beam search.
+
+        Args:
+            encoder_out: outputs of :meth:`forward`.
+            new_order: index of the sentence for each new hypothesis [B'].
+
+        Returns:
+            Outputs for B' hypotheses.
+        """
         return {
             name: [x.index_select(1 if name == "encoder_out" else 0, new_order) for x in values]
             for name, values in encoder_out.items()
         }
 
     def max_positions(self) -> int:
-        """Longest source."""
+        """Return the maximum number of source tokens."""
         return self.longest
 
 
 def state_tensors(state: Any) -> Tuple[Tensor, ...]:
-    """The tensors of a recurrent state: two of an LSTM, one of a GRU."""
+    """Return the tensors of a recurrent state, two for an LSTM and one for a GRU."""
     return state if isinstance(state, tuple) else (state,)
 
 
 class RnnAttentionDecoder(FairseqIncrementalDecoder):
-    """LSTM or GRU that attends to the source. Every layer begins with the last state of the encoder's layer
-    beside it: tanh(W h) for hidden units, W c for an LSTM's cells.
+    """LSTM or GRU with attention to the source.
+
+    The initial hidden state of each layer is tanh(W h), where h is the last state of the same layer of the
+    encoder. The initial cell state of an LSTM is W c.
 
     Args:
-        cfg: a :class:`RnnAttentionConfig` as :func:`fill_defaults` returns it
-        dictionary: target dictionary
-        embed_tokens: token embedding
+        cfg: options of the model, as :func:`fill_defaults` returns them.
+        dictionary: target dictionary.
+        embed_tokens: token embedding.
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding):
@@ -164,16 +218,20 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """
+        """Compute the logits of the next tokens.
+
         Args:
-            prev_output_tokens: [B, T], padded on either side; with ``incremental_state`` all so far, the
-                last of which is read
-            encoder_out: what :class:`RnnEncoder` returns
-            incremental_state: fairseq's store for decoding
-            features_only: return features instead of scores of words
+            prev_output_tokens: target tokens, shifted right and padded on either side [B, T]. With
+                ``incremental_state``, all tokens so far, of which only the last one is decoded.
+            encoder_out: outputs of :class:`RnnEncoder`.
+            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
+                once).
+            features_only: return features in place of logits (default: False).
+            kwargs: ignored.
 
         Returns:
-            scores [B, T, V], or features [B, T, output]; ``attn`` [weights [B, T, S]]
+            Logits [B, T, V] or features [B, T, output width], and a dictionary whose entry ``attn`` is a list
+            with the weights over the source [B, T, S]. T is 1 with ``incremental_state``.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
@@ -185,7 +243,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """As :meth:`forward` with ``features_only``."""
+        """Compute the features of the next tokens. Arguments and results: see :meth:`forward`."""
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
             tokens, first = roll_left(prev_output_tokens, left), 0
@@ -197,20 +255,28 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         (padding_mask,) = encoder_out["encoder_padding_mask"]
 
-        def attend(query: Tensor, place: int) -> Tuple[Tensor, Tensor]:
-            return self.encoder_attn(query, memory, state["keys"], padding_mask, place)
+        def attend(query: Tensor, position: int) -> Tuple[Tensor, Tensor]:
+            return self.encoder_attn(query, memory, state["keys"], padding_mask, position)
 
-        # One token after the other where what is read of the source goes into the states.
+        # If the context enters the states, the tokens are decoded one by one.
         size = 1 if self.is_bahdanau or self.input_feeding else x.size(1)
         steps = [self._step(part, state, attend, first + t) for t, part in enumerate(x.split(size, dim=1))]
-        features, weights = (torch.cat(each, dim=1) for each in zip(*steps))
+        features, weights = (torch.cat(parts, dim=1) for parts in zip(*steps))
         if incremental_state is None:
             return roll_left(features, -left), {"attn": [roll_left(weights, -left)]}
         self.set_incremental_state(incremental_state, "recurrent", state)
         return features, {"attn": [weights]}
 
     def _initial_state(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
-        """Before the first token, each part [B, ..]: what attention needs, layers' states, last output."""
+        """Return the state before the first token.
+
+        Args:
+            encoder_out: outputs of :class:`RnnEncoder`.
+
+        Returns:
+            Tensors [B, ...] by name: ``keys`` of the attention, ``state0`` and ``state1`` with the states of
+            all layers (``state1`` for an LSTM only), and ``fed`` with the previous output for input feeding.
+        """
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         state = {"keys": self.encoder_attn.compute_keys(memory)}
         for i, (final, linear) in enumerate(zip(encoder_out["final"], self.bridge)):
@@ -220,37 +286,61 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return state
 
     def _run_rnn(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
-        """The states [B, T, hidden] of the upper layer after reading x [B, T, *]; ``state`` moves with it."""
+        """Run the recurrent layers on the next T positions.
+
+        Args:
+            x: inputs [B, T, *].
+            state: state of the decoder, updated in place.
+
+        Returns:
+            States of the last layer [B, T, hidden width].
+        """
         before = [state[f"state{i}"].transpose(0, 1).contiguous() for i in range(len(self.bridge))]
         states, after = self.rnn(x.transpose(0, 1), tuple(before) if len(before) > 1 else before[0])
-        for i, each in enumerate(state_tensors(after)):
-            state[f"state{i}"] = each.transpose(0, 1)
+        for i, part in enumerate(state_tensors(after)):
+            state[f"state{i}"] = part.transpose(0, 1)
         return states.transpose(0, 1)
 
-    def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, place: int) -> Tuple[Tensor, Tensor]:
+    def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
+        """Decode the next T positions; T is 1 if the context enters the states.
+
+        Args:
+            x: embeddings of the previous tokens [B, T, embedding width].
+            state: state of the decoder, updated in place.
+            attend: function (queries, position of the first query) -> (contexts, weights).
+            position: position of the first token.
+
+        Returns:
+            Features [B, T, output width], and weights over the source [B, T, S].
+        """
         if self.is_bahdanau:
-            context, weights = attend(state["state0"][:, -1:], place)
-            read = [self._run_rnn(torch.cat([x, context], dim=-1), state), context, x]
+            context, weights = attend(state["state0"][:, -1:], position)
+            readout_input = [self._run_rnn(torch.cat([x, context], dim=-1), state), context, x]
         else:
             states = self._run_rnn(torch.cat([x, state["fed"]], dim=-1) if self.input_feeding else x, state)
-            context, weights = attend(states, place)
-            read = [states, context]
-        features = self.dropout_module(torch.tanh(self.readout(torch.cat(read, dim=-1))))
+            context, weights = attend(states, position)
+            readout_input = [states, context]
+        features = self.dropout_module(torch.tanh(self.readout(torch.cat(readout_input, dim=-1))))
         if self.input_feeding:
             state["fed"] = features
         return features, weights
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """Scores of words [B, T, V]."""
+        """Project features [B, T, output width] to logits [B, T, V]."""
         return self.output_projection(features)
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Give hypothesis i the state that hypothesis ``new_order[i]`` had. new_order: [N']."""
+        """Reorder the decoding state after a step of beam search.
+
+        Args:
+            incremental_state: fairseq's store for incremental decoding, updated in place.
+            new_order: for each new hypothesis, the index of the old one whose state it continues [B'].
+        """
         state = self.get_incremental_state(incremental_state, "recurrent")
         if state is not None:
             moved = {name: part.index_select(0, new_order) for name, part in state.items()}
             self.set_incremental_state(incremental_state, "recurrent", moved)
 
     def max_positions(self) -> int:
-        """Longest target."""
+        """Return the maximum number of target tokens."""
         return self.longest
