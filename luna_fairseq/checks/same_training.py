@@ -92,7 +92,7 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Select the options of a task that belong to its identity."""
+    """Return the options of a task that belong to its identity, with the task's name."""
     identity = {"task": options.get("_name") or options.get("task")}
     identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
     return identity
@@ -130,7 +130,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that two identities name the same languages. Unknown languages fit any language.
+    """Check that two identities have the same languages, as far as the languages are known.
 
     Args:
         path: file of the checkpoint, for the message.
@@ -154,7 +154,7 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a run computes the same function of a checkpoint's weights as the training.
+    """Check that a model has the options that the weights of a checkpoint were trained with.
 
     Args:
         path: file of the checkpoint, for the message.
@@ -162,7 +162,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
         ours: options of the model in this run.
 
     Raises:
-        InputError: an option differs that changes the output for the same weights.
+        InputError: an option differs that changes the output of the model. Dropout, for example, may differ.
     """
     difference = _describe_differences(path, stored, ours)
     if difference:
@@ -173,7 +173,16 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe the options that differ between a training and a run; an empty string if none differs."""
+    """Describe the options that differ between a training and a run.
+
+    Args:
+        path: file of the checkpoint.
+        stored: options of the model in the training that wrote the checkpoint.
+        ours: options of the model in this run.
+
+    Returns:
+        Main clause of a message, or an empty string if no option differs.
+    """
     found = differences(stored, ours)
     if not found:
         return ""

@@ -1,7 +1,8 @@
-"""Adapters between transformers and the modules of the core.
+"""Adapters between transformers and the plain PyTorch modules of Luna.
 
-The functions translate an exported configuration into the options of the core's encoder and decoder.
-:class:`TransformersStack` adds the methods that transformers calls on both.
+The exported encoder and decoder are the classes of ``luna_fairseq.modules``. The functions of this file
+translate a configuration of transformers into the options of these classes. :class:`TransformersStack` adds
+the methods that transformers calls.
 """
 
 from typing import Any, Dict, Iterable, Optional, Tuple
@@ -45,7 +46,7 @@ def get_activation(name: str) -> Any:
 
 
 def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
-    """Return the options that the encoder and the decoder have in common.
+    """Translate the fields of a configuration that an encoder and a decoder have in common.
 
     Args:
         config: configuration of an exported model.
@@ -80,10 +81,13 @@ def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
 
 
 def encoder_options(config: Any) -> EncoderOptions:
-    """Return the options of the core's encoder.
+    """Translate a configuration into the options of the encoder.
 
     Args:
         config: configuration of an exported model with an encoder.
+
+    Returns:
+        Options of :class:`luna_fairseq.modules.luna_encoder.LunaEncoder`.
     """
     return EncoderOptions(
         **stack_options(config, "encoder", config.max_source_positions),
@@ -95,10 +99,13 @@ def encoder_options(config: Any) -> EncoderOptions:
 
 
 def decoder_options(config: Any) -> DecoderOptions:
-    """Return the options of the core's decoder.
+    """Translate a configuration into the options of the decoder.
 
     Args:
         config: configuration of an exported model with a decoder.
+
+    Returns:
+        Options of :class:`luna_fairseq.modules.luna_decoder.LunaDecoder`.
     """
     return DecoderOptions(
         **stack_options(config, "decoder", config.max_target_positions),
@@ -192,6 +199,9 @@ def build_token_embedding(config: Any, side: str) -> nn.Embedding:
     Args:
         config: configuration of an exported model.
         side: "encoder" or "decoder".
+
+    Returns:
+        Embedding of the source vocabulary for an encoder, and of the target vocabulary for a decoder.
     """
     size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
     width = config.decoder_input_dim if side == "decoder" else config.encoder_embed_dim
@@ -202,9 +212,9 @@ def batch_first(states: Iterable[Tensor]) -> Tuple[Tensor, ...]:
     """Swap the first two dimensions of each tensor.
 
     Args:
-        states: hidden states [T, B, C] of all layers, as the core returns them.
+        states: hidden states of all layers, [T, B, C] each.
 
     Returns:
-        Hidden states [B, T, C], as transformers expects them.
+        Hidden states of all layers, [B, T, C] each, as transformers expects them.
     """
     return tuple(state.transpose(0, 1) for state in states)

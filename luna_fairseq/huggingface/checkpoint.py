@@ -29,6 +29,9 @@ def load(path: Path, data: Path) -> Checkpoint:
         path: file of the checkpoint.
         data: folder of the dictionaries.
 
+    Returns:
+        The model in float32 and evaluation mode, the task, and the other contents of the checkpoint.
+
     Raises:
         InputError: a file is missing, or the model was trained with other dictionaries.
     """

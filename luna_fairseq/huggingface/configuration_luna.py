@@ -59,11 +59,11 @@ DECODER_DEFAULTS: Dict[str, Any] = {
 
 
 def _attribute_map(side: str, positions: str) -> Dict[str, str]:
-    """Return transformers' names of the common fields, each with the name of the field here.
+    """Map transformers' names of the common fields to the names of the fields here.
 
     Args:
-        side: "encoder" or "decoder", the side that transformers' names stand for.
-        positions: field that ``max_position_embeddings`` stands for.
+        side: "encoder" or "decoder", the prefix of the fields that the names of transformers refer to.
+        positions: name of the field that ``max_position_embeddings`` refers to.
     """
     names = {
         "hidden_size": "embed_dim",
@@ -78,9 +78,10 @@ def _attribute_map(side: str, positions: str) -> Dict[str, str]:
 
 
 class LunaConfig(PretrainedConfig):
-    """Configuration of a Luna model with an encoder: masked language model, classifier or translation model.
+    """Configuration of a Luna masked language model, classifier or translation model.
 
-    P is the packed sequence, the short sequence of learned vectors through which Luna's attention passes.
+    P is the packed sequence, a short sequence of L vectors. Each layer packs the tokens into P (pack
+    attention) and lets the tokens attend to the result (unpack attention).
 
     Args:
         vocab_size: number of tokens in the vocabulary; the target vocabulary of a translation model (default:
@@ -141,7 +142,7 @@ class LunaConfig(PretrainedConfig):
 
 
 class LunaLongConfig(LunaConfig):
-    """Configuration of a Long Range Arena classifier.
+    """Configuration of a Luna classifier for Long Range Arena.
 
     It is a class of its own because transformers 5 maps each configuration class to one model class, and
     ``AutoModelForSequenceClassification`` has to load two kinds of Luna classifiers.
@@ -162,10 +163,10 @@ class LunaLongConfig(LunaConfig):
 
 
 class LunaDecoderConfig(LunaConfig):
-    """Configuration of a causal language model.
+    """Configuration of a Luna causal language model.
 
-    The fields of the encoder (``encoder_*``, ``max_source_positions``) do not exist. P is the packed
-    sequence, see :class:`LunaConfig`.
+    Fields of an encoder (``encoder_*``, ``max_source_positions``) do not exist. The fields that concern a
+    source are used by translation models only. P is the packed sequence; see :class:`LunaConfig`.
 
     Args:
         pack_activation: activation of causal pack attention, "softplus" or "elu" (default: "softplus").

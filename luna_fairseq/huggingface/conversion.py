@@ -1,4 +1,4 @@
-"""Conversion of fairseq models of this package to the classes that transformers loads.
+"""Convert fairseq models of this package to the classes that transformers loads.
 
 A :class:`Kind` describes how one kind of model is converted. Each kind has a function that derives the
 exported configuration from the fairseq model.
@@ -70,20 +70,25 @@ def declared_options(model: Any) -> Dict[str, Any]:
 
 
 def _encoder_options(encoder: Any) -> Dict[str, Any]:
-    """Return the configuration of an encoder without a decoder."""
+    """Return the fields of the exported configuration for an encoder without a decoder."""
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
     return {**resolved_options(encoder.cfg, DEFAULTS), "packed_is_read": packed_is_read}
 
 
 def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the configuration of a masked language model."""
+    """Return the fields of the exported configuration for a masked language model."""
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
 
 def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the configuration of a fine-tuned classifier with the given head."""
+    """Return the fields of the exported configuration for a masked language model with a classification head.
+
+    Args:
+        model: fairseq model.
+        head: name of the classification head.
+    """
     layers = model.classification_heads[head]
     return {
         **_encoder_options(model.encoder.sentence_encoder),
@@ -98,7 +103,7 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the configuration of a Long Range Arena classifier."""
+    """Return the fields of the exported configuration for a Long Range Arena classifier."""
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
     reads = "first" if args.sen_rep_type == "cls" else "tokens"
@@ -119,7 +124,7 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the part of the configuration that describes a decoder."""
+    """Return the fields of the exported configuration for a decoder."""
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
@@ -133,12 +138,12 @@ def _decoder_options(model: Any) -> Dict[str, Any]:
 
 
 def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the configuration of a causal language model."""
+    """Return the fields of the exported configuration for a causal language model."""
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
 
 def _translation_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the configuration of a translation model."""
+    """Return the fields of the exported configuration for a translation model."""
     source = model.encoder.embed_tokens
     return {
         **resolved_options(model.encoder.cfg, DEFAULTS),
@@ -152,7 +157,7 @@ def _translation_options(model: Any, head: str) -> Dict[str, Any]:
 
 @dataclass(frozen=True)
 class Kind:
-    """Kind of model, and how models of this kind are exported.
+    """Kind of model with the names and the functions that its export needs.
 
     Attributes:
         title: name of the kind in README.md of the exported folder.
@@ -185,7 +190,7 @@ class Kind:
             configuration: name of the configuration class.
 
         Returns:
-            Names of transformers' auto classes, each with the file and the class in the exported folder.
+            File and class in the exported folder by the name of the auto class, such as "AutoConfig".
         """
         return {"AutoConfig": f"configuration_luna.{configuration}", self.auto: f"{self.module}.{self.model}"}
 
@@ -302,7 +307,7 @@ def _check_exportable(model: Any) -> None:
 
 
 def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
-    """Map parameter names of a checkpoint to names of the exported model.
+    """Map the parameter names of a checkpoint to those of the exported model.
 
     Args:
         fairseq_names: parameter names of a checkpoint.
@@ -324,9 +329,15 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
 
 
 def _map_names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
-    """Map parameter names of a checkpoint to names of an exported model of the given kind.
+    """Map the parameter names of a checkpoint to those of an exported model of a known kind.
 
-    Names of buffers, and of parameters that the exported model lacks, are dropped.
+    Args:
+        fairseq_names: names in the state dictionary of the checkpoint.
+        kind: kind of the model.
+
+    Returns:
+        Exported names by fairseq's names. Names of buffers, and of parameters that the exported model lacks,
+        are dropped.
     """
     mapped = {}
     for name in fairseq_names:
@@ -338,7 +349,7 @@ def _map_names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
 
 
 def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
-    """Convert a fairseq model to the exported class.
+    """Convert a fairseq model to a model of transformers.
 
     Args:
         model: fairseq model.

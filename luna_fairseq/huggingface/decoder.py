@@ -31,10 +31,10 @@ class LunaCache:
     that a caller can continue from one cache several times.
 
     Args:
-        state: state of the core's decoder.
+        state: decoding state of all layers.
 
     Attributes:
-        state: state of the core's decoder.
+        state: decoding state of all layers.
     """
 
     is_compileable = False
@@ -63,7 +63,7 @@ class LunaCache:
         return self.length
 
     def select(self, rows: Tensor) -> "LunaCache":
-        """Return a cache that holds the selected hypotheses only.
+        """Return a cache with the selected hypotheses only.
 
         Args:
             rows: numbers of the hypotheses [B'], in the order that the new cache has.
@@ -160,13 +160,13 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the output of the exported encoder into the form that the core's decoder reads.
+    """Convert the output of the exported encoder into the form that the layers of the decoder read.
 
     Args:
-        encoder_outputs: output of :class:`LunaModel`, batch-first, or None without an encoder.
+        encoder_outputs: output of :class:`LunaModel`, with batch-first tensors, or None without an encoder.
 
     Returns:
-        The same output time-first, or None without an encoder.
+        The same output with time-first tensors, or None without an encoder.
     """
     if encoder_outputs is None:
         return None

@@ -28,7 +28,7 @@ EXAMPLE = "luna-export-huggingface exported --path checkpoints/checkpoint_best.p
 
 
 class ConvertedCheckpoint(NamedTuple):
-    """Checkpoint with its counterparts for transformers.
+    """Checkpoint with its model and tokenizer converted for transformers.
 
     Attributes:
         checkpoint: loaded checkpoint, a :class:`luna_fairseq.huggingface.checkpoint.Checkpoint`.
@@ -120,9 +120,9 @@ def export(
         raise InputError(f"--scores {scores} does not exist")
     checkpoint, kind, model, tokenizer = convert_checkpoint(path, data, folder, head, ema)
     from luna_fairseq.huggingface.comparison import compare
-    from luna_fairseq.huggingface.model_card import model_card, scores_beside
+    from luna_fairseq.huggingface.model_card import model_card, score_files
 
-    card = model_card(checkpoint, kind, scores_beside(path) if scores is None else [scores])
+    card = model_card(checkpoint, kind, score_files(path) if scores is None else [scores])
 
     with replacing_folder(folder) as temporary:
         write_model(model, temporary)
@@ -144,6 +144,9 @@ def convert_checkpoint(
         folder: folder that will be written. It is only checked here.
         head: see :func:`export`.
         ema: see :func:`export`.
+
+    Returns:
+        The checkpoint with the converted model and tokenizer.
 
     Raises:
         InputError: an argument is wrong, or the model cannot be exported.
@@ -177,7 +180,7 @@ def convert_checkpoint(
 
 
 def _dictionary(task: Any) -> Any:
-    """Return the dictionary of the generated tokens, or of the input of a task without generated text."""
+    """Return the target dictionary of a translation task, and the source dictionary of any other task."""
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 

@@ -53,7 +53,7 @@ def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
 
 
 def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return what the checkpoint records about its training, without unknown values."""
+    """Return the number of parameters and the known facts about the training, by name."""
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
@@ -70,7 +70,7 @@ def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
 
 
 def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
-    """Return the number of finished epochs, or None if it is unknown.
+    """Return the number of epochs that a training has finished, or None if it is unknown.
 
     fairseq stores the epoch in progress. After the last batch of an epoch it stores the next epoch.
     """
@@ -78,18 +78,27 @@ def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
     return None if epoch is None else epoch - 1
 
 
-def scores_beside(path: Path) -> List[Path]:
-    """Return the files in which the scores of a checkpoint's run may stand.
+def score_files(path: Path) -> List[Path]:
+    """Return the files in which luna-evaluate may have written the scores of a checkpoint.
 
     Args:
         path: file of the checkpoint, in the folder of the run or in its subfolder ``checkpoints``.
+
+    Returns:
+        Paths of files that need not exist.
     """
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
     return [folder / "scores.json" for folder in (path.parent, run, run / "results")]
 
 
 def _scores(files: List[Path]) -> Dict[str, str]:
-    """Return the scores in the first of several files that exists; none if no file exists.
+    """Read the scores from the first file that exists.
+
+    Args:
+        files: files that luna-evaluate may have written.
+
+    Returns:
+        Formatted scores by name. Empty if no file exists.
 
     Raises:
         InputError: the file contains no scores.
@@ -105,7 +114,7 @@ def _scores(files: List[Path]) -> Dict[str, str]:
 
 
 def _options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options of the model, set by the command line or by the architecture."""
+    """Return the options that the model was built with, by name."""
     model = checkpoint.state["cfg"]["model"]
     options = dict(model) if hasattr(model, "keys") else vars(model)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__

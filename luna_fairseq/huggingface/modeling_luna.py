@@ -1,8 +1,8 @@
 """Luna encoder and masked language model for Hugging Face's transformers.
 
 Luna is Linear Unified Nested Attention (NeurIPS 2021). P is its packed sequence. Letters of shapes: B batch
-size, T sequence length, L length of P, C model width, V vocabulary size. Inputs and outputs are batch-first.
-The layers of the core are time-first.
+size, T sequence length, L length of P, C model width, H attention heads, V vocabulary size. Inputs and
+outputs are batch-first. The layers inside are time-first.
 """
 
 import shutil
@@ -64,7 +64,7 @@ OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 class LunaPreTrainedModel(PreTrainedModel):
-    """Base class of all Luna models, which handles weight initialization, saving and options of a call."""
+    """Base class of all Luna models, which handles weight initialization, saving and output options."""
 
     config_class: Type[PretrainedConfig] = LunaConfig
     base_model_prefix = "luna"
@@ -207,7 +207,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids of a call, or raise an error if there are none.
+    """Return the token ids of a call, or raise ValueError if the caller passed vectors.
 
     A model with ``config.separators`` calls this function because it counts the separators between sentences.
 

@@ -34,7 +34,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         self.post_init()
 
     def _tie_weights(self) -> None:
-        """Share the token embedding, if the configuration says so.
+        """Tie the embeddings of encoder and decoder if ``config.share_all_embeddings`` is set.
 
         transformers 4 calls this method. transformers 5 reads ``_tied_weights_keys`` instead.
         """
@@ -165,7 +165,9 @@ class LunaForConditionalGeneration(LunaGenerationMixin, LunaPreTrainedModel, Gen
         return self.luna.decoder
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift the labels right and put the start token, which is EOS as in fairseq, in front.
+        """Shift the labels right by one position, with the start token in front.
+
+        As in fairseq, the start token is the end-of-sentence token.
 
         Args:
             labels: token ids to predict [B, T], -100 or the padding id at padding.

@@ -1,4 +1,7 @@
-"""Modules that are exported to ONNX graphs: a whole model, the initial decoding state, a decoding step."""
+"""PyTorch modules that are exported to ONNX graphs.
+
+A model without a decoder is one graph. Decoding needs two: the initial state, and one step.
+"""
 
 from typing import Any, Dict, List, Optional, Tuple
 
@@ -69,7 +72,7 @@ def named_tensors(state: DecoderState) -> Dict[str, Tensor]:
     """Return the tensors of all layers of a decoding state by name.
 
     Args:
-        state: state of the core's decoder.
+        state: decoding state of all layers.
 
     Returns:
         Tensors by names such as "layer0_causal_key_sum". A tensor that the state holds twice has one name.
@@ -149,7 +152,7 @@ def mask_names(model: Any) -> List[str]:
 
 
 def expand_packed(state: DecoderState, rows: int) -> DecoderState:
-    """Give each hypothesis its own copy of the projected P.
+    """Expand the projected P of each layer to one copy for each hypothesis.
 
     Args:
         state: decoding state, in which all hypotheses may share one projected P.
