@@ -1,7 +1,7 @@
-"""Anchored attention: Luna attention in which the rows of P have places in the context.
+"""Anchored attention: Luna attention in which the rows of the packed sequence P have places in the context.
 
-Distances and the tokens of each segment are computed once for all layers (``geometry.py``). Each layer learns
-how much distance counts.
+A row favours the tokens near its place, by a bias that grows with the distance. Distances and the tokens of
+each segment are computed once for all layers (``geometry.py``). Each layer learns the strength of its bias.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -9,11 +9,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from luna_fairseq.anchored.dense import Tokens, dense_attention, weights_of_dense
+from luna_fairseq.anchored.dense import Tokens, dense_attention, total_dense_weights
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.geometry import ContextGeometry, Needs, TargetPlaces, context_geometry
-from luna_fairseq.anchored.lookup import lookup_attention, weights_of_context
-from luna_fairseq.anchored.segments import Segments, by_segments
+from luna_fairseq.anchored.lookup import lookup_attention, total_lookup_weights
+from luna_fairseq.anchored.segments import Segments, arrange_tokens
 from luna_fairseq.anchored.strengths import (
     CLOSED_GATE,
     OPEN_GATE,
@@ -25,7 +25,7 @@ from luna_fairseq.anchored.strengths import (
     check_window,
     unpack_strengths,
 )
-from luna_fairseq.anchored.window import weights_of_window, window_attention
+from luna_fairseq.anchored.window import total_window_weights, window_attention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Geometry, Source
 from luna_fairseq.modules.heads import build_projection, dropout_probability, fold_rows, split_heads
@@ -34,17 +34,24 @@ from luna_fairseq.modules.memory import map_tensors
 
 
 class AnchoredMemory(NamedTuple):
-    """A packed context, ready to be read by anchored unpack attention.
+    """Cached inputs of anchored unpack attention, computed once for a context.
 
     Attributes:
-        key, value: [B, H, L, K], projected from the packed context Y_P; one tensor if they are tied
-        pack_weights: [B, L, S], mean over the pack heads; None if the weights were not asked for
-        token_key, token_value: with a look-up, tokens of each segment [B, H, L, W, K]; in a dense layout and
-            with a window [B, H, S, K]
-        token_padding_mask, position, segment, is_short: with a look-up, see
-            :class:`luna_fairseq.anchored.segments.Layout`
-        row_place, token_place: with a diagonal, the middle of the rows [B, L] and, with a look-up, of the
-            tokens [B, L, W] or [B, S], in tokens
+        key: keys projected from the packed context Y_P [B, H, L, K]
+        value: values projected from Y_P [B, H, L, K], the same tensor as ``key`` if both are tied
+        pack_weights: mean of the pack weights over heads [B, L, S] (default: None, weights were not
+            requested)
+        token_key: keys of the context's tokens, by segment [B, H, L, W, K], or [B, H, S, K] in a dense layout
+            and with a window (default: None, no look-up and no window)
+        token_value: values of the context's tokens, shaped like ``token_key`` (default: None)
+        token_padding_mask: mask of the tokens of a look-up, see
+            :class:`luna_fairseq.anchored.segments.Layout` (default: None, no look-up)
+        position: positions of the tokens of a look-up, see ``Layout`` (default: None)
+        segment: segments of the tokens of a dense look-up, see ``Layout`` (default: None)
+        is_short: mask of short contexts, see ``Layout`` (default: None)
+        row_place: middle of each row's segment, in tokens [B, L] (default: None, no diagonal prior)
+        token_place: middle of each token of a look-up, in tokens [B, L, W] or [B, S] (default: None, no
+            diagonal prior)
     """
 
     key: Tensor
@@ -60,7 +67,11 @@ class AnchoredMemory(NamedTuple):
     token_place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AnchoredMemory":
-        """Return the memory of ``sentences`` [B'], in their order."""
+        """Return the memory of some sentences, in the given order.
+
+        Args:
+            sentences: indices of the sentences to return [B']
+        """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
@@ -68,8 +79,8 @@ class AnchoredAttention(LunaAttention):
     """Base class of the anchored attentions, in which pack attention favours tokens near the place of a row.
 
     Args:
-        args: positional arguments of :class:`LunaAttention`
-        kwargs: keyword arguments of :class:`LunaAttention`
+        *args: positional arguments of :class:`LunaAttention`
+        **kwargs: keyword arguments of :class:`LunaAttention`
 
     Raises:
         InputError: a strength is not positive, or :class:`LunaAttention` rejects an argument
@@ -85,7 +96,9 @@ class AnchoredAttention(LunaAttention):
         self.diagonal: Any = None
 
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
-        """Build the learned parts, in the order of optimizer states in checkpoints.
+        """Build the learned parts of the attention.
+
+        Their order is fixed, because the optimizer state in a checkpoint lists parameters by their order.
 
         Args:
             embed_dim: model width C
@@ -109,7 +122,11 @@ class AnchoredAttention(LunaAttention):
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
         """Compute the geometry of one call whose queries are the whole target.
 
-        See :meth:`LunaAttention.forward` for the arguments.
+        Args:
+            query: queries X [T, B, C]
+            packed: packed sequence P [L, B, C]
+            context: context [S, B, C]
+            source: masks of the context and of P
         """
         target = None
         if self.diagonal is not None:
@@ -118,30 +135,44 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of the logits of pack attention [B, H, L, S].
+        """Return the bias of the logits of pack attention.
 
         The bias is minus gamma times the distance between a token and the place of the row's head, in
         segments.
+
+        Args:
+            context: context [S, B, C], not used
+            geometry: geometry of the batch
+
+        Returns:
+            bias [B, H, L, S], or None if pack attention is not anchored
         """
         if self.pack_anchor is None:
             return None
-        return self.pack_anchor(of_context(geometry).pack_distance)
+        return self.pack_anchor(require_context_geometry(geometry).pack_distance)
 
-    def token_heads(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """Project the context to keys and values of its tokens, each [B, H, S, K]."""
+    def project_tokens(self, context: Tensor) -> Tuple[Tensor, Tensor]:
+        """Project the context to the keys and values of its tokens.
+
+        Args:
+            context: context [S, B, C]
+
+        Returns:
+            keys and values, each [B, H, S, K]
+        """
         key, value = self.token_k_proj(context), self.token_v_proj(context)
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
-    def diagonal_of(
+    def compute_diagonal(
         self, q: Tensor, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
         """Compute the diagonal prior, or return None if the attention has none.
 
         Args:
-            q: queries [B, H, n T, K]
-            geometry: places of the queries
-            key_place: middle of each key [B, N]
-            mask: [B, N], True at keys that are padding
+            q: queries of n hypotheses for each of the B sentences [B, H, n T, K]
+            geometry: geometry of the batch, with the places of the queries
+            key_place: middle of each key, in tokens [B, N]
+            mask: mask of the keys [B, N], True at padding; None if no key is padding
 
         Raises:
             InputError: the geometry has no places of the queries
@@ -149,9 +180,12 @@ class AnchoredAttention(LunaAttention):
         if self.diagonal is None:
             return None
         if geometry is None or geometry.target is None or key_place is None:
-            raise InputError("a diagonal prior needs the places of the query's tokens in the target")
+            raise InputError(
+                "a diagonal prior needs the places of the query's tokens in the target. "
+                "Pass the geometry of the batch"
+            )
         place, origin = (
-            x if x is None else fold_rows(x[:, None, :, None], place_rows(x, q)).flatten(1)
+            x if x is None else fold_rows(x[:, None, :, None], hypotheses_per_sentence(x, q)).flatten(1)
             for x in geometry.target
         )
         return self.diagonal(place, key_place, mask, origin)
@@ -166,25 +200,38 @@ class AnchoredAttention(LunaAttention):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
 
-def of_context(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return the geometry of the context. Raises InputError if there is none."""
+def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
+    """Return the context's part of a geometry.
+
+    Args:
+        geometry: geometry of the batch, or None
+
+    Raises:
+        InputError: the geometry is None or has no part for the context
+    """
     if geometry is None or geometry.context is None:
         raise InputError(
-            "pack and unpack of anchored attention need the geometry of the context: give both the same one"
+            "anchored attention needs the geometry of the context, got none. "
+            "Pass the same geometry to pack and unpack"
         )
     return geometry.context
 
 
-def place_rows(place: Tensor, q: Tensor) -> int:
-    """Return n, the number of rows of ``place`` [B n, T] for each sentence of ``q`` [B, H, n T, K]."""
+def hypotheses_per_sentence(place: Tensor, q: Tensor) -> int:
+    """Return n, the number of hypotheses of each sentence.
+
+    Args:
+        place: places of the tokens of all hypotheses [B n, T]
+        q: queries [B, H, n T, K]
+    """
     return place.size(0) // q.size(0)
 
 
 class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
-    Unpack attention, too, favours near rows of P. With a window, every token also reads the tokens of the
-    segments around it.
+    Unpack attention also favours near rows of P. With a window, every token also reads the tokens of its own
+    segment and of the neighbouring segments.
 
     Args:
         embed_dim: model width C
@@ -198,6 +245,14 @@ class AnchoredSelfAttention(AnchoredAttention):
 
     Raises:
         InputError: the window is even, or the strength is not positive
+
+    Example:
+        >>> import torch
+        >>> attention = AnchoredSelfAttention(embed_dim=64, num_heads=8, window=3)
+        >>> x, packed = torch.randn(50, 4, 64), torch.randn(16, 4, 64)
+        >>> output, packed_context, _ = attention(x, packed, x)
+        >>> output.shape, packed_context.shape
+        (torch.Size([50, 4, 64]), torch.Size([16, 4, 64]))
     """
 
     def __init__(
@@ -228,18 +283,36 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Return the memory of unpack attention; with a window, it includes the context's tokens."""
+        """Return the memory that unpack attention reads, with the context's tokens if there is a window.
+
+        Args:
+            packed_context: packed context Y_P [L, B, C]
+            pack_weights: mean of the pack weights over heads [B, L, S], or None
+            context: context [S, B, C]
+            geometry: geometry of the batch, not used
+        """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         if not self.window:
             return memory
-        token_key, token_value = self.token_heads(context)
+        token_key, token_value = self.project_tokens(context)
         return memory._replace(token_key=token_key, token_value=token_value)
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Read the rows, and with a window the tokens around each token; see :meth:`LunaAttention.read`."""
+        """Compute unpack attention over the rows of P and, with a window, over neighbouring tokens.
+
+        Args:
+            q: projected queries [B, H, T, K]
+            memory: memory returned by :meth:`remember`
+            source: masks of the context and of P
+            geometry: geometry of the batch
+            need_weights: also return the weights over the context
+
+        Returns:
+            output [B, H, T, K], and weights over the context [B, H, T, S] or None
+        """
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
@@ -247,27 +320,38 @@ class AnchoredSelfAttention(AnchoredAttention):
     def unpack_bias(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Optional[Tensor]:
-        """Return the bias of the logits of unpack attention [B, H, S, L].
+        """Return the bias of the logits of unpack attention.
 
         The bias is minus gamma times the distance between the token and the middle of a row's segment, in
         segments.
+
+        Args:
+            q: projected queries [B, H, S, K], not used
+            memory: memory returned by :meth:`remember`, not used
+            source: masks of the context and of P, not used
+            geometry: geometry of the batch
+
+        Returns:
+            bias [B, H, S, L]
         """
-        return self.unpack_anchor(of_context(geometry).unpack_distance)
+        return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        window, tokens = of_context(geometry).window, memory.token_key.size(2)
+        """Compute unpack attention over the rows of P and the window of each token, see :meth:`read`."""
+        window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
             raise InputError(
-                f"a window is for self-attention: the query has {q.size(2)} tokens, the context {tokens}"
+                f"Expected a query of {tokens} tokens, as many as the context has, got {q.size(2)}. "
+                "Use a window in self-attention only"
             )
         keys = memory.key, memory.value, memory.token_key, memory.token_value
         dropout = dropout_probability(self.dropout_module)
         output, weights = window_attention(q, *keys, self.unpack_anchor(), window, dropout)
         if not need_weights:
             return output, None
-        return output, weights_of_window(weights, window, self.saved_pack_weights(memory))
+        return output, total_window_weights(weights, window, self.saved_pack_weights(memory))
 
 
 class AnchoredCrossAttention(AnchoredAttention):
@@ -286,6 +370,14 @@ class AnchoredCrossAttention(AnchoredAttention):
 
     Raises:
         InputError: the look-up is negative, or the strength is not positive
+
+    Example:
+        >>> import torch
+        >>> attention = AnchoredCrossAttention(embed_dim=64, num_heads=8, lookup=2, diagonal=True)
+        >>> query, packed, context = torch.randn(20, 4, 64), torch.randn(16, 4, 64), torch.randn(100, 4, 64)
+        >>> output, packed_context, _ = attention(query, packed, context)
+        >>> output.shape, packed_context.shape
+        (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
     def __init__(
@@ -318,24 +410,30 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Return the memory of unpack attention: keys and values of the packed context.
+        """Return the memory that unpack attention reads, with the keys and values of the packed context.
 
         With a look-up, the memory also holds the tokens of the context. With a diagonal prior, it holds the
         places of rows and tokens.
+
+        Args:
+            packed_context: packed context Y_P [L, B, C]
+            pack_weights: mean of the pack weights over heads [B, L, S], or None
+            context: context [S, B, C]
+            geometry: geometry of the batch
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         token_place = None
         if self.diagonal is not None:
-            token_place = of_context(geometry).token_place
-            memory = memory._replace(row_place=of_context(geometry).row_place)
+            token_place = require_context_geometry(geometry).token_place
+            memory = memory._replace(row_place=require_context_geometry(geometry).row_place)
         if not self.lookup:
             return memory
-        token_key, token_value = self.token_heads(context)
-        layout = of_context(geometry).layout
+        token_key, token_value = self.project_tokens(context)
+        layout = require_context_geometry(geometry).layout
         position = layout.position
         if position is not None:
-            token_key, token_value = by_segments(token_key, token_value, layout)[:2]
+            token_key, token_value = arrange_tokens(token_key, token_value, layout)[:2]
             if token_place is not None:
                 token_place = token_place.gather(1, position.flatten(1)).view_as(position)
         return memory._replace(
@@ -351,7 +449,18 @@ class AnchoredCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Read the rows, and with a look-up the tokens of some; see :meth:`LunaAttention.read`."""
+        """Compute unpack attention over the rows of P and, with a look-up, over the tokens of some rows.
+
+        Args:
+            q: projected queries [B, H, T, K]
+            memory: memory returned by :meth:`remember`
+            source: masks of the context and of P
+            geometry: geometry of the batch, or None without a diagonal prior
+            need_weights: also return the weights over the context
+
+        Returns:
+            output [B, H, T, K], and weights over the context [B, H, T, S] or None
+        """
         if self.lookup:
             return self._look_up(q, memory, source, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
@@ -359,8 +468,18 @@ class AnchoredCrossAttention(AnchoredAttention):
     def unpack_bias(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Optional[Tensor]:
-        """Return what a diagonal adds to the logits of unpack attention [B, H, T, L], or None."""
-        diagonal = self.diagonal_of(q, geometry, memory.row_place, source.packed_padding_mask)
+        """Return the diagonal prior as a bias of the logits of unpack attention.
+
+        Args:
+            q: projected queries [B, H, T, K]
+            memory: memory returned by :meth:`remember`
+            source: masks of the context and of P
+            geometry: geometry of the batch, or None without a diagonal prior
+
+        Returns:
+            bias [B, H, T, L], or None without a diagonal prior
+        """
+        diagonal = self.compute_diagonal(q, geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
 
     def _look_up(
@@ -371,8 +490,9 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Compute unpack attention with a look-up, see :meth:`read`."""
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
-        diagonal = self.diagonal_of(q, geometry, memory.row_place, mask)
+        diagonal = self.compute_diagonal(q, geometry, memory.row_place, mask)
         settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal
         tokens = memory.token_key, memory.token_value, memory.token_padding_mask
         if memory.position is None:
@@ -380,9 +500,9 @@ class AnchoredCrossAttention(AnchoredAttention):
             output, weights = dense_attention(q, memory.key, memory.value, dense, *settings, need_weights)
             if not need_weights:
                 return output, None
-            return output, weights_of_dense(weights, self.saved_pack_weights(memory))
+            return output, total_dense_weights(weights, self.saved_pack_weights(memory))
         segments = Segments(*tokens, memory.token_place, memory.is_short)
         read = lookup_attention(q, memory.key, memory.value, segments, *settings)
         if not need_weights:
             return read.output, None
-        return read.output, weights_of_context(read, memory.position, self.saved_pack_weights(memory))
+        return read.output, total_lookup_weights(read, memory.position, self.saved_pack_weights(memory))

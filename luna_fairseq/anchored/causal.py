@@ -14,8 +14,14 @@ class DecayingCausalAttention(LunaCausalAttention):
     The initial decay rates are ALiBi's slopes.
 
     Args:
-        args: positional arguments of :class:`LunaCausalAttention`
-        kwargs: keyword arguments of :class:`LunaCausalAttention`
+        *args: positional arguments of :class:`LunaCausalAttention`
+        **kwargs: keyword arguments of :class:`LunaCausalAttention`
+
+    Example:
+        >>> import torch
+        >>> attention = DecayingCausalAttention(embed_dim=64, num_heads=8)
+        >>> attention(torch.randn(20, 4, 64), torch.randn(16, 4, 64)).shape
+        torch.Size([20, 4, 64])
     """
 
     def __init__(self, *args: Any, **kwargs: Any):

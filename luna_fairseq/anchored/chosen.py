@@ -1,6 +1,7 @@
-"""Choice of the segments that each query reads, and products of the query with their tokens.
+"""Selection of the context segments that each query of a look-up reads, and access to their tokens.
 
-A query reads N segments of W tokens, M = N W tokens in all. ``pairs.py`` computes the products.
+A query reads N segments of W tokens, M = N W tokens in all. ``pairs.py`` computes the products of queries and
+tokens.
 """
 
 from typing import NamedTuple, Optional
@@ -8,14 +9,16 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.anchored.pairs import Pairs, mixture, pair_up, scores
-from luna_fairseq.anchored.segments import Segments, segments_read
+from luna_fairseq.anchored.pairs import Pairs, make_pairs, mixture, scores
+from luna_fairseq.anchored.segments import Segments, num_segments_read
 
 
 def chosen_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Return the segments with the largest logits. No gradient passes through the choice.
+    """Return the segments with the largest logits for each query.
+
+    No gradient passes through the choice.
 
     Args:
         rows: logits of the rows of P [B, H, T, L]
@@ -35,7 +38,7 @@ def chosen_segments(
 def read_chosen(
     segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
 ) -> "ChosenTokens":
-    """Choose the segments that each query reads.
+    """Choose the segments that each query reads, and prepare the products with their tokens.
 
     A query to a short context reads the first segments, which hold all of its tokens, whatever its logits
     are. If these are more than ``number`` segments, queries to long contexts get as many segments, and all
@@ -48,7 +51,7 @@ def read_chosen(
         number: number of segments that each query chooses
     """
     B, H, L, W = segments.key.shape[:4]
-    N = segments_read(number, L, W, segments.is_short is not None)
+    N = num_segments_read(number, L, W, segments.is_short is not None)
     chosen = chosen_segments(rows, packed_padding_mask, N, best_first=N > number)
     unread = None
     if segments.is_short is not None:
@@ -57,7 +60,7 @@ def read_chosen(
         unread = (slot >= number) & ~is_short if N > number else None
     heads = torch.arange(B * H, device=chosen.device) * L
     table_rows = chosen + heads.view(B, H, 1, 1)  # in a table of the segments of all sentences and heads
-    return ChosenTokens(segments, chosen, pair_up(table_rows.flatten(0, 2), B * H * L), unread)
+    return ChosenTokens(segments, chosen, make_pairs(table_rows.flatten(0, 2), B * H * L), unread)
 
 
 class ChosenTokens(NamedTuple):
@@ -86,21 +89,35 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Places of the tokens, for a diagonal [B, H, T, M]."""
+        """Middles of the tokens for a diagonal prior, in tokens from the beginning [B, H, T, M]."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the products of queries [B, H, T, K] with the keys of their tokens: [B, H, T, M]."""
+        """Compute the products of each query with the keys of its tokens.
+
+        Args:
+            q: queries [B, H, T, K]
+
+        Returns:
+            products [B, H, T, M]
+        """
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
     def mixture(self, weights: Tensor) -> Tensor:
-        """Compute the weighted sum of the tokens' values: weights [B, H, T, M] -> [B, H, T, K]."""
+        """Compute the weighted sum of the values of each query's tokens.
+
+        Args:
+            weights: attention weights of the tokens [B, H, T, M]
+
+        Returns:
+            sums [B, H, T, K]
+        """
         read = mixture(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather ``x`` [B, L, W] at the chosen segments: [B, H, T, M]."""
+        """Gather the values of ``x`` [B, L, W] for the chosen segments, and return them as [B, H, T, M]."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

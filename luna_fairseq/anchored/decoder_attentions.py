@@ -1,4 +1,4 @@
-"""Choose the attentions of a decoder with the extension, and compute the geometry that they read."""
+"""Choice of a decoder's attentions with the extension, and of the geometry that these attentions read."""
 
 from typing import Any, Optional, Tuple
 
@@ -8,7 +8,7 @@ from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.encoder_attentions import ExtensionOptions, extension_options
 from luna_fairseq.anchored.geometry import Needs, TargetPlaces, context_geometry
-from luna_fairseq.anchored.sentence_places import Begun, origins, within_sentences
+from luna_fairseq.anchored.sentence_places import UnfinishedSentence, number_within_sentences, origins
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Geometry, Source, Target
@@ -18,9 +18,9 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
-    """Return the attentions of a decoder that a model's options ask for.
+    """Return the factory of a decoder's attentions for the options of a model.
 
-    Without options of the extension, these are the attentions of the paper.
+    Without options of the extension, the factory builds the attentions of the paper.
 
     Args:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`
@@ -35,7 +35,7 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
 
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Attentions of a decoder with the extension: anchored rows of P, look-up, diagonal prior and decay.
+    """Factory of a decoder's attentions with anchored P, look-up, diagonal prior or decay.
 
     Args:
         options: options of the extension
@@ -51,13 +51,17 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         self.needs = Needs()
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build causal self-attention of a layer."""
+        """Build the causal self-attention of one layer, with decay if the options enable it.
+
+        Args:
+            options: options of the decoder
+        """
         if not self.options.causal_decay:
             return super().build_causal_attention(options)
         return DecayingCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build attention of a layer to the source.
+        """Build the attention of one layer to the source.
 
         Args:
             options: options of the decoder
@@ -76,7 +80,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
             attention = AnchoredCrossAttention(**arguments, **anchors, lookup=ours.packed_lookup)
         else:
             return super().build_cross_attention(options, update_packed)
-        # The last layer may read less than the others: it need not pack.
+        # The last layer can need fewer parts of the geometry than the others, because it does not pack.
         self.needs = Needs(*map(max, zip(self.needs, attention.needs())))
         return attention
 
@@ -86,30 +90,40 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         packed: Optional[Tensor],
         source: Source,
         target: Target,
-        before: Optional[Begun] = None,
-    ) -> Tuple[Optional[Geometry], Optional[Begun]]:
+        before: Optional[UnfinishedSentence] = None,
+    ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
         """Compute the places of the rows of P in the source, and of the queries in the target.
 
-        See :meth:`DecoderAttentions.find_geometry` for the arguments.
+        Args:
+            context: encoder output [S, B, C], or None without an encoder
+            packed: packed sequence P [L, B, C], or None if the source is already packed
+            source: masks of the context and of P
+            target: target tokens of this call
+            before: unfinished sentence that the previous call returned (default: None, the target starts
+                here)
+
+        Returns:
+            the geometry, or None if no attention reads it, and the unfinished sentence for the next call, or
+            None without separators
 
         Raises:
-            InputError: the caller gave embeddings in place of tokens, in which separators cannot be found
+            InputError: the caller passed embeddings, in which separators cannot be recognised
         """
         if self.needs == Needs() or context is None:
             return None, None
-        places, begun = None, None
+        places, unfinished = None, None
         if self.needs.diagonal:
             places = TargetPlaces(target.places)
             if self.separator is not None:
                 if target.tokens is None or source.sentence_numbers is None:
                     raise InputError(
-                        "--sentence-diagonal needs tokens to find the separators, got embeddings: pass tokens"
+                        "--sentence-diagonal needs tokens to find the separators, got embeddings. Pass tokens"
                     )
                 begins = target.tokens.eq(self.separator) & ~target.padding_mask
-                place, sentence, begun = within_sentences(target.places, begins, before)
+                place, sentence, unfinished = number_within_sentences(target.places, begins, before)
                 places = TargetPlaces(place, origins(sentence, source.sentence_numbers))
         context_places = None
         if packed is not None:
             needs = self.needs._replace(for_export=self.for_export)
             context_places = context_geometry(needs, context, packed, source)
-        return Geometry(context_places, places), begun
+        return Geometry(context_places, places), unfinished

@@ -89,8 +89,8 @@ def dense_attention(
     return luna_attention(*inputs, mask, dropout, bias), None
 
 
-def weights_of_dense(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Sum the weights with which a query reads each context token, through the rows of P and directly.
+def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
+    """Compute the total weight of each context token, through the rows of P and directly.
 
     Args:
         weights: weights returned by :func:`dense_attention` [B, H, T, L + S]
@@ -106,7 +106,7 @@ def weights_of_dense(weights: Tensor, pack_weights: Tensor) -> Tensor:
 
 
 def _read(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask of the tokens that each query reads [B, H, T, S].
+    """Return a mask [B, H, T, S], True at the tokens that each query reads.
 
     Args:
         chosen: segments that each query chose [B, H, T, N]

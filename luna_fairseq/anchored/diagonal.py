@@ -21,7 +21,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 def naive_diagonal_bias(
     strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the bias ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)`` (the definition).
+    """Compute the bias ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, the definition of the prior.
 
     Args:
         strength: strength gamma of each head [H]
@@ -79,6 +79,7 @@ class Diagonal(NamedTuple):
         return self._penalty((self.expected - place).abs() / self.width - self.nearest)
 
     def _penalty(self, further: Tensor) -> Tensor:
+        """Return the bias for distances beyond the nearest key, in widths."""
         return (-self.strength * further).clamp(min=-MAX_PENALTY)
 
 
@@ -90,7 +91,9 @@ def find_diagonal(
     masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Compute the diagonal of each query, in float32 or a wider type.
+    """Compute the expected source place of each query, and the distance of each key from this place.
+
+    The computation uses float32, or float64 for float64 strengths.
 
     Args:
         strength: strength gamma of each head [H]

@@ -1,4 +1,4 @@
-"""Choose the attention of an encoder with the extension, and compute the geometry that it reads."""
+"""Choice of an encoder's attention with the extension, and of the geometry that this attention reads."""
 
 from typing import Any, NamedTuple, Optional
 
@@ -13,13 +13,13 @@ from luna_fairseq.modules.options import StackOptions
 
 
 class ExtensionOptions(NamedTuple):
-    """Options of the extension. Their names are those of the command line and of config.json.
+    """Options of the extension, named as on the command line and in config.json.
 
     Attributes:
         anchored_packed: give every row of P a place in the context (default: False)
         anchor_strength: initial gamma of pack attention (default: 4)
         local_parts: odd number of segments in a window of the encoder (default: 0, no window)
-        cross_attention: attention to the source, "luna" or "softmax" (default: luna)
+        cross_attention: attention to the source, "luna" or "softmax" (default: "luna")
         packed_lookup: number of segments whose tokens each query of cross-attention reads (default: 0, none)
         diagonal_prior: add a diagonal prior to attention to the source (default: False)
         causal_decay: use causal attention with decay (default: False)
@@ -35,7 +35,7 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Return the options of the extension.
+    """Read the options of the extension from a configuration, and check that they fit together.
 
     Args:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`
@@ -44,27 +44,27 @@ def extension_options(cfg: Any) -> ExtensionOptions:
         InputError: an option needs --anchored-packed, or two options exclude each other
     """
     defaults = ExtensionOptions()
-    given: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
-    options = ExtensionOptions(**given)
+    values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
+    options = ExtensionOptions(**values)
     needs = {
         "packed_lookup": "only rows with a place have tokens of their own",
         "local_parts": "only rows with a place have tokens of their own",
-        "diagonal_prior": "only rows with a place lie near one",
+        "diagonal_prior": "only rows with a place can lie near the diagonal",
     }
     for name, why in needs.items():
         if getattr(options, name) and not options.anchored_packed:
             raise InputError(f"--{name.replace('_', '-')} needs --anchored-packed: {why}")
     if options.packed_lookup and options.cross_attention == "softmax":
         raise InputError(
-            "--packed-lookup and --cross-attention softmax do not go together: give --packed-lookup 0"
+            "--packed-lookup and --cross-attention softmax do not go together. Use --packed-lookup 0"
         )
     return options
 
 
 def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
-    """Return the attentions of an encoder that a model's options ask for.
+    """Return the factory of an encoder's attentions for the options of a model.
 
-    Without options of the extension, these are the attentions of the paper.
+    Without options of the extension, the factory builds the attention of the paper.
 
     Args:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`
@@ -77,7 +77,7 @@ def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
 
 
 class AnchoredEncoderAttentions(EncoderAttentions):
-    """Attention whose rows of P have places in the sequence.
+    """Factory of an encoder's attentions with anchored P, and with windows if the options enable them.
 
     Args:
         options: options of the extension
@@ -87,7 +87,11 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         self.options, self.needs = options, Needs()
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build self-attention of a layer."""
+        """Build the self-attention of one layer.
+
+        Args:
+            options: options of the encoder
+        """
         attention = AnchoredSelfAttention(
             **attention_arguments(options),
             anchor_strength=self.options.anchor_strength,
@@ -97,8 +101,11 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         return attention
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the geometry of a batch: distances from the rows of P, and windows of tokens.
+        """Compute the distances of tokens from the rows of P, and the windows of tokens, once for all layers.
 
-        See :meth:`EncoderAttentions.find_geometry` for the arguments.
+        Args:
+            context: input X of the first layer [S, B, C]
+            packed: packed sequence P [L, B, C]
+            source: masks of X and of P
         """
         return Geometry(context_geometry(self.needs, context, packed, source))

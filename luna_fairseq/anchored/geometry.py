@@ -1,7 +1,7 @@
 """Geometry of a batch: places of the rows of P, of the context's tokens and of the queries.
 
-The encoder and the decoder compute the geometry once for all layers. An attention that is called outside of
-them computes its own.
+The encoder and the decoder compute the geometry once for all layers. An attention that is called without a
+geometry computes one for the call.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -58,7 +58,7 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Places of the queries in the target, for a diagonal.
+    """Places of the queries in the target, for a diagonal prior.
 
     Attributes:
         place: number of each query's token in the target, or in its sentence [B n, T]
@@ -99,5 +99,13 @@ def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Sour
 
 
 def full_mask(x: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mask [B, S] of ``x`` [S, B, C], all False if it is None."""
+    """Return a padding mask, all False if the mask is None.
+
+    Args:
+        x: sequence [S, B, C], for the shape and device of the mask
+        mask: padding mask [B, S], or None
+
+    Returns:
+        padding mask [B, S]
+    """
     return torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask

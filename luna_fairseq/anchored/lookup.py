@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.anchored.chosen import chosen_segments, read_chosen
 from luna_fairseq.anchored.diagonal import Diagonal
-from luna_fairseq.anchored.segments import Segments, is_dense, segment_of_tokens
+from luna_fairseq.anchored.segments import Segments, is_short_context, segment_of_tokens
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
@@ -33,7 +33,7 @@ def naive_lookup_attention(
     row_bias: Optional[Tensor] = None,
     token_bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute look-up attention with a weight for every query and token (the definition).
+    """Compute look-up attention by its definition, with a weight for every query and token.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5
@@ -51,8 +51,8 @@ def naive_lookup_attention(
         token_bias: bias of the logits of tokens [B, H, T, S] (default: None, no bias)
 
     Returns:
-        output [B, H, T, K], weights of the rows [B, H, T, L], and weights of the tokens [B, H, T, S]; weights
-        are those before dropout
+        output [B, H, T, K], weights of the rows [B, H, T, L], and weights of the tokens [B, H, T, S]; both
+        weights are before dropout
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -66,7 +66,7 @@ def naive_lookup_attention(
         looked_up = torch.zeros_like(rows, dtype=torch.bool).scatter(3, chosen, True)
         segment = segment_of_tokens(context_padding_mask, packed_padding_mask).clamp(max=L - 1)
         read = looked_up.gather(3, segment[:, None, None, :].expand(-1, *rows.shape[1:3], -1))
-        read = read | is_dense(context_padding_mask)[:, None, None, None]
+        read = read | is_short_context(context_padding_mask)[:, None, None, None]
         masked = torch.cat(
             [
                 packed_padding_mask[:, None, None, :].expand_as(rows),
@@ -82,7 +82,9 @@ def naive_lookup_attention(
 
 
 class LookedUp(NamedTuple):
-    """Result of :func:`lookup_attention`. All weights are those before dropout.
+    """Output and attention weights of :func:`lookup_attention`.
+
+    All weights are before dropout.
 
     Attributes:
         output: output of the attention [B, H, T, K]
@@ -150,8 +152,8 @@ def lookup_attention(
     return LookedUp(dropped_rows @ v + read.mixture(dropped_tokens), row_weights, token_weights, read.segment)
 
 
-def weights_of_context(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight of each context token: through the rows of P, and looked up.
+def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
+    """Compute the total weight of each context token, through the rows of P and by the look-up.
 
     Args:
         looked_up: result of :func:`lookup_attention`

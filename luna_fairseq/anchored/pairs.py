@@ -1,7 +1,8 @@
-"""Products of queries with the tokens of the segments that they read, without a gather for every query.
+"""Products of queries with the tokens of the segments that they read, computed in blocks.
 
-M queries read N segments each, from a table of R segments of W tokens: keys or values [R, W, K]. A pair is a
-query and one of its segments.
+Each of M queries reads N of R segments. The keys or values of all segments, W tokens each, form a table
+[R, W, K]. A pair is a query and one of its segments. Pairs with the same segment are multiplied together, so
+that the tokens of the segment are not gathered for each query.
 """
 
 from typing import Any, List, NamedTuple, Tuple, Union
@@ -13,21 +14,23 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.chunks import spans
 
-# Queries of one segment that are multiplied with its tokens at a time.
+# Number of queries in a block, which are multiplied with the tokens of their common segment at a time.
 BLOCK = 16
-# Numbers that a CPU lays side by side for a product, so that they stay in its cache. A GPU does all at once.
+# Number of values that are gathered for one product on a CPU, so that they stay in its cache. A GPU computes
+# all products at once.
 IN_CACHE = 1 << 17
-_BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2  # on a CPU
+# Before torch 2.0, embedding_bag did not support bfloat16 on a CPU.
+_BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
-def pair_up(segment: Tensor, R: int) -> "Pairs":
-    """Choose how the products are computed: in blocks if most segments are read by several queries.
+def make_pairs(segment: Tensor, R: int) -> "Pairs":
+    """Choose the computation of the products, in blocks if most segments are read by several queries.
 
     Args:
         segment: segments that each query reads [M, N]
         R: number of segments in the table
     """
-    return Fetched(segment) if segment.numel() < 2 * R else in_blocks(segment, R)
+    return Gathered(segment) if segment.numel() < 2 * R else sort_into_blocks(segment, R)
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
@@ -46,7 +49,7 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
 
 
 def mixture(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """Weighted sum of the values of each query's segments, with gradients.
+    """Compute the weighted sum of the values of each query's segments, with gradients.
 
     Args:
         pairs: segments that each query reads
@@ -63,7 +66,8 @@ def mixture(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
 class _Scores(torch.autograd.Function):
     """Autograd function of :func:`scores`, which saves only its inputs.
 
-    The gradient of the queries is a mixture of keys, that of the keys a sum of outer products.
+    The gradient of the queries is a weighted sum of keys. The gradient of the keys is a sum of outer
+    products.
     """
 
     @staticmethod
@@ -77,16 +81,17 @@ class _Scores(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
         q, keys, *pairs = ctx.saved_tensors
         form = ctx.form(*pairs)
-        # The caller's autocast may be on here, whatever it was in the forward pass.
+        # The backward pass may run under the caller's autocast, even if the forward pass did not.
         with torch.autocast(grad.device.type, enabled=False):
-            of_q, of_keys = form.mixture(grad, keys), form.outer(grad, q, len(keys))
-        return (None, of_q, of_keys, *[None] * len(pairs))
+            grad_q, grad_keys = form.mixture(grad, keys), form.outer(grad, q, len(keys))
+        return (None, grad_q, grad_keys, *[None] * len(pairs))
 
 
 class _Mixture(torch.autograd.Function):
     """Autograd function of :func:`mixture`, which saves only its inputs.
 
-    The gradient of the weights are scores of the values, that of the values a sum of outer products.
+    The gradient of the weights are products with the values. The gradient of the values is a sum of outer
+    products.
     """
 
     @staticmethod
@@ -101,12 +106,12 @@ class _Mixture(torch.autograd.Function):
         weights, values, *pairs = ctx.saved_tensors
         form = ctx.form(*pairs)
         with torch.autocast(grad.device.type, enabled=False):
-            of_weights, of_values = form.scores(grad, values), form.outer(weights, grad, len(values))
-        return (None, of_weights, of_values, *[None] * len(pairs))
+            grad_weights, grad_values = form.scores(grad, values), form.outer(weights, grad, len(values))
+        return (None, grad_weights, grad_values, *[None] * len(pairs))
 
 
-class Fetched(NamedTuple):
-    """Gather the tokens of its segments for each query: for few queries, as in decoding.
+class Gathered(NamedTuple):
+    """Products that gather the tokens of its segments for each query, for few queries as in decoding.
 
     Attributes:
         segment: segments that each query reads [M, N]
@@ -115,19 +120,35 @@ class Fetched(NamedTuple):
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the products of ``x`` [M, K] with the tokens of its segments: [M, N * W]."""
-        return torch.bmm(self._fetch(table), x.unsqueeze(-1)).squeeze(-1)
-
-    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute the weighted sum of each query's tokens: weights [M, N * W] -> [M, K]."""
-        return torch.bmm(weights.unsqueeze(1), self._fetch(table)).squeeze(1)
-
-    def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Sum, for each token of the table, ``x`` [M, K] times the weight that each query gives the token.
+        """Compute the products of each query with the tokens of its segments.
 
         Args:
-            weights: [M, N * W]
-            x: [M, K]
+            x: queries [M, K]
+            table: keys of all segments [R, W, K]
+
+        Returns:
+            products [M, N * W]
+        """
+        return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
+
+    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
+        """Compute the weighted sum of the tokens of each query's segments.
+
+        Args:
+            weights: weights of the tokens [M, N * W]
+            table: values of all segments [R, W, K]
+
+        Returns:
+            sums [M, K]
+        """
+        return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
+
+    def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
+        """Compute the sum of all queries for each token of the table, weighted by the token's weights.
+
+        Args:
+            weights: weights of the tokens [M, N * W]
+            x: queries [M, K]
             R: number of segments in the table
 
         Returns:
@@ -137,16 +158,17 @@ class Fetched(NamedTuple):
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
-    def _fetch(self, table: Tensor) -> Tensor:
+    def _gather(self, table: Tensor) -> Tensor:
+        """Gather the tokens of each query's segments [M, N * W, K] from a table [R, W, K]."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
 class Blocks(NamedTuple):
-    """Pairs sorted by segment, in blocks of c pairs of one segment.
+    """Products in blocks, for pairs of queries and segments that are sorted by segment.
 
-    A pair is a query and one of its N segments. Pair p is query ``p // N`` with its segment number ``p % N``.
-    The places of a segment's last block that have no pair, and whole surplus blocks at the end, are empty.
-    There are always ``M N // c + R`` blocks, enough for any choice, so that no size depends on the choice.
+    Pair p is query ``p // N`` with its segment number ``p % N``. A block has c places for pairs of one
+    segment. Some places of a segment's last block, and whole surplus blocks at the end, are empty. There are
+    always ``M N // c + R`` blocks, which is enough for any choice. No tensor size depends on the choice.
 
     Invariants: ``pair[place[p]] == p`` for every pair p, and ``block_segment[place[p] // c]`` is its segment.
 
@@ -171,31 +193,56 @@ class Blocks(NamedTuple):
     place: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute :meth:`Fetched.scores` by blocks."""
-        laid = x.new_empty(len(self.block_segment), self._size(), table.size(1))
+        """Compute the products of each query with the tokens of its segments.
+
+        Args:
+            x: queries [M, K]
+            table: keys of all segments [R, W, K]
+
+        Returns:
+            products [M, N * W]
+        """
+        arranged = x.new_empty(len(self.block_segment), self._size(), table.size(1))
         for blocks, places in self._spans(x):
             keys = table.index_select(0, self.block_segment[blocks]).transpose(1, 2)
-            torch.bmm(self._rows(x, places), keys, out=laid[blocks])
-        return laid.flatten(0, 1).index_select(0, self.place).view(len(x), -1)
+            torch.bmm(self._rows(x, places), keys, out=arranged[blocks])
+        return arranged.flatten(0, 1).index_select(0, self.place).view(len(x), -1)
 
     def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute :meth:`Fetched.mixture` by blocks."""
-        laid = table.new_empty(len(self.block_segment), self._size(), table.size(2))
-        of_pairs = self._weights(weights)
+        """Compute the weighted sum of the tokens of each query's segments.
+
+        Args:
+            weights: weights of the tokens [M, N * W]
+            table: values of all segments [R, W, K]
+
+        Returns:
+            sums [M, K]
+        """
+        arranged = table.new_empty(len(self.block_segment), self._size(), table.size(2))
+        pair_weights = self._weights(weights)
         for blocks, _ in self._spans(table):
             values = table.index_select(0, self.block_segment[blocks])
-            torch.bmm(of_pairs[blocks], values, out=laid[blocks])
-        laid, place = laid.flatten(0, 1), self.place.view_as(self.segment)
-        if laid.dtype == torch.bfloat16 and not _BAGS_IN_BFLOAT16:
-            return F.embedding_bag(place, laid.float(), mode="sum").to(laid.dtype)
-        return F.embedding_bag(place, laid, mode="sum")
+            torch.bmm(pair_weights[blocks], values, out=arranged[blocks])
+        arranged, place = arranged.flatten(0, 1), self.place.view_as(self.segment)
+        if arranged.dtype == torch.bfloat16 and not _BAGS_IN_BFLOAT16:
+            return F.embedding_bag(place, arranged.float(), mode="sum").to(arranged.dtype)
+        return F.embedding_bag(place, arranged, mode="sum")
 
     def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute :meth:`Fetched.outer` by blocks."""
-        of_pairs = self._weights(weights).transpose(1, 2)
-        sums = x.new_zeros(R, of_pairs.size(1), x.size(1))
+        """Compute the sum of all queries for each token of the table, weighted by the token's weights.
+
+        Args:
+            weights: weights of the tokens [M, N * W]
+            x: queries [M, K]
+            R: number of segments in the table
+
+        Returns:
+            sums [R, W, K]
+        """
+        pair_weights = self._weights(weights).transpose(1, 2)
+        sums = x.new_zeros(R, pair_weights.size(1), x.size(1))
         for blocks, places in self._spans(x):
-            products = torch.bmm(of_pairs[blocks], self._rows(x, places))
+            products = torch.bmm(pair_weights[blocks], self._rows(x, places))
             sums.index_add_(0, self.block_segment[blocks], products)
         return sums
 
@@ -204,34 +251,43 @@ class Blocks(NamedTuple):
         return len(self.pair) // len(self.block_segment)
 
     def _spans(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Return slices of blocks that are computed at once, each with the slice of its places.
+        """Return slices of blocks that are computed together, each with the slice of its places.
 
-        On a CPU, one slice of vectors as wide as ``x`` [.., K] fits into the cache.
+        On a CPU, the gathered rows of ``x`` [.., K] for one slice fit into the cache.
         """
         c = self._size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
         return [(span, slice(c * span.start, c * span.stop)) for span in spans(len(self.block_segment), size)]
 
     def _rows(self, x: Tensor, places: slice) -> Tensor:
-        """Gather ``x`` [M, K] for the pairs at the ``places``: [blocks, c, K], arbitrary at empty places."""
+        """Gather the queries ``x`` [M, K] of the pairs at some places, and return them as [blocks, c, K].
+
+        The values at empty places are arbitrary.
+        """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._size()))
 
     def _weights(self, weights: Tensor) -> Tensor:
-        """Gather weights [M, N * W] for the pair at each place: [blocks, c, W], 0 at empty places."""
-        of_pairs = weights.reshape(self.segment.numel(), -1)
-        laid = torch.cat([of_pairs, of_pairs.new_zeros(1, of_pairs.size(1))]).index_select(0, self.pair)
-        return laid.unflatten(0, (len(self.block_segment), -1))
+        """Gather the weights [M, N * W] of the pair at each place, and return them as [blocks, c, W].
+
+        The weights at empty places are 0.
+        """
+        pair_weights = weights.reshape(self.segment.numel(), -1)
+        arranged = torch.cat([pair_weights, pair_weights.new_zeros(1, pair_weights.size(1))]).index_select(
+            0, self.pair
+        )
+        return arranged.unflatten(0, (len(self.block_segment), -1))
 
 
-Pairs = Union[Fetched, Blocks]
+Pairs = Union[Gathered, Blocks]
 
 
-def in_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort pairs into blocks by counting.
+def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
+    """Sort pairs by segment, and divide the pairs of each segment into blocks.
 
-    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / BLOCK`` blocks, rounded up. Its blocks end
-    before block ``ends[r]``, where those of segment r + 1 begin. Within a segment, pairs keep their order.
+    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / BLOCK`` blocks, rounded up. The blocks of
+    segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, pairs
+    keep their order.
 
     Args:
         segment: segment of each pair [M, N], 0 to R - 1

@@ -17,7 +17,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distance of each token from each row and head with plain loops (the definition).
+    """Compute the distance of each token from each row and head by its definition, with plain loops.
 
     The H heads of a row divide its segment among them. Head h looks at the point that lies
     (h + 1/2) / H - 1/2 segments from the middle of the segment.
@@ -111,7 +111,7 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
     Returns:
         places [B, S], arbitrary at padding
     """
-    token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
+    token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
@@ -125,21 +125,21 @@ def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[
     Returns:
         the middle of each row's segment [B, L], and the middle of each token [B, S], arbitrary at padding
     """
-    token, tokens, rows = counted(context_padding_mask, packed_padding_mask)
+    token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
     return (row + 0.5) * (tokens / rows)[:, None], token + 0.5
 
 
-def counted(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Number the real tokens of each context, and count its tokens and rows.
+def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+    """Return the index of each real token, and the numbers of tokens and rows of each context.
 
     Args:
         context_padding_mask: mask of the context [B, S], True at padding
         packed_padding_mask: mask of P [B, L], True at masked rows
 
     Returns:
-        the number of each token among the real tokens, from 0 [B, S]; the number of real tokens [B]; the
-        number of rows of P that are not masked [B]. Both counts are at least 1.
+        the index of each token among the real tokens, from 0 [B, S]; the number of real tokens [B]; the
+        number of rows of P that are not masked [B]. Both numbers are at least 1.
     """
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)

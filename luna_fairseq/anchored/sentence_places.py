@@ -1,11 +1,11 @@
-"""Places of tokens within the sentences of a document, in which separators stand between sentences."""
+"""Places of tokens within the sentences of a document whose sentences are divided by separators."""
 
 from typing import NamedTuple, Optional, Tuple
 
 from torch import Tensor
 
 
-class Begun(NamedTuple):
+class UnfinishedSentence(NamedTuple):
     """Unfinished sentence at the end of the target tokens read so far.
 
     Attributes:
@@ -16,30 +16,34 @@ class Begun(NamedTuple):
     sentence: Tensor
     beginning: Tensor
 
-    def select(self, rows: Tensor) -> "Begun":
-        """Return the unfinished sentences of the hypotheses ``rows`` [B'], in this order."""
-        return Begun(self.sentence.index_select(0, rows), self.beginning.index_select(0, rows))
+    def select(self, rows: Tensor) -> "UnfinishedSentence":
+        """Return the unfinished sentences of some hypotheses, in the given order.
+
+        Args:
+            rows: indices of the hypotheses [B']
+        """
+        return UnfinishedSentence(self.sentence.index_select(0, rows), self.beginning.index_select(0, rows))
 
 
-def within_sentences(
-    place: Tensor, begins: Tensor, before: Optional[Begun] = None
-) -> Tuple[Tensor, Tensor, Begun]:
-    """Number the tokens of a target within their sentences.
+def number_within_sentences(
+    place: Tensor, begins: Tensor, before: Optional[UnfinishedSentence] = None
+) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
+    """Compute the index of each target token in its sentence, and the number of the sentence.
 
     Args:
-        place: number of each token in the target, from 0, not counting padding [B, T]
+        place: index of each token in the target, from 0, not counting padding [B, T]
         begins: mask [B, T], True at separators, which are the first tokens of sentences in a target shifted
             right
         before: unfinished sentence of the preceding tokens (default: None, no token precedes)
 
     Returns:
-        the number of each token in its sentence [B, T], the number of the sentence [B, T], and the unfinished
+        the index of each token in its sentence [B, T], the number of the sentence [B, T], and the unfinished
         sentence after the last token
 
     Example:
         >>> import torch
         >>> begins = torch.tensor([[False, False, True, False]])
-        >>> place, sentence, _ = within_sentences(torch.arange(4)[None], begins)
+        >>> place, sentence, _ = number_within_sentences(torch.arange(4)[None], begins)
         >>> place.tolist(), sentence.tolist()
         ([[0, 1, 0, 1]], [[0, 0, 1, 1]])
     """
@@ -47,7 +51,7 @@ def within_sentences(
     if before is not None:
         sentence = sentence + before.sentence[:, None]
         beginning = beginning.maximum(before.beginning[:, None])
-    return (place - beginning).clamp(min=0), sentence, Begun(sentence[:, -1], beginning[:, -1])
+    return (place - beginning).clamp(min=0), sentence, UnfinishedSentence(sentence[:, -1], beginning[:, -1])
 
 
 def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:

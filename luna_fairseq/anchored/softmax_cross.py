@@ -1,10 +1,10 @@
-"""Softmax attention to the source in place of Luna's unpack attention."""
+"""Softmax attention to all tokens of the source, in place of Luna's unpack attention."""
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
 from torch import Tensor
 
-from luna_fairseq.anchored.attention import AnchoredAttention, of_context
+from luna_fairseq.anchored.attention import AnchoredAttention, require_context_geometry
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
@@ -13,11 +13,12 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class SoftmaxMemory(NamedTuple):
-    """A context, ready to be read by softmax attention.
+    """Cached keys and values of a context, which softmax attention reads.
 
     Attributes:
-        key, value: [B, H, S, K]
-        place: with a diagonal, the middle of each token, in tokens [B, S]
+        key: keys [B, H, S, K]
+        value: values [B, H, S, K]
+        place: middle of each token, in tokens from the beginning [B, S] (default: None, no diagonal prior)
     """
 
     key: Tensor
@@ -25,7 +26,11 @@ class SoftmaxMemory(NamedTuple):
     place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "SoftmaxMemory":
-        """Return the memory of ``sentences`` [B'], in their order."""
+        """Return the memory of some sentences, in the given order.
+
+        Args:
+            sentences: indices of the sentences to return [B']
+        """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
@@ -42,7 +47,15 @@ class SoftmaxCrossAttention(AnchoredAttention):
         untie_kv: give keys and values of pack attention separate projections (default: False)
         anchor_strength: initial gamma of pack attention (default: None, rows of P have no places)
         diagonal: add a diagonal prior to the softmax attention (default: False)
-        packs: update P; False in the last layer, whose packed context nothing reads (default: True)
+        packs: update P. False in the last layer, whose packed context is unused (default: True)
+
+    Example:
+        >>> import torch
+        >>> attention = SoftmaxCrossAttention(embed_dim=64, num_heads=8)
+        >>> query, packed, context = torch.randn(20, 4, 64), torch.randn(16, 4, 64), torch.randn(50, 4, 64)
+        >>> output, packed_context, _ = attention(query, packed, context)
+        >>> output.shape, packed_context.shape
+        (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
     def __init__(
@@ -63,9 +76,12 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_k_proj, self.context_v_proj = build_projection(embed_dim), build_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if the attention has the projection ``name``.
+        """Return True if the attention has a projection of this name.
 
         Projections that would get no gradient are not built, because they break distributed training.
+
+        Args:
+            name: name without its suffix, such as "pack_q" or "unpack_kv"
         """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
@@ -77,9 +93,14 @@ class SoftmaxCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
-        """Pack the context, and project its keys and values for :meth:`read`.
+        """Compute pack attention, and cache the keys and values of the context.
 
-        See :meth:`LunaAttention.pack` for the arguments.
+        Args:
+            packed: packed sequence P [L, B, C]
+            context: context [S, B, C]
+            source: masks of the context and of P (default: no padding)
+            geometry: geometry of the batch (default: None)
+            need_weights: not used, because unpack attention does not read P
 
         Returns:
             the packed context [L, B, C], or None if this attention does not pack, and the memory
@@ -89,7 +110,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
             packed_context, _ = self.attend_to_context(packed, context, source, geometry)
         key, value = self.context_k_proj(context), self.context_v_proj(context)
         heads = split_heads(key, self.num_heads), split_heads(value, self.num_heads)
-        place = None if self.diagonal is None else of_context(geometry).token_place
+        place = None if self.diagonal is None else require_context_geometry(geometry).token_place
         return packed_context, SoftmaxMemory(*heads, place)
 
     def weights(
@@ -100,7 +121,15 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute all weights of one call; see :meth:`LunaAttention.weights`."""
+        """Compute the weights of pack attention and of the queries over the context.
+
+        Args:
+            query: queries X [T, B, C]
+            packed: packed sequence P [L, B, C]
+            context: context [S, B, C]
+            source: masks of the context and of P (default: no padding)
+            geometry: geometry of the batch (default: None, the attention computes its own)
+        """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
         pack: Any = None
@@ -114,9 +143,20 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Read the tokens, and no row of P; see :meth:`LunaAttention.read`."""
+        """Compute softmax attention over the tokens of the context, without reading P.
+
+        Args:
+            q: projected queries [B, H, T, K]
+            memory: memory returned by :meth:`pack`
+            source: masks of the context and of P
+            geometry: geometry of the batch, or None without a diagonal prior
+            need_weights: also return the weights
+
+        Returns:
+            output [B, H, T, K], and weights over the context [B, H, T, S] or None
+        """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
-        diagonal = self.diagonal_of(q, geometry, memory.place, mask)
+        diagonal = self.compute_diagonal(q, geometry, memory.place, mask)
         bias = None if diagonal is None else diagonal.bias()
         inputs = q, memory.key, memory.value, mask, dropout, bias
         return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)

@@ -66,23 +66,36 @@ class AnchorBias(LearnedStrength):
     """
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S] beyond the nearest key."""
+        """Return the bias of attention logits for distances.
+
+        Args:
+            distance: distances beyond the nearest key [B, H or 1, T, S]
+
+        Returns:
+            bias [B, H, T, S]
+        """
         return distance_bias(self.strength(), distance)
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """Return the initial gamma of each head of unpack attention: ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1.
+    """Return the initial gamma of each head of unpack attention, ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1.
 
     The first head reads the nearest rows of P, and the last head reads all rows almost alike. The heads of
     ALiBi (Press et al., 2022) range from near to far in the same way.
+
+    Args:
+        num_heads: number of heads H
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
 
 def alibi_slopes(num_heads: int) -> List[float]:
-    """Return ALiBi's slopes (Press et al., 2022): ``2^(-8 h / H)`` for h = 1 .. H.
+    """Return the slope of each head in ALiBi (Press et al., 2022), ``2^(-8 h / H)`` for h = 1 .. H.
 
-    They are the initial decay rates of the heads of causal attention with decay.
+    The slopes are the initial decay rates of the heads of causal attention with decay.
+
+    Args:
+        num_heads: number of heads H
 
     Example:
         >>> alibi_slopes(2)
@@ -123,7 +136,11 @@ class DiagonalPrior(LearnedStrength):
     ) -> Diagonal:
         """Compute the diagonal of each query with the learned strengths and ratios.
 
-        See :func:`luna_fairseq.anchored.diagonal.find_diagonal` for the arguments.
+        Args:
+            query_place: index t of each query's token in the target, or in its sentence [B, T]
+            key_place: middle c of each key, in tokens of the source [B, N]
+            masked: mask of the keys [B, N], True at padding (default: None, no padding)
+            origin: number o of source tokens before the query's sentence [B, T] (default: None, 0)
         """
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
 
@@ -155,18 +172,39 @@ class LookupGate(nn.Module):
 
 
 def check_strength(strength: float) -> None:
-    """Raise InputError unless ``strength`` is positive and finite."""
+    """Check that a strength is positive and finite.
+
+    Args:
+        strength: initial gamma
+
+    Raises:
+        InputError: the strength is not positive, or infinite
+    """
     if not 0 < strength < math.inf:
         raise InputError(f"--anchor-strength must be a positive number, got {strength:g}")
 
 
 def check_lookup(lookup: int) -> None:
-    """Raise InputError if the number of segments to look up is negative."""
+    """Check that the number of segments to look up is not negative.
+
+    Args:
+        lookup: number of segments
+
+    Raises:
+        InputError: the number is negative
+    """
     if lookup < 0:
         raise InputError(f"--packed-lookup must be 0 (no look-up) or more, got {lookup}")
 
 
 def check_window(window: int) -> None:
-    """Raise InputError unless the window is 0 or an odd number of segments."""
+    """Check that a window is 0 or an odd number of segments.
+
+    Args:
+        window: number of segments
+
+    Raises:
+        InputError: the number is negative, or even and not 0
+    """
     if window < 0 or window and window % 2 == 0:
         raise InputError(f"--local-parts must be an odd number of segments, or 0 for no window, got {window}")

@@ -4,17 +4,17 @@ from typing import Optional, Tuple
 
 from torch import Tensor
 
-from luna_fairseq.anchored.sentence_places import origins, sentence_numbers, within_sentences
+from luna_fairseq.anchored.sentence_places import number_within_sentences, origins, sentence_numbers
 from luna_fairseq.modules.batch import token_places
 
 
 def target_places(
     tokens: Tensor, source: Tensor, padding_idx: int, separators: Optional[Tuple[int, int]] = None
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Number the tokens of a target from 0, without padding.
+    """Compute the index of each target token, from 0, not counting padding.
 
-    With separators, the count begins anew at each of them. A target that has read k separators is in sentence
-    k. A target with more sentences than the source is expected at the end of the source.
+    With separators, the index restarts at each separator. Tokens after k separators belong to sentence k. If
+    the target has more sentences than the source, the surplus sentences start at the end of the source.
 
     Args:
         tokens: all target tokens so far, shifted right [B n, T]
@@ -24,11 +24,11 @@ def target_places(
             None, tokens are counted from the beginning of the target)
 
     Returns:
-        the number of each token in its target or sentence [B n, T], and the number of source tokens before
-        its sentence [B n, T], or None without separators
+        the index of each token in its target or sentence [B n, T], and the number of source tokens before
+        the sentence [B n, T], or None without separators
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:
         return place, None
-    place, sentence, _ = within_sentences(place, tokens.eq(separators[1]))
+    place, sentence, _ = number_within_sentences(place, tokens.eq(separators[1]))
     return place, origins(sentence, sentence_numbers(source.eq(separators[0]), source.eq(padding_idx)))

@@ -1,4 +1,4 @@
-"""Window attention: unpack attention that also reads the neighbouring tokens.
+"""Window attention: unpack attention that also reads the neighbouring tokens of each query.
 
 In self-attention, a token of the context reads the rows of the packed sequence P, the tokens of its own
 segment, and the tokens of the segments on either side. Rows summarise the distant context, and the window
@@ -13,12 +13,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.anchored.places import anchor_distances, distance_bias, token_places_in_segments
-from luna_fairseq.anchored.segments import lay_by_segments, segment_of_tokens, token_positions
+from luna_fairseq.anchored.segments import arrange_by_segment, segment_of_tokens, token_positions
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class Window(NamedTuple):
-    """Keys that the tokens of each segment read, computed once for all layers.
+    """Keys that the tokens of each segment read, shared by all layers.
 
     A segment has room for W tokens, and a window has N segments. The keys of a token are the L rows of P and
     the N W tokens of the window.
@@ -53,7 +53,7 @@ def naive_window_attention(
     packed_padding_mask: Tensor,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute window attention with a weight for every pair of tokens (the definition).
+    """Compute window attention by its definition, with a weight for every pair of tokens.
 
     Args:
         q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5
@@ -68,8 +68,8 @@ def naive_window_attention(
         dropout: dropout probability of the weights (default: 0)
 
     Returns:
-        output [B, H, S, K], weights of the rows [B, H, S, L], and weights of the tokens [B, H, S, S]; weights
-        are those before dropout
+        output [B, H, S, K], weights of the rows [B, H, S, L], and weights of the tokens [B, H, S, S]; both
+        weights are before dropout
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -110,13 +110,13 @@ def find_window(
     B, L = packed_padding_mask.shape
     position, padding_mask = token_positions(*masks)
     W = position.size(2)
-    laid = token_places_in_segments(*masks).gather(1, position.flatten(1)).view(B, L, W)
-    middle = torch.arange(L, device=laid.device) + 0.5
-    from_rows = (laid[..., None] - middle).abs()
-    from_tokens = (laid[..., None] - around(laid, number)[:, :, None, :]).abs()
+    arranged = token_places_in_segments(*masks).gather(1, position.flatten(1)).view(B, L, W)
+    middle = torch.arange(L, device=arranged.device) + 0.5
+    from_rows = (arranged[..., None] - middle).abs()
+    from_tokens = (arranged[..., None] - concat_neighbours(arranged, number)[:, :, None, :]).abs()
     # The mask is padded as numbers, because torch's compiler for CPUs cannot pad booleans.
-    rows = packed_padding_mask[:, None, :].expand(-1, L, -1).to(laid.dtype)
-    masked = torch.cat([rows, around(padding_mask.to(laid.dtype), number, 1)], dim=-1) > 0
+    rows = packed_padding_mask[:, None, :].expand(-1, L, -1).to(arranged.dtype)
+    masked = torch.cat([rows, concat_neighbours(padding_mask.to(arranged.dtype), number, 1)], dim=-1) > 0
     slots = torch.arange(L * W, device=position.device).expand(B, -1)
     index = position.flatten(1).masked_fill(padding_mask.flatten(1), context_padding_mask.size(1))
     token_place = slots.new_zeros(B, context_padding_mask.size(1) + 1).scatter(1, index, slots)[:, :-1]
@@ -125,7 +125,7 @@ def find_window(
     return Window(position, token_place, distance[:, None], masked[:, None, :, None], number, full)
 
 
-def around(x: Tensor, number: int, fill: float = 0) -> Tensor:
+def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
     """Concatenate each segment with its neighbours.
 
     Args:
@@ -137,7 +137,7 @@ def around(x: Tensor, number: int, fill: float = 0) -> Tensor:
         values of each segment's window [.., L, N W]
 
     Example:
-        >>> around(torch.tensor([[1.0], [2.0], [3.0]]), 3)
+        >>> concat_neighbours(torch.tensor([[1.0], [2.0], [3.0]]), 3)
         tensor([[0., 1., 2.],
                 [1., 2., 3.],
                 [2., 3., 0.]])
@@ -176,19 +176,19 @@ def window_attention(
         W]
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
-    laid = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
+    arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
     near_k, near_v = (_window_tokens(_to_segments(x, window), window.number) for x in (token_k, token_v))
     logits = torch.cat(
         [
-            (laid.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, laid.shape[2:4]),
-            laid @ near_k.transpose(-2, -1),
+            (arranged.flatten(2, 3) @ k.transpose(-2, -1)).unflatten(2, arranged.shape[2:4]),
+            arranged @ near_k.transpose(-2, -1),
         ],
         dim=-1,
     )
     logits = logits.to(dtype) + distance_bias(strength, window.distance.to(dtype))
     weights = masked_softmax(logits, window.masked).to(q.dtype)
     row_part, window_part = F.dropout(weights, dropout).split([k.size(2), near_k.size(3)], dim=-1)
-    output = (row_part.flatten(2, 3) @ v).unflatten(2, laid.shape[2:4]) + window_part @ near_v
+    output = (row_part.flatten(2, 3) @ v).unflatten(2, arranged.shape[2:4]) + window_part @ near_v
     return _to_token_order(output, window), weights
 
 
@@ -196,7 +196,7 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
     """Arrange the tokens of ``x`` [B, H, S, ..] by segment [B, H, L, W, ..]."""
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
-    return lay_by_segments(x, window.position)
+    return arrange_by_segment(x, window.position)
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
@@ -208,11 +208,11 @@ def _to_token_order(x: Tensor, window: Window) -> Tensor:
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
     """Gather each segment's window of tokens [B, H, L, N W, K] from segments [B, H, L, W, K]."""
-    return around(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
+    return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
-def weights_of_window(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight of each context token: through the rows of P, and in the window.
+def total_window_weights(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
+    """Compute the total weight of each context token, through the rows of P and in the window.
 
     Args:
         weights: weights returned by :func:`window_attention` [B, H, L, W, L + N W]
@@ -224,6 +224,6 @@ def weights_of_window(weights: Tensor, window: Window, pack_weights: Tensor) -> 
     """
     B, H, L, W, reads = weights.shape
     row_part, window_part = _to_token_order(weights, window).split([L, reads - L], dim=-1)
-    near = around(window.position, window.number)  # [B, L, N W]
+    near = concat_neighbours(window.position, window.number)  # [B, L, N W]
     near = near.gather(1, (window.place // W)[:, :, None].expand(-1, -1, reads - L))
     return (row_part @ pack_weights).scatter_add(3, near[:, None].expand(-1, H, -1, -1), window_part)

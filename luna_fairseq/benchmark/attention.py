@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from luna_fairseq.anchored.dense import Tokens, dense_attention
 from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention
 from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, distance_bias
-from luna_fairseq.anchored.segments import Layout, by_segments, find_layout
+from luna_fairseq.anchored.segments import Layout, arrange_tokens, find_layout
 from luna_fairseq.benchmark.task import DTYPES, Case, Job, Row, Task, choice, numbers, require_equal
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
@@ -108,7 +108,7 @@ def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_
     layout = Layout(*(x.get(name) for name in Layout._fields))
     if layout.position is None:
         return dense_attention(*heads, Tokens(k, v, layout.padding_mask, layout.segment), gate, LOOK_UP)[0]
-    return lookup_attention(*heads, by_segments(k, v, layout), gate, LOOK_UP).output
+    return lookup_attention(*heads, arrange_tokens(k, v, layout), gate, LOOK_UP).output
 
 
 def softmax(x: Inputs) -> Tensor:

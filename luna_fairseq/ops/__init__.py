@@ -1,7 +1,8 @@
-"""Luna's attention as functions on tensors, which need torch alone.
+"""Luna's attention as functions on tensors, which need only torch.
 
-``luna_attention`` is the softmax attention of pack and unpack, and ``causal_luna`` the causal attention of
-the decoder. The file README.md in this folder has the formulas and a comparison of the forms.
+``luna_attention`` computes the softmax attention of the pack and unpack steps. ``causal_luna`` computes the
+causal attention of the decoder. The file README.md in this folder has the formulas and compares the
+implementations.
 """
 
 from luna_fairseq.ops.attention import luna_attention

@@ -25,7 +25,7 @@ def naive_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention by its definition, and return the weights too.
+    """Compute softmax attention by its definition, and return the attention weights too.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5
@@ -38,6 +38,13 @@ def naive_attention(
 
     Returns:
         The output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the dtype of ``q``.
+
+    Example:
+        >>> import torch
+        >>> p, context = torch.randn(2, 8, 16, 64), torch.randn(2, 8, 1000, 64)  # L = 16, S = 1,000
+        >>> output, weights = naive_attention(p, context, context)
+        >>> weights.shape
+        torch.Size([2, 8, 16, 1000])
     """
     mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
     weights = naive_softmax_weights(q, k, mask, bias)
@@ -54,7 +61,7 @@ def luna_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute softmax attention in the fastest form for these inputs.
+    """Compute softmax attention with the fastest implementation for these inputs.
 
     The result equals that of :func:`naive_attention` up to rounding. The weights are not returned.
 
@@ -116,9 +123,9 @@ def in_a_graph(predicate: str = "is_compiling") -> bool:
     """Return True while torch records the running code as a graph.
 
     Args:
-        predicate: function of ``torch.compiler`` that is asked. ``is_compiling`` is True under torch.compile
-            and torch.export. ``is_exporting`` (since torch 2.7) is True under torch.export only, whose graphs
-            keep the lengths of the example inputs (default: is_compiling)
+        predicate: name of the function in ``torch.compiler`` to call. ``is_compiling`` is True under
+            torch.compile and torch.export. ``is_exporting`` (since torch 2.7) is True under torch.export
+            only, whose graphs keep the lengths of the example inputs (default: "is_compiling")
 
     Returns:
         True if torch.jit.trace is running or the predicate is True. A predicate that this version of torch

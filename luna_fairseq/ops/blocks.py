@@ -22,13 +22,26 @@ def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
 
     Returns:
         The blocks [B, H, blocks, size, K].
+
+    Example:
+        >>> import torch
+        >>> to_blocks(torch.randn(2, 8, 100, 64), size=16).shape
+        torch.Size([2, 8, 7, 16, 64])
     """
     x = F.pad(x, (0, 0, 0, -x.size(2) % size), value=value)
     return x.unflatten(2, (-1, size))
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """Join blocks [B, H, blocks, size, K] into a sequence [B, H, length, K], without the padding."""
+    """Join blocks into a sequence, without the padding of the last block.
+
+    Args:
+        x: blocks [B, H, blocks, size, K]
+        length: sequence length without padding
+
+    Returns:
+        The sequence [B, H, length, K].
+    """
     return x.flatten(2, 3)[:, :, :length]
 
 
@@ -107,6 +120,12 @@ def windowed_attention(
 
     Returns:
         The output [B, H, T, K].
+
+    Example:
+        >>> import torch
+        >>> x = torch.randn(2, 8, 100, 64)
+        >>> windowed_attention(x, x, x, before=3, after=3).shape
+        torch.Size([2, 8, 100, 64])
     """
     T = q.size(2)
     size = max(1, min(max(before, after), T))
@@ -158,7 +177,9 @@ def outside_window(
 def partial_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention to a part of the keys, for :func:`merge_parts`.
+    """Compute softmax attention to a part of the keys, with the log-sum-exp of the logits.
+
+    :func:`merge_parts` combines the results for several parts.
 
     Args:
         q: queries [.., T, K], already scaled by K^-0.5

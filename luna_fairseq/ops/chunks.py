@@ -1,4 +1,4 @@
-"""Cutting of a sequence into chunks, for the chunkwise forms of causal attention."""
+"""Helpers that divide a sequence into chunks, for the chunkwise forms of causal attention."""
 
 import math
 from typing import List, Optional, Sequence
@@ -35,7 +35,7 @@ def chunk_size(x: Tensor, width: int) -> int:
 
 
 def spans(T: int, size: int) -> List[slice]:
-    """Return the slice of positions of every chunk, in order of time.
+    """Return the positions of every chunk as slices, in order of time.
 
     Args:
         T: sequence length
@@ -43,6 +43,10 @@ def spans(T: int, size: int) -> List[slice]:
 
     Returns:
         Slices that cover 0 to T. An empty sequence has one empty chunk.
+
+    Example:
+        >>> spans(10, size=4)
+        [slice(0, 4, None), slice(4, 8, None), slice(8, 10, None)]
     """
     # The number of full chunks is the only length here, so torch.compile recompiles for each number of chunks
     # and not for each T.
@@ -55,7 +59,7 @@ def write_chunk(
 ) -> List[Optional[Tensor]]:
     """Write the results of one chunk into the results of the whole sequence.
 
-    The results of the sequence are laid out in memory as [T, N, *], because the projections that follow read
+    In memory, the results of the sequence have the layout [T, N, *], because the following projections read
     this layout without a copy.
 
     Args:

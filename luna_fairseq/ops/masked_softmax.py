@@ -36,6 +36,11 @@ def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
 
     Returns:
         The weights [.., S]. They sum to one, or are all zero if every key is masked.
+
+    Example:
+        >>> import torch
+        >>> masked_softmax(torch.zeros(3), torch.tensor([False, False, True]))
+        tensor([0.5000, 0.5000, 0.0000])
     """
     if mask is None:
         return logits.softmax(dim=-1)

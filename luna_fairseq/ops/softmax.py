@@ -1,5 +1,4 @@
-"""Softmax attention with a mask for each query, on which attention by windows, blocks and buckets is
-built."""
+"""Softmax attention with a mask for each query, the basis of attention by windows, blocks and buckets."""
 
 from typing import Optional
 

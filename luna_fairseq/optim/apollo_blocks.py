@@ -1,5 +1,4 @@
-"""Update of Apollo on a CPU in blocks that fit into the cache, so that each element is read from memory
-once."""
+"""Apollo update on a CPU in blocks that fit into the cache, which saves memory traffic."""
 
 from typing import Any, Dict, List
 
@@ -17,8 +16,8 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     """Update one parameter tensor and its state in place, block by block.
 
     The result equals that of :func:`~luna_fairseq.optim.apollo_update.single_tensor_update` up to rounding.
-    There are two passes over the tensors, and a third one for the weight decay "stable", which needs the mean
-    curvature.
+    The update makes two passes over the tensors. The weight decay "stable" needs a third pass, because it
+    depends on the mean curvature.
 
     Args:
         *tensors: parameter, gradient, m, B and d, all of one shape

@@ -1,7 +1,7 @@
-"""Update of Apollo for one tensor, and for a list of tensors. The formulas stand in apollo.py.
+"""Apollo update for one tensor and for a list of tensors.
 
-Both functions update parameters and state in place, and leave gradients unchanged. All tensors of a call have
-the same floating-point dtype, device and step count.
+The formulas are given in apollo.py. Both functions update parameters and state in place, and leave gradients
+unchanged. All tensors of a call have the same floating-point dtype, device and step count.
 """
 
 import math
@@ -14,7 +14,9 @@ from torch import Tensor
 def single_tensor_update(
     p: Tensor, g: Tensor, m: Tensor, hessian: Tensor, d: Tensor, *, step: int, group: Dict[str, Any]
 ) -> None:
-    """Update one parameter tensor by the formulas as they are written. This is the reference.
+    """Update one parameter tensor, following the formulas step by step.
+
+    This is the reference for the other implementations.
 
     Args:
         p: parameter, updated in place
@@ -100,7 +102,12 @@ def multi_tensor_update(
 
 
 def _clamp_min_(tensors: List[Tensor], least: float) -> None:
-    """Replace all elements below ``least`` by ``least`` in place."""
+    """Clamp all elements of several tensors to a minimum, in place.
+
+    Args:
+        tensors: tensors to clamp
+        least: smallest allowed value
+    """
     if hasattr(torch, "_foreach_clamp_min_"):
         torch._foreach_clamp_min_(tensors, least)
     else:  # torch 1.13
@@ -111,10 +118,16 @@ def _clamp_min_(tensors: List[Tensor], least: float) -> None:
 def _update_hessians(
     ys: List[Tensor], hessians: List[Tensor], updates: List[Tensor], alpha: float, norm_offset: float
 ) -> None:
-    """Compute ``B -= <alpha * y + B * d, d> / n**4 * d**2`` in place, and overwrite ys with intermediate
-    results.
+    """Update the Hessians of several tensors in place, by ``B -= <alpha * y + B * d, d> / n**4 * d**2``.
 
     This form of the formula needs one number n per tensor instead of the normalised direction u.
+
+    Args:
+        ys: deviations of the gradients from their moving averages (y), overwritten with intermediate results
+        hessians: diagonal approximations of the Hessian (B), updated in place
+        updates: directions of the previous update (d)
+        alpha: factor a of apollo.py
+        norm_offset: offset e that is added to the norm of the previous direction
     """
     squares = torch._foreach_mul(updates, updates)
     n = torch.stack(list(torch._foreach_norm(squares, 2))).sqrt_().add_(norm_offset)

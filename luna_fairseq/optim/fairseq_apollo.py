@@ -1,5 +1,4 @@
-"""Apollo (Ma, 2020, arXiv 2009.13586) as fairseq's ``--optimizer apollo``, with the option
-``--clip-mode``."""
+"""Apollo optimizer (Ma, 2020, arXiv 2009.13586) for fairseq, as ``--optimizer apollo``."""
 
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
@@ -68,6 +67,11 @@ class FairseqApollo(FairseqOptimizer):
 
     Raises:
         InputError: An option is out of range, or --amp is given.
+
+    Example:
+        Train a model with Apollo::
+
+            fairseq-train data-bin --user-dir luna_fairseq --arch luna_base --optimizer apollo --lr 0.1
     """
 
     def __init__(self, cfg: ApolloConfig, params: Iterable[Tensor]) -> None:
@@ -84,7 +88,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:
-        """Keyword arguments of :class:`~luna_fairseq.optim.apollo.Apollo`."""
+        """Keyword arguments of :class:`~luna_fairseq.optim.apollo.Apollo` for the options."""
         decay_type = self.cfg.weight_decay_type
         return {
             "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Sequence) else self.cfg.lr,
@@ -108,7 +112,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def clips_each_parameter(self) -> bool:
-        """True if ``step`` clips the gradients. Then the trainer must not (``engine.precision``)."""
+        """True if ``step`` clips each gradient, so that the trainer must not clip (``engine.precision``)."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Milestone schedule (``milestone_schedule.py``) as fairseq's ``--lr-scheduler milestone``."""
+"""Milestone learning-rate schedule for fairseq, as ``--lr-scheduler milestone``."""
 
 import argparse
 import logging
@@ -45,8 +45,7 @@ class MilestoneScheduleConfig(FairseqDataclass):
 
 
 class _MilestonesAction(argparse.Action):
-    """Argparse action for a list of integers, separated by spaces or by commas as in fairseq's other
-    lists."""
+    """Argparse action that parses a list of integers, separated by spaces or commas."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
         words = " ".join(values).strip("[]").replace(",", " ").split()
@@ -68,6 +67,11 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     Raises:
         InputError: An option is out of range, or --lr has several values.
+
+    Example:
+        Divide the learning rate by 10 after 300,000 and 450,000 updates::
+
+            fairseq-train data-bin --lr 0.1 --lr-scheduler milestone --milestones 300000 450000
     """
 
     def __init__(self, cfg: MilestoneScheduleConfig, optimizer: FairseqOptimizer) -> None:

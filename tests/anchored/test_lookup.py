@@ -12,13 +12,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from luna_fairseq.anchored import chosen, pairs
 from luna_fairseq.anchored import segments as segments_module
-from luna_fairseq.anchored.dense import Tokens, dense_attention, weights_of_dense
+from luna_fairseq.anchored.dense import Tokens, dense_attention, total_dense_weights
 from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
-from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention, weights_of_context
+from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention, total_lookup_weights
 from luna_fairseq.anchored.places import middles
 from luna_fairseq.anchored.segments import (
     Layout,
-    by_segments,
+    arrange_tokens,
     find_layout,
     segment_of_tokens,
     token_positions,
@@ -52,7 +52,7 @@ def form(request, monkeypatch):
     if request.param == "graph":
         monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: True)
     elif request.param in ("fetched", "mixed fetched"):
-        monkeypatch.setattr(chosen, "pair_up", lambda part, R: pairs.Fetched(part))
+        monkeypatch.setattr(chosen, "make_pairs", lambda part, R: pairs.Gathered(part))
     elif request.param == "one by one":
         monkeypatch.setattr(pairs, "BLOCK", 2)
         monkeypatch.setattr(pairs, "IN_CACHE", 1)
@@ -77,14 +77,14 @@ def looking_up(number, context, packed, diagonal=None, token_place=None, pack_we
         if position is None:
             tokens = Tokens(token_k, token_v, layout.padding_mask, layout.segment, token_place)
             output, weights = dense_attention(q, k, v, tokens, *how, pack_weights is not None)
-            return output if pack_weights is None else (output, weights_of_dense(weights, pack_weights))
-        parts = by_segments(token_k, token_v, layout)
+            return output if pack_weights is None else (output, total_dense_weights(weights, pack_weights))
+        parts = arrange_tokens(token_k, token_v, layout)
         if token_place is not None:
             parts = parts._replace(place=token_place.gather(1, position.flatten(1)).view_as(position))
         read = lookup_attention(q, k, v, parts, *how)
         if pack_weights is None:
             return read.output
-        return read.output, weights_of_context(read, position, pack_weights)
+        return read.output, total_lookup_weights(read, position, pack_weights)
 
     return form
 
@@ -93,18 +93,18 @@ def defined(number, context, packed):
     return lambda *x: naive_lookup_attention(*x, number, context, packed)[0]
 
 
-@pytest.mark.parametrize("queries, expected", [(9, "Blocks"), (1, "Fetched")])
+@pytest.mark.parametrize("queries, expected", [(9, "Blocks"), (1, "Gathered")])
 def test_the_form_goes_by_the_number_of_queries(queries, expected):
     mask, rows = torch.zeros(1, 65, dtype=torch.bool), torch.zeros(1, 8, dtype=torch.bool)
     key = torch.zeros(1, 1, 65, 2)
-    parts = by_segments(key, key, Layout(*token_positions(mask, rows)))
+    parts = arrange_tokens(key, key, Layout(*token_positions(mask, rows)))
     found = chosen.read_chosen(parts, torch.zeros(1, 1, queries, 8), None, 2)
     assert type(found.pairs).__name__ == expected
 
 
 def test_blocks_of_the_example_in_the_docstring(monkeypatch):
     monkeypatch.setattr(pairs, "BLOCK", 2)
-    blocks = pairs.in_blocks(torch.tensor([[2, 0], [0, 1], [2, 0]]), 3)
+    blocks = pairs.sort_into_blocks(torch.tensor([[2, 0], [0, 1], [2, 0]]), 3)
     assert blocks.block_segment.tolist() == [0, 0, 1, 2, 2, 2]
     assert blocks.pair.tolist() == [1, 2, 5, 6, 3, 6, 0, 4, 6, 6, 6, 6]
     assert blocks.place.tolist() == [6, 0, 1, 4, 7, 2]
@@ -114,7 +114,7 @@ def test_blocks_of_the_example_in_the_docstring(monkeypatch):
 @given(chosen=st.lists(st.integers(0, 6), min_size=1, max_size=60))
 def test_every_pair_stands_in_a_block_of_its_segment(chosen):
     segment = torch.tensor(chosen)[:, None]
-    blocks = pairs.in_blocks(segment, 7)
+    blocks = pairs.sort_into_blocks(segment, 7)
     assert torch.equal(blocks.pair[blocks.place], torch.arange(len(chosen)))
     assert torch.equal(blocks.block_segment[blocks.place // pairs.BLOCK], segment.flatten())
 
@@ -126,8 +126,8 @@ def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
     weights = torch.randn(queries, 6, requires_grad=True)
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-        pairs.scores(pairs.pair_up(part, 7), q, keys)
-        pairs.mixture(pairs.pair_up(part, 7), weights, keys)
+        pairs.scores(pairs.make_pairs(part, 7), q, keys)
+        pairs.mixture(pairs.make_pairs(part, 7), weights, keys)
     numbers = [x.data_ptr() for x in kept if x.is_floating_point()]
     assert numbers == [x.data_ptr() for x in (q, keys, weights, keys)]
 

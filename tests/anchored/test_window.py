@@ -10,7 +10,7 @@ from luna_fairseq.anchored.segments import segment_of_tokens
 from luna_fairseq.anchored.window import (
     find_window,
     naive_window_attention,
-    weights_of_window,
+    total_window_weights,
     window_attention,
 )
 from luna_fairseq.ops.attention import naive_attention
@@ -37,7 +37,7 @@ def real(output, context):
     return output.masked_fill(context[:, None, :, None], 0.0)
 
 
-def by_segments(number, context, packed):
+def arrange_tokens(number, context, packed):
     window = find_window(context, packed, number)
 
     def form(*x):
@@ -57,7 +57,7 @@ def test_by_parts_equals_the_definition(kind, number, dtype, tolerance):
     x = inputs(dtype)
     # Distances are single precision in both forms: parts of 11 tokens have no exact width.
     expected = output_and_gradients(defined(number, *masks(kind)), [i.double() for i in x])
-    actual = output_and_gradients(by_segments(number, *masks(kind)), x)
+    actual = output_and_gradients(arrange_tokens(number, *masks(kind)), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
@@ -78,8 +78,8 @@ def test_full_parts_need_no_fetching(length, full):
         assert relative_rms(a, b) < 1e-12, name
     pack_weights = torch.rand(B, 1, L, length, dtype=torch.float64)
     _, weights = window_attention(*x, window)
-    fetched = weights_of_window(weights, window._replace(full=False), pack_weights)
-    assert torch.equal(weights_of_window(weights, window, pack_weights), fetched)
+    fetched = total_window_weights(weights, window._replace(full=False), pack_weights)
+    assert torch.equal(total_window_weights(weights, window, pack_weights), fetched)
 
 
 @settings(deadline=None, max_examples=40)
@@ -90,7 +90,7 @@ def test_any_lengths_and_any_number_of_rows(lengths, rows, number):
     x = inputs(length=max(lengths), rows=rows)
     n = torch.tensor(lengths)[:, None]
     context, packed = torch.arange(max(lengths))[None, :] >= n, torch.arange(rows)[None, :] >= n
-    actual, expected = (form(number, context, packed)(*x) for form in (by_segments, defined))
+    actual, expected = (form(number, context, packed)(*x) for form in (arrange_tokens, defined))
     assert torch.allclose(actual, expected, atol=1e-12)
 
 
@@ -98,7 +98,7 @@ def test_any_lengths_and_any_number_of_rows(lengths, rows, number):
 def test_half_precision(dtype, tolerance):
     x = inputs(dtype)
     expected = output_and_gradients(defined(3, *masks("right")), [i.double() for i in x])
-    actual = output_and_gradients(by_segments(3, *masks("right")), x)
+    actual = output_and_gradients(arrange_tokens(3, *masks("right")), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
@@ -107,7 +107,7 @@ def test_half_precision(dtype, tolerance):
 def test_a_window_of_all_parts_without_strength_is_softmax_attention_over_rows_and_tokens():
     q, k, v, token_k, token_v, strength = inputs()
     context, packed = masks("right")
-    everything = by_segments(2 * L + 1, context, packed)(q, k, v, token_k, token_v, 0 * strength)
+    everything = arrange_tokens(2 * L + 1, context, packed)(q, k, v, token_k, token_v, 0 * strength)
     keys, values = torch.cat([k, token_k], dim=2), torch.cat([v, token_v], dim=2)
     expected, _ = naive_attention(q, keys, values, torch.cat([packed, context], dim=1))
     assert torch.allclose(everything, real(expected, context), atol=1e-12)
@@ -126,7 +126,7 @@ def test_weights_are_those_of_one_softmax_and_only_of_the_parts_around():
     _, weights = window_attention(*x, window)
     through = of_rows @ pack_weights + of_tokens
     assert torch.allclose(
-        real(weights_of_window(weights, window, pack_weights), context), real(through, context), atol=1e-6
+        real(total_window_weights(weights, window, pack_weights), context), real(through, context), atol=1e-6
     )
 
 

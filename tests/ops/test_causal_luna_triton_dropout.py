@@ -25,7 +25,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 if not (INTERPRETED or torch.cuda.is_available()):
     pytest.skip("needs a CUDA device or TRITON_INTERPRET=1", allow_module_level=True)
 
-from luna_fairseq.ops.causal_luna.triton_kernels import dropout_factor, places  # noqa: E402
+from luna_fairseq.ops.causal_luna.triton_kernels import block_offsets, dropout_factor  # noqa: E402
 
 DEVICE = "cpu" if INTERPRETED else "cuda"
 B, H, K = 2, 2, 8
@@ -40,7 +40,7 @@ def draw_kernel(
     first = tl.program_id(2) * BLOCK_L
     row = bh * rows + start
     x = dropout_factor(seed, dropout, boost, row, first, WIDTH, BLOCK_T, BLOCK_L)
-    tl.store(out + row * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L), x)
+    tl.store(out + row * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L), x)
 
 
 def factors(seed, dropout, T, L, block_t=16, block_l=16):

@@ -68,14 +68,14 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the state before the first chunk [n, M, N]."""
+        """Return the state before the first chunk [n, M, N], zeros if there are no earlier positions."""
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
         return state.to(self.dtype())
 
     def spans(self) -> List[slice]:
-        """Return the slice of positions of every chunk."""
+        """Return the positions of every chunk as slices."""
         return spans(self.x.size(1), chunk_size(self.x, self.z.size(2)))
 
 
@@ -100,23 +100,39 @@ class Chunk(NamedTuple):
     decay_to_end: Optional[Tensor]
 
     def decayed_x(self) -> Tensor:
-        """Return x times the decay from the chunk's start [n, c, M], to read the state before the chunk."""
+        """Return x times the decay since the chunk's start [n, c, M].
+
+        The product of the result and the state before the chunk is the contribution of earlier chunks.
+        """
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
     def decayed_y(self) -> Tensor:
-        """Return y times the decay to the chunk's end [n, c, M], to be added to the state."""
+        """Return y times the decay until the chunk's end [n, c, M], the left factor of the new state."""
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
-        """Multiply a product of all pairs of positions [n, c, c] by D in place."""
+        """Multiply the products of all pairs of positions by the decay D in place.
+
+        Args:
+            product: products x_t . y_j of positions t and j [n, c, c]. Without decay, the entries for j after
+                t become zero.
+        """
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
     def decay_state(self, state: Tensor) -> Tensor:
-        """Multiply a state or the gradient of a state [n, M, N] by the decay of the whole chunk."""
+        """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
+
+        Args:
+            state: state or gradient [n, M, N]
+        """
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Return the state after the chunk [n, M, N], given the state before the chunk."""
+        """Return the state after the chunk.
+
+        Args:
+            state: state before the chunk [n, M, N]
+        """
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 

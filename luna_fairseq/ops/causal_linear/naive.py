@@ -1,7 +1,7 @@
 """Definition of causal linear attention, position by position.
 
-Every position decays an M x N matrix, adds to the matrix and then reads it. This form is slow: it is what the
-other forms are tested against.
+Every position decays an M x N matrix, adds to the matrix and then reads the matrix. This form is slow. It is
+the reference for the tests of the other forms.
 """
 
 from typing import List, Optional
@@ -25,6 +25,12 @@ def naive_causal_linear(
 
     Returns:
         The output [.., T, N].
+
+    Example:
+        >>> import torch
+        >>> x, y, z = torch.rand(2, 8, 100, 32), torch.rand(2, 8, 100, 32), torch.randn(2, 8, 100, 64)
+        >>> naive_causal_linear(x, y, z).shape
+        torch.Size([2, 8, 100, 64])
     """
     if state is None:
         state = x.new_zeros(*x.shape[:-2], x.size(-1), z.size(-1))

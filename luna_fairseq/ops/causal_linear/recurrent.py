@@ -25,6 +25,14 @@ def recurrent_causal_linear(
     Returns:
         The output [B, H, T, N] in the dtype of ``z``, and the new state [B, H, M, N] in float32 (float64 for
         float64 inputs).
+
+    Example:
+        >>> import torch
+        >>> x, y, z = torch.rand(2, 8, 1, 32), torch.rand(2, 8, 1, 32), torch.randn(2, 8, 1, 64)
+        >>> output, state = recurrent_causal_linear(x, y, z)
+        >>> output, state = recurrent_causal_linear(x, y, z, state=state)
+        >>> output.shape, state.shape
+        (torch.Size([2, 8, 1, 64]), torch.Size([2, 8, 32, 64]))
     """
     dtype = torch.promote_types(x.dtype, torch.float32)
     # Under autocast the state would lose precision from call to call.

@@ -1,7 +1,7 @@
-"""Luna's causal attention (section 3.3) in four forms.
+"""Causal Luna attention (Luna, section 3.3) in four implementations, which are called forms.
 
-The forms are naive (the definition), chunk and triton (training), and recurrent (decoding). See
-ops/README.md.
+The forms are naive (the definition), chunk and triton (training), and recurrent (decoding). The file
+ops/README.md explains the formulas.
 """
 
 from typing import Optional
@@ -43,8 +43,8 @@ def causal_luna(
         key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
             (default: None, no padding)
         dropout: dropout probability of the unpack weights (default: 0)
-        backend: form of the computation, "naive", "chunk" or "triton"; "auto" selects the faster one of chunk
-            and triton, see :func:`fastest_backend` (default: auto)
+        backend: implementation, "naive", "chunk" or "triton". "auto" selects the faster one of chunk and
+            triton, see :func:`fastest_backend` (default: "auto")
         log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay, as
             in the paper)
 

@@ -1,4 +1,4 @@
-"""Selection of the backend for ``auto``.
+"""Selection of the fastest implementation of causal Luna attention, for the backend ``auto``.
 
 The backend is triton if triton supports the inputs, agrees with chunk on random inputs, and is at least as
 fast. Otherwise the backend is chunk.
@@ -37,8 +37,8 @@ def choose_backend(
         dtype: dtype of queries, keys and values
         K: head width
         L: packed length
-        has_decay: whether the attention has decay (default: False)
-        is_tied: whether the values are the keys (default: False)
+        has_decay: True if the sums over time decay (default: False)
+        is_tied: True if keys and values are the same tensor (default: False)
     """
     subject = f"causal Luna attention on {device}"
     reason = why_not_triton(device, dtype, K, L)

@@ -47,16 +47,24 @@ class KeysValues(NamedTuple):
     values: Optional[Tensor]
 
     def values_or_keys(self) -> Tensor:
-        """Return the tensor that stands for the values."""
+        """Return the values, or the keys if both are tied."""
         return self.keys if self.values is None else self.values
 
     def distinct(self) -> List[Tensor]:
-        """Return both tensors, or the only one if tied."""
+        """Return the list of both tensors, or of the single tensor if keys and values are tied."""
         return [self.keys] if self.values is None else [self.keys, self.values]
 
 
 def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
-    """Apply a function to the keys of all pairs, and to the values of all pairs unless they are tied."""
+    """Apply a function to the keys of all pairs and, unless they are tied, to the values of all pairs.
+
+    Args:
+        function: function with one tensor argument for each pair
+        *pairs: pairs of keys and values, all tied or all untied
+
+    Returns:
+        The pair of results.
+    """
     keys = function(*[pair.keys for pair in pairs])
     if pairs[0].values is None:
         return KeysValues(keys, None)
@@ -98,7 +106,7 @@ class Inputs(NamedTuple):
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
     def spans(self) -> List[slice]:
-        """Return the slice of positions of every chunk."""
+        """Return the positions of every chunk as slices."""
         return spans(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
 
 
@@ -124,34 +132,63 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute x_t . y_j times the decay from j to t for j <= t, and 0 elsewhere [N, c, c]."""
+        """Compute the products x_t . y_j of all positions t and j <= t, times the decay from j to t.
+
+        Args:
+            x: left factors [N, c, *]
+            y: right factors [N, c, *]
+
+        Returns:
+            The products [N, c, c], which are 0 for j after t.
+        """
         product = torch.bmm(x, y.transpose(1, 2))
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
     def decay_from_start(self, x: Tensor) -> Tensor:
-        """Multiply x [N, c, *] by the decay from the chunk's start, to read the state before the chunk."""
+        """Multiply a tensor by the decay since the chunk's start.
+
+        The product of the result and the state before the chunk is the contribution of earlier chunks.
+
+        Args:
+            x: tensor [N, c, *]
+        """
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
-        """Multiply x [N, c, *] by the decay to the chunk's end, to add x to the state after the chunk."""
+        """Multiply a tensor by the decay until the chunk's end, before it is added to the state.
+
+        Args:
+            x: tensor [N, c, *]
+        """
         return x if self.decay is None else scale(x, self.decay.to_end)
 
     def decay_state(self, state: KeysValues) -> KeysValues:
-        """Multiply a state, or the gradient of a state, by the decay of the whole chunk."""
+        """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
+
+        Args:
+            state: state or gradient, each tensor [N, L, K]
+        """
         decay = self.decay
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Apply dropout to x [N, c, L] and divide by t.
+        """Apply dropout to a tensor and divide by the number of positions t.
 
         This turns the softmax into the unpack weights, and the gradient of the unpack weights into the
         gradient of the softmax.
+
+        Args:
+            x: softmax or gradient [N, c, L]
         """
         x = x * self.inverse_steps
         return x if self.noise is None else x.mul_(self.noise)
 
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
-        """Return the state after the chunk, given the state before the chunk or None at the beginning."""
+        """Return the state after the chunk.
+
+        Args:
+            before: state before the chunk, or None at the beginning
+        """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
             return map_pairs(lambda x: torch.bmm(rows, x), self.inputs)
@@ -291,15 +328,16 @@ def key_value_gradients(
     is_tied: bool,
     start: Optional[KeysValues] = None,
 ) -> KeysValues:
-    """Compute the gradients of keys and values, or of their sums: start + (key_factor^T q, value_factor^T
-    grad).
+    """Compute the gradients of keys and values, or of their sums over positions.
+
+    The gradients are ``start.keys + key_factor^T q`` and ``start.values + value_factor^T grad``.
 
     Args:
         key_factor: left factor for the keys [N, c, *]
         q: queries [N, c, K]
         value_factor: left factor for the values [N, c, *]
         grad: gradient of the output [N, c, K]
-        is_tied: whether keys and values are one tensor, so that the sum of both products is returned
+        is_tied: True if keys and values are one tensor. The sum of both products is then returned
         start: gradients [N, *, K] to which the products are added (default: None, zero)
 
     Returns:
@@ -345,6 +383,12 @@ def chunk_causal_luna(
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
+
+    Example:
+        >>> import torch
+        >>> x, pack_weights = torch.randn(2, 8, 100, 64), torch.rand(2, 8, 100, 16)
+        >>> chunk_causal_luna(x, x, x, pack_weights).shape
+        torch.Size([2, 8, 100, 64])
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, H = q.shape[:2]
@@ -381,7 +425,16 @@ def chunk_causal_luna(
 
 
 def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
-    """Reshape [1 or B, 1 or H, *, *] to [B H, *, *], or [1, 1, *, *] to [1, *, *]."""
+    """Flatten the batch and head dimensions of a tensor that can be broadcast over them.
+
+    Args:
+        x: tensor [1 or B, 1 or H, *, *]
+        B: batch size
+        H: number of heads
+
+    Returns:
+        The tensor [B H, *, *], or [1, *, *] if both dimensions are 1.
+    """
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
@@ -438,7 +491,12 @@ class _ChunkCausalLuna(Function):
 
 
 def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
-    """Convert the gradients of queries, keys and values to the dtypes of these inputs."""
+    """Convert the gradients of queries, keys and values to the dtypes of these inputs.
+
+    Args:
+        gradients: gradients of one chunk
+        inputs: inputs of the whole sequence, for their dtypes
+    """
     values = gradients.values
     if values is not None and inputs.values is not None:
         values = values.to(inputs.values.dtype)

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 
-# Largest relative difference (root mean square) of outputs and gradients. Rounding alone causes a fraction of
-# it.
+# Largest accepted relative difference (root mean square) of outputs and gradients. Rounding errors are
+# several times smaller.
 TOLERANCE = {torch.float32: 1e-4, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 # Log decay of the two kinds of heads in a sample
 LOG_DECAY = (-0.25, -0.06)
@@ -48,7 +48,7 @@ def draw_sample(
     has_decay: bool,
     is_tied: bool,
 ) -> Sample:
-    """Draw random inputs from a generator with a fixed seed, which leaves torch's own generators unchanged.
+    """Draw random inputs with a fixed seed, without changing the state of torch's generators.
 
     Args:
         B: batch size
@@ -58,8 +58,8 @@ def draw_sample(
         L: packed length
         device: device of the inputs
         dtype: dtype of q, k, v and the gradient; pack weights and log decay are float32
-        has_decay: whether the sample has a log decay
-        is_tied: whether the values are the keys
+        has_decay: True if the sample has a log decay
+        is_tied: True if keys and values are the same tensor
     """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))
@@ -96,10 +96,10 @@ def find_disagreement(form: Callable[..., Tensor], inputs: Sample) -> str:
 
 
 def measure_milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
-    """Measure a forward and backward pass with dropout, and return the shortest of three times in
-    milliseconds.
+    """Return the time of a forward and backward pass with dropout, in milliseconds.
 
-    A pass before these three, which may compile kernels, is not counted.
+    The time is the shortest of three measurements. An earlier pass, which may compile kernels, is not
+    measured.
 
     Args:
         form: function as in :func:`find_disagreement`
@@ -115,7 +115,11 @@ def measure_milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
 
 
 def synchronized_clock(x: Tensor) -> float:
-    """Return the time in seconds after all pending work on the tensor's device is done."""
+    """Wait for all pending work on a device, then return the current time in seconds.
+
+    Args:
+        x: tensor on the device
+    """
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
     return time.perf_counter()

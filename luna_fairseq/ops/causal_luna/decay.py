@@ -1,5 +1,7 @@
-"""Decay of the sums over time: a position that lies n real positions back has the weight ``exp(log_decay
-n)``."""
+"""Exponential decay of the sums over time in causal Luna attention.
+
+A position that lies n real positions back has the weight ``exp(log_decay * n)``.
+"""
 
 from typing import NamedTuple, Optional
 
@@ -75,16 +77,42 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply x [N, *, *] by a factor [n, *, *] that is the same for each of the N / n examples."""
+    """Multiply a tensor by a factor that is the same for all examples of the batch.
+
+    Args:
+        x: values [N, *, *] of N / n examples
+        factor: factors [n, *, *], one set for all examples
+
+    Returns:
+        The product [N, *, *].
+    """
     return (x.unflatten(0, (-1, factor.size(0))) * factor).flatten(0, 1)
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply x [N, *, *] in place by a factor [n, *, *] that is the same for each of the N / n examples."""
+    """Multiply a tensor in place by a factor that is the same for all examples of the batch.
+
+    Args:
+        x: values [N, *, *] of N / n examples, changed in place
+        factor: factors [n, *, *], one set for all examples
+
+    Returns:
+        The changed tensor ``x``.
+    """
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)
     return x
 
 
 def sum_over_examples(x: Tensor, n: int) -> Tensor:
-    """Sum x [N, *, *] over the N / n examples, which is the gradient of the factor of :func:`scale`."""
+    """Sum a tensor over the examples of the batch.
+
+    This is the backward pass of :func:`scale` for the factor.
+
+    Args:
+        x: values [N, *, *] of N / n examples
+        n: number of values of one example, the first dimension of the result
+
+    Returns:
+        The sum [n, *, *].
+    """
     return x.unflatten(0, (-1, n)).sum(dim=0)

@@ -1,4 +1,4 @@
-"""Inputs of all forms of causal Luna attention: pack weights, and the number of positions in each mean."""
+"""Inputs of causal Luna attention that all implementations share: pack weights and position counts."""
 
 import math
 from typing import Optional
@@ -13,12 +13,20 @@ BLOCK_L = 16
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Compute log2(1 + 2^x) for each element. With base 2, the value at 0 is 1."""
+    """Compute the softplus with base 2, log2(1 + 2^x), whose value at 0 is 1.
+
+    Args:
+        x: tensor of any shape
+    """
     return F.softplus(x, beta=math.log(2.0))
 
 
 def elu(x: Tensor) -> Tensor:
-    """Compute elu(x) + 1 for each element."""
+    """Return elu + 1, a positive activation with the value 1 at 0.
+
+    Args:
+        x: tensor of any shape
+    """
     return F.elu(x) + 1.0
 
 

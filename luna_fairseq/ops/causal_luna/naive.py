@@ -1,6 +1,6 @@
-"""Definition of Luna's causal attention (section 3.3), which applies the function f of equation 7 twice.
+"""Definition of causal Luna attention (Luna, section 3.3), which applies f of equation 7 twice.
 
-This form is slow: it is what the other forms are tested against.
+This form is slow. It is the reference for the tests of the other forms.
 """
 
 from functools import partial
@@ -98,6 +98,13 @@ def naive_causal_luna(
     Returns:
         The output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], both in the dtype of
         ``q``.
+
+    Example:
+        >>> import torch
+        >>> x, pack_weights = torch.randn(2, 8, 100, 64), torch.rand(2, 8, 100, 16)
+        >>> output, unpack_weights = naive_causal_luna(x, x, x, pack_weights)
+        >>> unpack_weights.shape
+        torch.Size([2, 8, 100, 16])
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):

@@ -1,7 +1,7 @@
-"""Stand-in for the Triton kernels in exported folders.
+"""Replacement for ``triton.py`` in exported folders, which contain no Triton kernels.
 
-An exported folder holds no kernels: transformers would ask every user of the folder to install Triton. This
-module has the names of ``triton.py`` that other modules import, and supports no inputs.
+With kernels in the folder, transformers would ask every user to install Triton. This module defines the names
+of ``triton.py`` that other modules import, and supports no inputs.
 """
 
 from typing import Any
@@ -11,17 +11,36 @@ from torch import Tensor
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason why there are no kernels, for all inputs."""
+    """Return the reason why the Triton form does not support any inputs.
+
+    Args:
+        device: device of the inputs
+        dtype: dtype of the inputs, not used
+        K: head width, not used
+        L: packed length, not used
+    """
     return why_not_triton_here(device)
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason why there are no kernels, on all devices."""
+    """Return the reason why the Triton form does not support any device.
+
+    Args:
+        device: device of the inputs, not used
+    """
     return "exported folders hold no Triton kernels"
 
 
 def triton_causal_luna(q: Tensor, *args: Any) -> Tensor:
-    """Raise ValueError, as the kernels do for inputs that they do not support."""
+    """Raise the error of ``triton.py`` for unsupported inputs.
+
+    Args:
+        q: queries [B, H, T, K]
+        *args: other inputs, not used
+
+    Raises:
+        ValueError: always
+    """
     raise ValueError(
         "The Triton form of causal Luna attention cannot be used here: "
         f"{why_not_triton_here(q.device)}. Use the backend chunk."

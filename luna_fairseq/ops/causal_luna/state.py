@@ -1,4 +1,4 @@
-"""State of causal Luna attention during decoding, whose size does not depend on the number of positions."""
+"""State of causal Luna attention during decoding, with a size that does not depend on the position."""
 
 from typing import NamedTuple
 
@@ -6,11 +6,15 @@ from torch import Tensor
 
 
 class CausalLunaState(NamedTuple):
-    """Sums over all positions so far (equation 7 without the factor 1/t), and the number of positions.
+    """Sums over all positions so far, and the number of positions.
+
+    The sums are those of equation 7 without the factor 1/t.
 
     Attributes:
-        key_sum: sum of k_j^T a_j [B, H, K, L], in float32 or float64
-        value_sum: sum of a_j^T v_j [B, H, L, K], in float32 or float64
+        key_sum: sum of k_j^T a_j over positions j [B, H, K, L], in float32 or float64. Here k_j is the key of
+            position j and a_j are its pack weights
+        value_sum: sum of a_j^T v_j over positions j [B, H, L, K], in float32 or float64. Here v_j is the
+            value of position j
         steps: number of real positions so far [B], int64. In half precision the count would stop at 2,048
     """
 

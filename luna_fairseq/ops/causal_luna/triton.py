@@ -47,7 +47,11 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 @lru_cache(maxsize=None)
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason why Triton kernels cannot run on a device, or an empty string if they can."""
+    """Return the reason why Triton kernels cannot run on a device, or an empty string if they can.
+
+    Args:
+        device: device of the inputs
+    """
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     import triton
@@ -137,7 +141,7 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
     Returns:
         Sizes by name. These are arguments of the kernels: BLOCK_T, positions of a chunk; BLOCK_K, K rounded
         up to a power of two; WIDTH, L rounded up to a multiple of BLOCK_L; segments, number of segments of a
-        head; chunks, number of chunks of a segment; STATES, whether there is more than one chunk. For each
+        head; chunks, number of chunks of a segment; STATES, True if there is more than one chunk. For each
         head, ``rows`` is the number of positions of all chunks, and ``states`` the number of elements of one
         state for all segments.
     """
@@ -153,7 +157,7 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 
 
 class CausalLunaFunction(torch.autograd.Function):
-    """Autograd function that launches the kernels.
+    """Autograd function of causal Luna attention, whose two passes launch the Triton kernels.
 
     The arguments of ``forward`` are q, k, v (None if tied), a = A_pack, the reciprocals 1/t and the ages [B,
     H, T], the padding of positions [B, T] and of rows of P [B, L], the seed of dropout [1], and the dropout
@@ -166,6 +170,7 @@ class CausalLunaFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
+        """Compute the output [B, H, T, K]. The class docstring describes the arguments."""
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
         q, a = dense(q), dense(a)
@@ -195,6 +200,12 @@ class CausalLunaFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
+        """Compute the gradients of q, k, v, a, the reciprocals and the ages.
+
+        Args:
+            ctx: context with the saved tensors and numbers
+            g: gradient of the output [B, H, T, K]
+        """
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
         values = common_arguments(dict(zip(ctx.names, ctx.saved_tensors)), ctx.numbers)
@@ -218,7 +229,7 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Convert ages into ages within a chunk, and lengths of segments in age.
+    """Convert the ages of positions into ages within a chunk, and compute the duration of each segment.
 
     Args:
         plan: sizes from :func:`make_plan`
@@ -239,19 +250,31 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
 
 
 def dense(x: Tensor) -> Tensor:
-    """Return x, copied if it has gaps in memory or if its last dimension is not contiguous."""
+    """Return a tensor without gaps in memory and with a contiguous last dimension, copied if necessary.
+
+    Args:
+        x: tensor of any shape
+    """
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return x [B, H, T, K] with the strides of q, copied if they differ, or None if x is None."""
+    """Return a tensor with the strides of the queries, copied if the strides differ.
+
+    Args:
+        x: tensor [B, H, T, K], or None
+        q: queries [B, H, T, K]
+
+    Returns:
+        The tensor with the strides of ``q``, or None if ``x`` is None.
+    """
     if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
         return x
     return torch.empty_like(q).copy_(x)
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the arguments that the kernels have in common, by name.
+    """Return the arguments that all kernels share, by name.
 
     Args:
         tensors: tensors by the name of the argument, q, k, v and a among them
@@ -267,7 +290,16 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
 
 
 def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Allocate ``size`` elements for each head [B, H, size] on the device of q [B, H, T, K]."""
+    """Allocate an uninitialised tensor with a number of elements for each head.
+
+    Args:
+        q: queries [B, H, T, K], for their device and shape
+        size: number of elements for each head
+        dtype: dtype of the tensor (default: float32)
+
+    Returns:
+        The tensor [B, H, size].
+    """
     return q.new_empty(*q.shape[:2], size, dtype=dtype)
 
 
@@ -278,7 +310,7 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
         kernel: kernel to launch
         values: arguments by name. Names that the kernel does not have are ignored
         blocks: number of programs for each segment (default: 1)
-        **more: further arguments by name
+        **more: further kernel arguments by name
     """
     values = {**values, **more}
     q = values["q"]

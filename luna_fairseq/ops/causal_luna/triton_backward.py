@@ -24,8 +24,9 @@ import triton
 import triton.language as tl
 
 from luna_fairseq.ops.causal_luna.triton_kernels import (  # isort: skip
-    AGAIN, BLOCK_L, LAST, LENGTHS, attended, causal, chunk_of, dropout_factor, first_states, grow,
-    load_included, load_rows, places, product, read, read_state, scores_of, times_of,
+    AGAIN, BLOCK_L, LAST, LENGTHS, causal_sums, apply_decay, locate_chunk, dropout_factor, initial_states,
+    advance_states, load_included, load_rows, block_offsets, product, read, read_state, causal_scores,
+    load_times,
 )  # fmt: skip
 
 
@@ -36,21 +37,21 @@ def query_gradient_kernel(
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dq and the results that the second kernel needs.
+    """Compute the gradient of the queries, and the intermediate results of the second kernel.
 
     ``dlogits`` are the gradients of the logits and ``used`` the unpack weights after dropout, both [B H,
     rows, WIDTH]. ``later_sums`` are each segment's sums of q^T d and of g^T w [B H, segments, 2, BLOCK_K,
     WIDTH]. With decay, ``reads`` is [B H, rows].
     """
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
-    since = 0.0  # the age of the chunk's beginning, from the segment's on
-    state, other, scratch = first_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
-    total, other_total, later_sums = first_states(sums, later_sums, spans, 1, -1, 2, STATES, WIDTH, BLOCK_K)
+    since = 0.0  # age from the beginning of the segment to the beginning of the chunk
+    state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
+    total, other_total, later_sums = initial_states(sums, later_sums, spans, 1, -1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
+        row, b, start, x_place, a_place, exists, real, at, inside = locate_chunk(
             i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
-        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
+        inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         rows = row + tl.arange(0, BLOCK_T)
         # The softmax gradient needs the mean of dU under U. With several blocks of L, the first turn computes
         # it.
@@ -60,28 +61,30 @@ def query_gradient_kernel(
         other_scores = scores
         for side in range(2):
             x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place
-            found = scores_of(x, y, at, inside, age, 0, PRECISION)
+            found = causal_scores(x, y, at, inside, age, 0, PRECISION)
             scores, other_scores = other_scores, found
         for turn in range(TURNS):
             for first in range(0, WIDTH, BLOCK_L):
                 x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
                 s = read_state(state, scratch, first, STATES, WIDTH)
-                logits = attended(q + x_place, at, inside, scores, x_a, age, s, STATES, PRECISION)
+                logits = causal_sums(q + x_place, at, inside, scores, x_a, age, s, STATES, PRECISION)
                 s = read_state(other, scratch + (SIDES - 1) * BLOCK_K * WIDTH, first, STATES, WIDTH)
-                of_weights = attended(g + x_place, at, inside, other_scores, x_a, age, s, STATES, PRECISION)
+                grad_weights = causal_sums(
+                    g + x_place, at, inside, other_scores, x_a, age, s, STATES, PRECISION
+                )
                 included = load_included(packed_padding, b, first, L, BLOCK_L)
                 logits *= (inverse * K**-0.5)[:, None]
                 weights = tl.where(included, tl.exp(logits - tl.load(lse + rows)[:, None]), 0.0)
                 factor = dropout_factor(seed, dropout, boost, row, first, WIDTH, BLOCK_T, BLOCK_L)
-                of_weights *= inverse[:, None] * factor
+                grad_weights *= inverse[:, None] * factor
                 if turn == 0:
-                    mean += tl.sum(weights * of_weights, 1)
+                    mean += tl.sum(weights * grad_weights, 1)
                     whole += tl.sum(weights, 1)
                 if turn == TURNS - 1:
-                    kept = row * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)
-                    d = weights * (of_weights - mean[:, None])
-                    tl.store(used + kept, weights * factor)
-                    tl.store(dlogits + kept, d)
+                    offsets = row * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)
+                    d = weights * (grad_weights - mean[:, None])
+                    tl.store(used + offsets, weights * factor)
+                    tl.store(dlogits + offsets, d)
                     share += tl.sum(logits * d, 1)
             if turn < TURNS - 1:
                 mean /= tl.where(whole > 0.0, whole, 1.0)
@@ -91,33 +94,35 @@ def query_gradient_kernel(
 
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . d_t
         to_x = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
-        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
+        inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         for first in range(0, WIDTH, BLOCK_L):
             x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
-            x_d = tl.load(dlogits + row * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)).to(tl.float32)
+            x_d = tl.load(dlogits + row * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)).to(
+                tl.float32
+            )
             x_d *= (inverse * K**-0.5)[:, None]
             mixed += product(x_a, tl.trans(x_d), PRECISION)
             if STATES:
                 s = read_state(state, scratch, first, STATES, WIDTH)
                 to_x += product(s, tl.trans(x_d * tl.exp(-age)[:, None]), PRECISION)
-        to_x += product(tl.trans(read(k + x_place, at, inside, AGAIN)), causal(mixed, age, 1), PRECISION)
+        to_x += product(tl.trans(read(k + x_place, at, inside, AGAIN)), apply_decay(mixed, age, 1), PRECISION)
         tl.store(dq + x_place + at, tl.trans(to_x), mask=inside)
         if STATES:
             left, later = tl.exp(age - end), inverse * tl.exp(-age - since)
-            state, other = grow(
+            state, other = advance_states(
                 state, other, scratch, k + x_place, v + x_place, at, inside, a + a_place, a + a_place, a_t,
                 real, left, left, end, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
-            total, other_total = grow(
+            total, other_total = advance_states(
                 total, other_total, later_sums, q + x_place, g + x_place, at, inside, dlogits + row * WIDTH,
-                used + row * WIDTH, WIDTH, there, later * K**-0.5, later, 0.0, L, 2, WIDTH, PRECISION,
+                used + row * WIDTH, WIDTH, exists, later * K**-0.5, later, 0.0, L, 2, WIDTH, PRECISION,
             )  # fmt: skip
             tl.debug_barrier()
         since += end
     if STATES and WIDTH == BLOCK_L:
-        kept = later_sums + places(WIDTH, 0, BLOCK_K, BLOCK_L)
-        tl.store(kept, total)
-        tl.store(kept + BLOCK_K * WIDTH, other_total)
+        pointers = later_sums + block_offsets(WIDTH, 0, BLOCK_K, BLOCK_L)
+        tl.store(pointers, total)
+        tl.store(pointers + BLOCK_K * WIDTH, other_total)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -127,49 +132,51 @@ def key_gradient_kernel(
     STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute dk, dv and da, and with decay ``adds`` [B H, rows], from the results of the first kernel.
+    """Compute the gradients of keys, values and pack weights from the results of the first kernel.
+
+    With decay, the kernel also computes ``adds`` [B H, rows].
 
     Chunks are processed in reverse order. In each chunk, the first side is the path through q and k, and the
     second side the path through g and v. If the values are the keys (SIDES = 1), dk holds the sum of both
     gradients.
     """
-    state, other, scratch = first_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
+    state, other, scratch = initial_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
+        row, b, start, x_place, a_place, exists, real, at, inside = locate_chunk(
             chunks - 1 - i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
-        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
+        inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for side in range(2):
             x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place
             mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # d_t . a_j
             share = tl.zeros((BLOCK_T,), dtype=tl.float32)
             to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32) if SIDES == 2 else to_y
-            scores = scores_of(y, x, at, inside, age, 1, PRECISION)
+            scores = causal_scores(y, x, at, inside, age, 1, PRECISION)
             for first in range(0, WIDTH, BLOCK_L):
                 x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
                 d, memory = tl.where(side == 0, dlogits, used), scratch + side * (BLOCK_K * WIDTH)
-                x_d = load_rows(d + row * WIDTH, WIDTH, there, first, L, BLOCK_L)
+                x_d = load_rows(d + row * WIDTH, WIDTH, exists, first, L, BLOCK_L)
                 x_d *= (inverse * tl.where(side == 0, K**-0.5, 1.0))[:, None]
-                _, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
+                _, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
                 mixed += product(x_d, tl.trans(x_a), PRECISION)
                 state = read_state(state, memory, first, STATES, WIDTH)
-                to_a = attended(y, at, inside, scores, x_d, end - age, state, STATES, PRECISION)
+                to_a = causal_sums(y, at, inside, scores, x_d, end - age, state, STATES, PRECISION)
                 if STATES:
                     to_y += product(state, tl.trans(x_a * tl.exp(age - end)[:, None]), PRECISION)
                 # The second side adds to the gradient that the first side has stored.
                 to_a += load_rows(da + a_place, a_t, real & (side > 0), first, L, BLOCK_L)
-                kept = real[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
+                stored = real[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
                 share += tl.sum(x_a * to_a, 1)
-                tl.store(da + a_place + places(a_t, first, BLOCK_T, BLOCK_L), to_a, mask=kept)
+                tl.store(da + a_place + block_offsets(a_t, first, BLOCK_T, BLOCK_L), to_a, mask=stored)
                 if STATES:
                     x_d *= tl.exp(-age)[:, None]
                     state *= tl.exp(-end)
                     state += product(tl.trans(read(x, at, inside, AGAIN)), x_d, PRECISION)
                     if WIDTH > BLOCK_L:
-                        tl.store(memory + places(WIDTH, first, BLOCK_K, BLOCK_L), state)
-            _, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
-            to_y += product(tl.trans(read(x, at, inside, LAST)), causal(mixed, age, 0), PRECISION)
+                        tl.store(memory + block_offsets(WIDTH, first, BLOCK_K, BLOCK_L), state)
+            _, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
+            to_y += product(tl.trans(read(x, at, inside, LAST)), apply_decay(mixed, age, 0), PRECISION)
             if ages is not None:
                 tl.store(adds + row + tl.arange(0, BLOCK_T), share)
             dy = tl.where(side == 0, dk, dv) + x_place

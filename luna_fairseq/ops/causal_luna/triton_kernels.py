@@ -50,10 +50,14 @@ FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr(
 
 @triton.jit
 def operand(x, PRECISION):
-    """Convert x to float32 for a product, rounded to nearest if the product uses tf32.
+    """Convert a factor of a product to float32, rounded to nearest if the product uses tf32.
 
     Tensor cores truncate float32 to tf32. Adding half a unit in tf32's last place first turns this into
     rounding. Half-precision numbers are exact in tf32.
+
+    Args:
+        x: factor of any floating-point dtype
+        PRECISION: precision of the product, "tf32" or "tf32x3"
     """
     if PRECISION == "tf32" and x.dtype == tl.float32:
         x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
@@ -66,7 +70,13 @@ INTERPRETED = tl.constexpr(not isinstance(operand, triton.JITFunction))
 
 @triton.jit
 def product(x, y, PRECISION):
-    """Compute x @ y in float32, or in half precision if both factors have the same half-precision dtype."""
+    """Compute x @ y in float32, or in half precision if both factors have the same half-precision dtype.
+
+    Args:
+        x: left factor [M, N]
+        y: right factor [N, O]
+        PRECISION: precision of products in float32, "tf32" or "tf32x3"
+    """
     # Triton 3.0 does not support three conditions in a row, hence the parentheses.
     if (INTERPRETED or x.dtype != y.dtype) or x.dtype == tl.float32:
         x, y = operand(x, PRECISION), operand(y, PRECISION)
@@ -74,16 +84,20 @@ def product(x, y, PRECISION):
 
 
 @triton.jit
-def places(stride, first, HEIGHT, BLOCK):
-    """Return the offsets of a block [HEIGHT, BLOCK] in memory whose rows are ``stride`` apart.
+def block_offsets(stride, first, HEIGHT, BLOCK):
+    """Return the memory offsets of the elements of a block [HEIGHT, BLOCK].
 
-    The block starts at column ``first`` of row 0.
+    Args:
+        stride: distance between two rows in memory
+        first: first column of the block
+        HEIGHT: number of rows of the block
+        BLOCK: number of columns of the block
     """
     return tl.arange(0, HEIGHT)[:, None] * stride + first + tl.arange(0, BLOCK)[None, :]
 
 
 @triton.jit
-def load_rows(x, stride, there, first, L, BLOCK_L):
+def load_rows(x, stride, exists, first, L, BLOCK_L):
     """Load a block [BLOCK_T, BLOCK_L] of a matrix and convert the block to float32.
 
     Masked rows and columns beyond the end of the matrix become zeros.
@@ -91,26 +105,51 @@ def load_rows(x, stride, there, first, L, BLOCK_L):
     Args:
         x: pointer to the first row of the block
         stride: distance between two rows in memory
-        there: mask [BLOCK_T], False at rows that become zeros, such as padded positions
+        exists: mask [BLOCK_T], False at rows that become zeros, such as padded positions
         first: first column of the block
         L: number of columns of the matrix
         BLOCK_L: number of columns of the block
     """
-    inside = there[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
-    at = places(stride, first, there.shape[0], BLOCK_L)
+    inside = exists[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
+    at = block_offsets(stride, first, exists.shape[0], BLOCK_L)
     return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
 
 
 @triton.jit
 def read(x, at, inside, POLICY):
-    """Load a chunk of an input with a cache policy, FIRST, AGAIN or LAST."""
+    """Load a chunk of an input with a cache policy.
+
+    Args:
+        x: pointer to the chunk
+        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K]
+        inside: mask [BLOCK_T, BLOCK_K], False at elements that become zeros
+        POLICY: cache policy, FIRST, AGAIN or LAST
+    """
     return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
 
 
 @triton.jit
-def chunk_of(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
-    """Locate chunk ``i`` of the program's segment. The grid is B H x segments, with segments changing
-    fastest.
+def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
+    """Compute the position of a chunk in the sequence and in memory.
+
+    The grid of programs is B H x segments, with segments changing fastest.
+
+    Args:
+        i: index of the chunk in the program's segment
+        chunks: number of chunks of a segment
+        segments: number of segments of a head
+        H: number of heads
+        T: sequence length
+        x_b: distance between two examples in inputs of width K
+        x_h: distance between two heads in inputs of width K
+        x_t: distance between two positions in inputs of width K
+        a_b: distance between two examples in inputs of width L
+        a_h: distance between two heads in inputs of width L
+        a_t: distance between two positions in inputs of width L
+        padding: pointer to the mask of padded positions [B, T], or None without padding
+        K: head width
+        BLOCK_T: number of positions of a chunk
+        BLOCK_K: K rounded up to a power of two
 
     Returns:
         row: index of the chunk's first row among the rows of all heads
@@ -118,7 +157,7 @@ def chunk_of(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K
         start: first position of the chunk
         x_place: offset of the chunk in inputs of width K
         a_place: offset of the chunk in inputs of width L
-        there: mask [BLOCK_T], True at positions before T
+        exists: mask [BLOCK_T], True at positions before T
         real: mask [BLOCK_T], True at positions before T that are not padding
         at: offsets of the chunk's elements [BLOCK_T, BLOCK_K] in inputs of width K, relative to x_place
         inside: mask [BLOCK_T, BLOCK_K], True at elements that exist
@@ -126,19 +165,19 @@ def chunk_of(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K
     bh = (tl.program_id(0) // segments).to(tl.int64)
     b, h = bh // H, bh % H
     start = (tl.program_id(0) % segments * chunks + i) * BLOCK_T
-    there = start + tl.arange(0, BLOCK_T) < T
-    real = there
+    exists = start + tl.arange(0, BLOCK_T) < T
+    real = exists
     if padding is not None:
-        real = there & (tl.load(padding + b * T + start + tl.arange(0, BLOCK_T), mask=there, other=1) == 0)
-    inside = there[:, None] & (tl.arange(0, BLOCK_K) < K)[None, :]
+        real = exists & (tl.load(padding + b * T + start + tl.arange(0, BLOCK_T), mask=exists, other=1) == 0)
+    inside = exists[:, None] & (tl.arange(0, BLOCK_K) < K)[None, :]
     long = start.to(tl.int64)
     x_place, a_place = b * x_b + h * x_h + long * x_t, b * a_b + h * a_h + long * a_t
     row = bh * segments * chunks * BLOCK_T + start
-    return row, b, start, x_place, a_place, there, real, places(x_t, 0, BLOCK_T, BLOCK_K), inside
+    return row, b, start, x_place, a_place, exists, real, block_offsets(x_t, 0, BLOCK_T, BLOCK_K), inside
 
 
 @triton.jit
-def times_of(row, start, reciprocal, ages, BLOCK_T):
+def load_times(row, start, reciprocal, ages, BLOCK_T):
     """Load 1/t of equation 7 and the ages of a chunk's positions.
 
     Args:
@@ -162,10 +201,13 @@ def times_of(row, start, reciprocal, ages, BLOCK_T):
 
 
 @triton.jit
-def causal(x, age, J):
-    """Multiply x by the decay from j to t where j <= t, and set x to zero elsewhere.
+def apply_decay(x, age, J):
+    """Multiply the products of positions t and j by the decay from j to t, and mask j after t.
 
-    If J is 0, rows are t and columns are j. If J is 1, rows are j and columns are t.
+    Args:
+        x: products [BLOCK_T, BLOCK_T]
+        age: ages of the positions [BLOCK_T]
+        J: 0 if rows are t and columns are j, and 1 if rows are j and columns are t
     """
     i = tl.arange(0, x.shape[0])
     x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
@@ -173,7 +215,7 @@ def causal(x, age, J):
 
 
 @triton.jit
-def first_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOCK_K):
+def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOCK_K):
     """Compute the two states at the start of a segment, by adding up the sums of other segments.
 
     Args:
@@ -183,7 +225,7 @@ def first_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOC
         segments: number of segments
         STEP: -1 for the sums of the segments before this one, 1 for those after it
         SIDES: number of sums of each segment, 1 if the values are the keys
-        STATES: whether there are states
+        STATES: True if the sequence has more than one chunk
         WIDTH: number of columns of a state
         BLOCK_K: number of rows of a state
 
@@ -200,7 +242,7 @@ def first_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOC
     for side in range(2 if STATES else 0):
         for first in range(0, WIDTH, BLOCK_L):
             state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
-            at = side * ((SIDES - 1) * BLOCK_K * WIDTH) + places(WIDTH, first, BLOCK_K, BLOCK_L)
+            at = side * ((SIDES - 1) * BLOCK_K * WIDTH) + block_offsets(WIDTH, first, BLOCK_K, BLOCK_L)
             for i in range(count):
                 one = own + STEP * (count - i)
                 if spans is not None:
@@ -214,54 +256,118 @@ def first_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOC
 
 @triton.jit
 def read_state(state, memory, first, STATES, WIDTH):
-    """Return the block of a state that starts at column ``first``, from registers or from memory."""
+    """Return a block of columns of a state, from registers or from memory.
+
+    Args:
+        state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has a single block
+        memory: pointer to the state in memory
+        first: first column of the block
+        STATES: True if the sequence has more than one chunk
+        WIDTH: number of columns of the state
+    """
     if STATES and WIDTH > state.shape[1]:
-        state = tl.load(memory + places(WIDTH, first, state.shape[0], state.shape[1]))
+        state = tl.load(memory + block_offsets(WIDTH, first, state.shape[0], state.shape[1]))
     return state
 
 
 @triton.jit
-def grow(
-    state, other, memory, x, other_x, at, inside, y, other_y, stride, there, factor, other_factor, end, L,
+def advance_states(
+    state, other, memory, x, other_x, at, inside, y, other_y, stride, exists, factor, other_factor, end, L,
     SIDES, WIDTH, PRECISION,
 ):  # fmt: skip
-    """Advance both states over one chunk: decay each state, and add x^T y of the chunk.
+    """Update both states after a chunk: decay each state, and add x^T y of the chunk.
 
-    The first state uses x and y, and the second state other_x and other_y. The rows of y are multiplied by
-    ``factor`` [BLOCK_T]. The states decay by ``end``, the age that passes in the chunk.
+    Args:
+        state: first state [BLOCK_K, BLOCK_L]
+        other: second state [BLOCK_K, BLOCK_L]
+        memory: pointer to both states in memory, used if WIDTH is larger than BLOCK_L
+        x: pointer to the left factor of the first state
+        other_x: pointer to the left factor of the second state
+        at: offsets of the elements of x [BLOCK_T, BLOCK_K]
+        inside: mask [BLOCK_T, BLOCK_K], False at elements of x that do not exist
+        y: pointer to the right factor of the first state
+        other_y: pointer to the right factor of the second state
+        stride: distance between two rows of y in memory
+        exists: mask [BLOCK_T], False at rows of y that become zeros
+        factor: factors of the rows of y [BLOCK_T]
+        other_factor: factors of the rows of other_y [BLOCK_T]
+        end: age that passes in the chunk, by which the states decay
+        L: number of columns of y
+        SIDES: number of distinct states, 1 if the values are the keys
+        WIDTH: number of columns of a state
+        PRECISION: precision of products in float32
+
+    Returns:
+        Both updated states.
     """
     for side in range(SIDES):
         own, one = memory + side * (state.shape[0] * WIDTH), tl.where(side == 0, x, other_x)
         for first in range(0, WIDTH, state.shape[1]):
-            rows = load_rows(tl.where(side == 0, y, other_y), stride, there, first, L, state.shape[1])
+            rows = load_rows(tl.where(side == 0, y, other_y), stride, exists, first, L, state.shape[1])
             rows *= tl.where(side == 0, factor, other_factor)[:, None]
             state = read_state(state, own, first, True, WIDTH) * tl.exp(-end)
             state += product(tl.trans(read(one, at, inside, AGAIN)), rows, PRECISION)
             if WIDTH > state.shape[1]:
-                tl.store(own + places(WIDTH, first, state.shape[0], state.shape[1]), state)
+                tl.store(own + block_offsets(WIDTH, first, state.shape[0], state.shape[1]), state)
         state, other = other, state
     return other if SIDES == 1 else state, other
 
 
 @triton.jit
-def scores_of(x, y, at, inside, age, J, PRECISION):
-    """Compute the products of all pairs of positions of a chunk, masked and decayed by :func:`causal`."""
-    found = product(read(x, at, inside, FIRST), tl.trans(read(y, at, inside, FIRST)), PRECISION)
-    return causal(found, age, J)
+def causal_scores(x, y, at, inside, age, J, PRECISION):
+    """Compute the products of all pairs of positions of a chunk, with decay and causal mask.
+
+    Args:
+        x: pointer to the chunk of the left factor
+        y: pointer to the chunk of the right factor
+        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K]
+        inside: mask [BLOCK_T, BLOCK_K], False at elements that do not exist
+        age: ages of the positions [BLOCK_T]
+        J: dimension of the earlier position, see :func:`apply_decay`
+        PRECISION: precision of products in float32
+
+    Returns:
+        The products [BLOCK_T, BLOCK_T].
+    """
+    scores = product(read(x, at, inside, FIRST), tl.trans(read(y, at, inside, FIRST)), PRECISION)
+    return apply_decay(scores, age, J)
 
 
 @triton.jit
-def attended(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
-    """Compute sum_{j<=t} (x_t . y_j) a_j [BLOCK_T, BLOCK_L] over this chunk and all chunks in the state."""
-    found = product(scores, x_a, PRECISION)
+def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
+    """Compute sum_{j<=t} (x_t . y_j) a_j over the positions j of this chunk and of all chunks in the state.
+
+    Args:
+        x: pointer to the chunk of x
+        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K]
+        inside: mask [BLOCK_T, BLOCK_K], False at elements that do not exist
+        scores: products x_t . y_j within the chunk [BLOCK_T, BLOCK_T]
+        x_a: rows a_j of the chunk [BLOCK_T, BLOCK_L]
+        age: ages of the positions [BLOCK_T]
+        state: sum of y_j^T a_j over earlier chunks [BLOCK_K, BLOCK_L]
+        STATES: True if the sequence has more than one chunk
+        PRECISION: precision of products in float32
+
+    Returns:
+        The sums [BLOCK_T, BLOCK_L].
+    """
+    sums = product(scores, x_a, PRECISION)
     if STATES:
-        found += product(read(x, at, inside, AGAIN), state, PRECISION) * tl.exp(-age)[:, None]
-    return found
+        sums += product(read(x, at, inside, AGAIN), state, PRECISION) * tl.exp(-age)[:, None]
+    return sums
 
 
 @triton.jit
 def load_included(packed_padding, b, first, L, BLOCK_L):
-    """Return a mask [1, BLOCK_L], True at rows of P that exist and are not masked."""
+    """Return a mask [1, BLOCK_L], True at rows of P that exist and are not masked.
+
+    Args:
+        packed_padding: pointer to the mask of rows of P [B, L], or None without padding
+        b: index of the example
+        first: first row of P of the block
+        L: number of rows of P
+        BLOCK_L: number of rows of P in the block
+    """
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
     if packed_padding is not None:
@@ -291,7 +397,7 @@ def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
-        at = position * WIDTH + places(WIDTH, first, BLOCK_T, BLOCK_L)
+        at = position * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)
         factor = tl.where(tl.rand(tl.load(seed), at, n_rounds=PHILOX_ROUNDS) >= dropout, boost, 0.0)
     return factor
 
@@ -310,15 +416,15 @@ def segment_sums_kernel(
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
     for i in range(chunks):
-        row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
+        row, b, start, x_place, a_place, exists, real, at, inside = locate_chunk(
             i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
-        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
+        inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         x_a = load_rows(a + a_place, a_t, real, first, L, COLUMNS) * tl.exp(age - end)[:, None]
         x = read(tl.where(side == 0, k, v) + x_place, at, inside, AGAIN)
         state = state * tl.exp(-end) + product(tl.trans(x), x_a, PRECISION)
     place = (tl.program_id(0).to(tl.int64) * SIDES + side) * (BLOCK_K * WIDTH)
-    tl.store(sums + place + places(WIDTH, first, BLOCK_K, COLUMNS), state)
+    tl.store(sums + place + block_offsets(WIDTH, first, BLOCK_K, COLUMNS), state)
 
 
 @triton.jit(do_not_specialize=LENGTHS)
@@ -333,20 +439,20 @@ def forward_kernel(
     The output is (tril(U' A^T) v + U' S_v) / t. The unpack weights are U = softmax((tril(q k^T) A + q S_k)
     scale / t), U' is U after dropout, and S_k and S_v are the states.
     """
-    state, other, scratch = first_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
+    state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_place, a_place, there, real, at, inside = chunk_of(
+        row, b, start, x_place, a_place, exists, real, at, inside = locate_chunk(
             i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
-        inverse, age, end = times_of(row, start, reciprocal, ages, BLOCK_T)
-        scores = scores_of(q + x_place, k + x_place, at, inside, age, 0, PRECISION)
+        inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
+        scores = causal_scores(q + x_place, k + x_place, at, inside, age, 0, PRECISION)
         top, total = tl.full((BLOCK_T,), MASKED_LOGIT, tl.float32), tl.zeros((BLOCK_T,), tl.float32)
         mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # a_j . U'_t
         y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for first in range(0, WIDTH, BLOCK_L):
             x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
             now = read_state(state, scratch, first, STATES, WIDTH)
-            logits = attended(q + x_place, at, inside, scores, x_a, age, now, STATES, PRECISION)
+            logits = causal_sums(q + x_place, at, inside, scores, x_a, age, now, STATES, PRECISION)
             included = load_included(packed_padding, b, first, L, BLOCK_L)
             logits = tl.where(included, logits * (inverse * K**-0.5)[:, None], MASKED_LOGIT)
             new_top = tl.maximum(top, tl.max(logits, 1))
@@ -359,12 +465,12 @@ def forward_kernel(
                 s = read_state(other, scratch + (SIDES - 1) * BLOCK_K * WIDTH, first, STATES, WIDTH)
                 y = y * shrink[None, :] + product(s, tl.trans(weights * tl.exp(-age)[:, None]), PRECISION)
         total = tl.where(total > 0.0, total, 1.0)  # if all rows of P are masked, the output is zero
-        y += product(tl.trans(read(v + x_place, at, inside, LAST)), causal(mixed, age, 1), PRECISION)
+        y += product(tl.trans(read(v + x_place, at, inside, LAST)), apply_decay(mixed, age, 1), PRECISION)
         tl.store(out + x_place + at, tl.trans(y * (inverse / total)[None, :]), mask=inside)
         tl.store(lse + row + tl.arange(0, BLOCK_T), top + tl.log(total))
         if STATES:
             left = tl.exp(age - end)
-            state, other = grow(
+            state, other = advance_states(
                 state, other, scratch, k + x_place, v + x_place, at, inside, a + a_place, a + a_place, a_t,
                 real, left, left, end, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
