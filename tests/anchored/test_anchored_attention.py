@@ -260,7 +260,7 @@ def test_pack_and_unpack_need_the_geometry_of_the_context():
     x, packed, _, _ = sentences([5], [3])
     _, memory = module.pack(packed, x, geometry=module.find_geometry(x, packed, x, Source()))
     for run in (lambda: module.pack(packed, x), lambda: module.unpack(x, memory)):
-        with pytest.raises(InputError, match="need the geometry of the context"):
+        with pytest.raises(InputError, match="needs the geometry of the context"):
             run()
 
 
@@ -275,5 +275,5 @@ def test_a_diagonal_step_by_step_needs_the_places_of_the_steps():
 def test_a_window_is_for_self_attention():
     module = attention(**KINDS["window"])
     x, packed, _, _ = sentences([9], [3])
-    with pytest.raises(InputError, match="the query has 7 tokens, the context 9"):
+    with pytest.raises(InputError, match="Expected a query of 9 tokens, as many as the context has, got 7"):
         module(x[:7], packed, x)
