@@ -116,6 +116,7 @@ setup(
             "luna-finetune = luna_fairseq.masked_lm.finetune:main",
             "luna-import-huggingface = luna_fairseq.huggingface.import_checkpoint:main",
             "luna-lra-seeds = luna_fairseq.lra.seeds:main",
+            "luna-make-shortlist = luna_fairseq.translation.make_shortlist:main",
             "luna-prepare-bitext = luna_fairseq.translation.prepare_bitext:main",
             "luna-prepare-iwslt15-en-vi = luna_fairseq.translation.prepare_iwslt15_en_vi:main",
             "luna-prepare-lra = luna_fairseq.lra.prepare:main",

@@ -16,7 +16,7 @@ SCRIPTS = [
     f"luna-{name}"
     for name in """
     average-checkpoints demo-corpus engine evaluate evaluate-task export-huggingface export-onnx finetune
-    import-huggingface lra-seeds prepare-bitext prepare-iwslt15-en-vi prepare-lra prepare-task
+    import-huggingface lra-seeds make-shortlist prepare-bitext prepare-iwslt15-en-vi prepare-lra prepare-task
     prepare-text prepare-wmt14-en-de recipes report score show train train-bitext""".split()
 ]
 

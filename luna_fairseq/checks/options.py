@@ -164,6 +164,23 @@ def check_int8_precision(given: ParsedOptions) -> Faults:
             yield f"--int8 and --{name} cannot be combined. Leave one of them out"
 
 
+def check_shortlist(given: ParsedOptions) -> Faults:
+    """Check that ``--shortlist`` names a file, and that the command generates text.
+
+    Args:
+        given: parsed options.
+    """
+    path = given.all.get("shortlist")
+    if not path:
+        return
+    if given.trains:
+        yield "--shortlist restricts a trained model. Give it to fairseq-generate or fairseq-interactive"
+    elif given.all.get("score_reference"):
+        yield "--score-reference scores with the whole dictionary. Leave --shortlist out"
+    elif not os.path.isfile(path):
+        yield f"--shortlist {path} does not exist. Make it with luna-make-shortlist"
+
+
 def check_metric(given: ParsedOptions) -> Faults:
     """Check that the metric of the best checkpoint is measured.
 
@@ -329,6 +346,7 @@ def check_divided_text(given: ParsedOptions) -> Faults:
 CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_numbers,
     check_int8_precision,
+    check_shortlist,
     check_label_smoothing,
     check_metric,
     check_bleu_options,

@@ -51,7 +51,7 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
             raise
         raise InputError(f"{path} {fault}{advise_intact(Path(path))}") from None
     fill_in_options(state, overrides or {})
-    _check_int8(state, overrides or {})
+    _check_overrides(state, overrides or {})
     same_training.set_languages(path, state, languages)
     record: Record = {
         "path": str(path),
@@ -74,15 +74,23 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
     return state
 
 
-def _check_int8(state: Any, overrides: Any) -> None:
-    """Raise InputError for --int8 if the checkpoint's model lacks this option. fairseq would ignore it."""
+def _check_overrides(state: Any, overrides: Any) -> None:
+    """Check that the checkpoint's model has the options for generation. fairseq would ignore them.
+
+    Raises:
+        InputError: the model has no 8-bit weights or no shortlist
+    """
     options = same_training.stored_options(state)
-    if overrides.get("int8") and not hasattr(dataclass_of(options), "int8"):
-        raise InputError(
-            f"--int8: the checkpoint's model, {options.get('_name') or options.get('arch')}, has no weights "
-            "in 8 bits. Leave the option out, or give a translation model, causal language model or peer of "
-            "luna_fairseq"
-        )
+    name, dataclass = options.get("_name") or options.get("arch"), dataclass_of(options)
+    for option, lacks, kinds in (
+        ("int8", "weights in 8 bits", "a translation model, causal language model or peer"),
+        ("shortlist", "shortlist", "a translation model"),
+    ):
+        if overrides.get(option) and not hasattr(dataclass, option):
+            raise InputError(
+                f"--{option}: the checkpoint's model, {name}, has no {lacks}. Leave the option out, or give "
+                f"{kinds} of luna_fairseq"
+            )
 
 
 def _compare_dictionaries(record: Record, task: Any, may_differ: Sequence[str] = ()) -> None:

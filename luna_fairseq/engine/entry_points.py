@@ -3,6 +3,7 @@
 import ast
 import sys
 from argparse import ArgumentParser, Namespace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ OUR_OPTIONS = Patch(
     RESULTS,
     "fairseq-hydra-train silently trains a model of the default size, because it applies the defaults of the "
     "model before the preset of --arch. Options that our models and tasks cannot have are accepted, and "
-    "fairseq-generate knows no --int8.",
+    "fairseq-generate knows neither --int8 nor --shortlist.",
 )
 
 
@@ -55,23 +56,45 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
 
 @OUR_OPTIONS.replaces("fairseq.options:parse_args_and_arch")
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-    """Parse the command line and check the options. ``--int8`` becomes ``--cpu`` and a model override."""
-    _add_int8(parser)
+    """Parse the command line and check the options.
+
+    ``--int8`` becomes ``--cpu`` and a model override. ``--shortlist`` becomes a model override.
+    """
+    _add_model_options(parser)
     parsed = parse(parser, *args, **kwargs)
     options = parsed[0] if isinstance(parsed, tuple) else parsed
     check_options(options)
-    if getattr(options, "int8", False) and hasattr(options, "model_overrides"):
-        overrides = {**ast.literal_eval(options.model_overrides), "int8": True}
-        options.cpu, options.model_overrides = True, repr(overrides)
+    if hasattr(options, "model_overrides"):
+        given = {name: getattr(options, name, None) for name in ("int8", "shortlist")}
+        given = {name: value for name, value in given.items() if value}
+        if given:
+            options.model_overrides = repr({**ast.literal_eval(options.model_overrides), **given})
+            options.cpu = options.cpu or "int8" in given
     return parsed
 
 
-def _add_int8(parser: ArgumentParser) -> None:
-    """Add ``--int8`` to the parser of fairseq-generate, fairseq-interactive or fairseq-eval-lm."""
+def _add_model_options(parser: ArgumentParser) -> None:
+    """Add options that override the model's to the parser of a command that loads a model for use.
+
+    fairseq-generate, fairseq-interactive and fairseq-eval-lm get ``--int8``, the first two ``--shortlist``.
+    """
     options = parser._option_string_actions
-    loads_model = "--model-overrides" in options and ("--beam" in options or "--context-window" in options)
-    if loads_model and "--int8" not in options:
+    if "--model-overrides" not in options:
+        return
+    if ("--beam" in options or "--context-window" in options) and "--int8" not in options:
         parser.add_argument("--int8", action="store_true", help="weights in 8 bits, on the CPU")
+    if "--beam" in options and "--shortlist" not in options:
+        shortlist = "file of luna-make-shortlist, to which target pieces are restricted"
+        parser.add_argument("--shortlist", metavar="FILE", help=shortlist)
+
+
+@OUR_OPTIONS.replaces("fairseq.sequence_generator:SequenceGenerator._generate")
+def _generate(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Generate translations of a batch, restricted to the shortlist of the models if they have one."""
+    shortlist = getattr(self.model.single_model, "shortlist", None)
+    if shortlist is None:
+        return generate(self, *args, **kwargs)
+    return shortlist.generate(partial(generate, self), self, *args, **kwargs)
 
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")

@@ -21,6 +21,7 @@ from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.fairseq_layers import activation_function
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.onednn_linear import use_onednn
+from luna_fairseq.models.shortlist import Shortlist
 from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.text.documents import SEPARATOR
 
@@ -139,10 +140,12 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
     Attributes:
         encoder_class: class or function that builds the encoder from (configuration, dictionary, embedding)
         decoder_class: class or function that builds the decoder from the same arguments
+        shortlist: candidates to which beam search is restricted (default: None, all target pieces)
     """
 
     encoder_class: Callable[..., nn.Module]
     decoder_class: Callable[..., nn.Module]
+    shortlist: Optional[Shortlist] = None
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
@@ -181,6 +184,26 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
         """Build the decoder for a nested configuration."""
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
+
+    def prepare_for_inference_(self, cfg: Any) -> None:
+        """Prepare the model for inference as fairseq does, and load the shortlist if there is one.
+
+        Args:
+            cfg: configuration of the generation
+
+        Raises:
+            InputError: the shortlist is no lexicon or belongs to another dictionary, or the model has an
+                adaptive softmax
+        """
+        super().prepare_for_inference_(cfg)
+        path = getattr(self.decoder.cfg, "shortlist", None)
+        if path:
+            if self.decoder.adaptive_softmax is not None:
+                raise InputError(
+                    "a model with an adaptive softmax (--adaptive-softmax-cutoff) has no output projection "
+                    "to which a shortlist could apply: leave out --shortlist"
+                )
+            self.shortlist = Shortlist.load(path, self.encoder.dictionary, self.decoder.dictionary)
 
 
 class SentenceModelEncoder(RobertaEncoder):

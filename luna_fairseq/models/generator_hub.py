@@ -8,6 +8,7 @@ import tempfile
 from argparse import Namespace
 from contextlib import contextmanager
 from inspect import signature
+from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, Iterator, Mapping, Optional, Tuple, Type
 
@@ -19,7 +20,7 @@ from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.checks.names import check_overrides, nearest
-from luna_fairseq.checks.options import SOURCE_OPTIONS, ParsedOptions, check_int8_precision
+from luna_fairseq.checks.options import SOURCE_OPTIONS, ParsedOptions, check_int8_precision, check_shortlist
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
 from luna_fairseq.models.ema import write_ema
@@ -295,7 +296,8 @@ def from_pretrained(
         InputError: a folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
             the kind of model, or an option in ``kwargs`` is unknown
     """
-    for fault in check_int8_precision(ParsedOptions(Namespace(**kwargs))):
+    given = ParsedOptions(Namespace(**kwargs))
+    for fault in chain(check_int8_precision(given), check_shortlist(given)):
         raise InputError(fault)
     folders = find_folders(model_name_or_path, data_name_or_path)
     if "bpe" not in kwargs:

@@ -5,9 +5,10 @@ sentence then depend on the other sentences of its batch. :class:`Linear8` inste
 position.
 """
 
+import copy
 import warnings
 from functools import lru_cache
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,29 @@ class Linear8(nn.Module):
         )
         self.bias = None if bias is None else bias.detach().clone()
         self.multiply = find_product()
+        self.unpacked: Optional[Tuple[Tensor, Tensor]] = None
+
+    def select(self, outputs: Tensor) -> "Linear8":
+        """Return a layer that computes some of the outputs.
+
+        The first call keeps a second copy of the weights, from which rows can be selected.
+
+        Args:
+            outputs: indices of the outputs [K]
+        """
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch deprecates quantised tensors
+            if self.unpacked is None:
+                weight, _ = torch.ops.quantized.linear_unpack(self.packed)
+                self.unpacked = weight.int_repr(), weight.q_per_channel_scales()
+            levels, scales = (x.index_select(0, outputs) for x in self.unpacked)
+            zeros = torch.zeros(len(outputs), dtype=torch.long)
+            weight = torch._make_per_channel_quantized_tensor(levels, scales, zeros, 0)
+        selected = copy.copy(self)
+        selected.packed = torch.ops.quantized.linear_prepack(weight, None)
+        selected.bias = None if self.bias is None else self.bias.index_select(0, outputs)
+        selected.unpacked = None
+        return selected
 
     def forward(self, x: Tensor) -> Tensor:
         """Project vectors [.., inputs] to vectors [.., outputs]."""

@@ -33,6 +33,12 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
     share_all_embeddings: bool = option(
         False, "share encoder, decoder and output embeddings (requires a joined dictionary)"
     )
+    shortlist: Optional[str] = option(
+        None,
+        "decode with the candidates in this file; for trained models, with --model-overrides "
+        "\"{'shortlist': 'FILE'}\"",
+        may_change=True,
+    )
     max_source_positions: int = option(
         DEFAULT_MAX_SOURCE_POSITIONS, "max number of tokens in the source sequence", may_change=True, least=1
     )

@@ -48,6 +48,7 @@ def build_parser() -> CommandParser:
     parser.count("--max-tokens", 4096, "maximum number of source tokens in a batch")
     int8 = "use 8-bit weights on a CPU, which is faster and hardly changes BLEU"
     parser.add_argument("--int8", action="store_true", help=int8)
+    parser.path("--shortlist", "file of luna-make-shortlist, to which target pieces are restricted")
     parser.ema()
     add_score_arguments(parser)
     return parser

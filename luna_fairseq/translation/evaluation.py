@@ -55,6 +55,10 @@ class Evaluation:
             raise InputError(
                 f"--path {args.path} does not exist. Give a checkpoint that fairseq-train wrote."
             )
+        if args.shortlist is not None and not args.shortlist.is_file():
+            raise InputError(
+                f"--shortlist {args.shortlist} does not exist. Make it with luna-make-shortlist."
+            )
         routes = [route for route in ROUTES.values() if (args.data / route.model_file).is_file()]
         if not routes:
             names = " nor ".join(route.model_file for route in ROUTES.values())
@@ -163,7 +167,10 @@ class Evaluation:
         """
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
-        files = [self.args.path, *sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")])]
+        files = [
+            *filter(None, [self.args.path, self.args.shortlist]),
+            *sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")]),
+        ]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.args.results / "generate.log"
@@ -210,6 +217,7 @@ class Evaluation:
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.args.int8 else []),
+            *(["--shortlist", str(self.args.shortlist)] if self.args.shortlist else []),
             *[*length, "--log-format", "none", *chain(*_position_options(self.args.path).items())],
             *self.extra,
         ]

@@ -6,13 +6,14 @@ import shutil
 
 import pytest
 import torch
-from commands import fairseq, lines, plugin, succeed
+from commands import fairseq, lines, plugin, refused, succeed
 from forked import run_module
 from reversal import AUTHORS_COMMAND, SENTENCES
 from saved_training import assert_same_training, load
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
+from luna_fairseq.text.lexicon import read_lexicon
 
 # Without the last option this fairseq drops the last batch unless its size is a multiple of 8.
 GENERATE = "-s src -t tgt --batch-size 8 --beam 5 --max-len-b 8 --required-batch-size-multiple 1"
@@ -100,6 +101,36 @@ def test_hard_alignments_and_interactive(trained, data):
             hypotheses[number].split("\t")[1].split()
         )
         assert all(source < len(sentences[number].split()) for source, _ in pairs)
+
+
+def test_shortlist(trained, data, tmp_path):
+    """Translations consist of the candidates of their batch, in both commands and in Python."""
+    file = tmp_path / "shortlist"
+    done = run_module(
+        "luna_fairseq.translation.make_shortlist", (data, "--output", file, "--best 3 --common 2")
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    candidates, path = read_lexicon(file), trained / "checkpoint_last.pt"
+    options = "-s src -t tgt --beam 2 --max-len-b 8 --required-batch-size-multiple 1 --batch-size 1"
+    output = succeed("generate", *plugin(data), "--path", path, options, "--shortlist", file)
+    sources, hypotheses = lines(output, "S"), lines(output, "H")
+    assert sorted(hypotheses) == list(range(SENTENCES["test"]))
+    for number, line in hypotheses.items():
+        allowed = {x for word in ("", "</s>", *sources[number].split()) for x in candidates[word]}
+        assert {"<unk>", *allowed} >= set(line.split("\t")[1].split())
+        assert len(allowed) < 20
+    plain = lines(succeed("generate", *plugin(data), "--path", path, options), "H")
+    assert plain != hypotheses
+    text = "".join(f"{sources[number]}\n" for number in sorted(sources))
+    for more in ("", "--int8"):
+        words = "-s src -t tgt --beam 2 --max-len-b 8", "--shortlist", file, more
+        output = succeed("interactive", *plugin(data), "--path", path, *words, stdin=text)
+        assert more or lines(output, "H") == hypotheses
+    hub = LunaModel.from_pretrained(str(trained), path.name, str(data), shortlist=str(file)).eval()
+    found = [hub.translate(sources[number], beam=2, max_len_a=0, max_len_b=8) for number in sorted(sources)]
+    assert found == [hypotheses[number].split("\t")[1] for number in sorted(sources)]
+    message = refused("generate", *plugin(data), "--path", path, options, "--shortlist nowhere")
+    assert message.endswith("--shortlist nowhere does not exist. Make it with luna-make-shortlist")
 
 
 def test_validate(trained, data):

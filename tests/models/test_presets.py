@@ -115,7 +115,7 @@ OF_ROBERTA = "attention_init checkpoint_activations int8 no_token_positional_emb
 @pytest.mark.parametrize(
     "config, model, more",
     [
-        (PeerTransformerConfig, TransformerModel, "decoder_input_dim int8"),
+        (PeerTransformerConfig, TransformerModel, "decoder_input_dim int8 shortlist"),
         (PeerLanguageModelConfig, TransformerLanguageModel, "int8 max_target_positions tokens_per_sample"),
         (PeerRobertaConfig, RobertaModel, OF_ROBERTA),
     ],

@@ -2,6 +2,7 @@
 
 import pytest
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.text.subword import ROUTES
 from luna_fairseq.translation import evaluate, evaluation
 
@@ -61,3 +62,16 @@ def test_a_translation_is_bounded_by_its_source(extra, expected, data, tmp_path,
     options = found._generate_options(found.folder, "test", 1.0)
     values = [options[options.index(n) + 1] if n in options else None for n in ("--max-len-a", "--max-len-b")]
     assert values == expected
+
+
+def test_a_shortlist_is_passed_on(data, tmp_path, monkeypatch):
+    state = {"cfg": {"model": {}}}
+    monkeypatch.setattr(evaluation.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    args = evaluate.build_parser().parse_args([*words, "--shortlist", str(tmp_path / "shortlist")])
+    with pytest.raises(InputError, match="shortlist does not exist. Make it with luna-make-shortlist"):
+        evaluation.Evaluation(args, [])
+    args.shortlist.touch()
+    found = evaluation.Evaluation(args, [])
+    options = found._generate_options(found.folder, "test", 1.0)
+    assert options[options.index("--shortlist") + 1] == str(args.shortlist)

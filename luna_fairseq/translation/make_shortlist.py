@@ -1,0 +1,156 @@
+"""Command ``luna-make-shortlist``: learn which target pieces may translate each source piece.
+
+DATA is a folder of binarised parallel text, which luna-prepare-bitext or fairseq-preprocess wrote. The
+command estimates IBM model 1 on its training text. The candidates of a source piece are its --best most
+probable translations, and the piece itself if it occurs in the target text. The --common most frequent target
+pieces are candidates in every sentence.
+
+Give the file to luna-evaluate, fairseq-generate or fairseq-interactive with --shortlist. CTranslate2 reads
+it, too (--vocab_mapping).
+
+If there is validation text, the command prints how many pieces of its translations are candidates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any, Dict, List, Sequence, Tuple
+
+from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.errors import InputError
+
+PROGRAM = "luna-make-shortlist"
+EXAMPLE = f"{PROGRAM} data-bin/en-de --output data-bin/en-de/shortlist"
+
+
+def build_parser() -> CommandParser:
+    """Build the parser of the command line."""
+    parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
+    parser.path("data", "folder of the binarised text", "DATA")
+    parser.path("--output", "file to write", required=True)
+    parser.add_argument("-s", "--source-lang", metavar="LANG", help="source language (default: the data's)")
+    parser.add_argument("-t", "--target-lang", metavar="LANG", help="target language (default: the data's)")
+    parser.count("--best", 50, "number of translations of each source piece")
+    parser.count("--common", 200, "number of candidates for every sentence")
+    read = "number of training pairs to read, evenly spaced. Memory and time grow with the number"
+    parser.count("--sentences", 100000, read)
+    return parser
+
+
+def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
+    """Return the source and the target language of binarised training text.
+
+    Args:
+        folder: folder of the text.
+        source: source language, or None if the folder decides.
+        target: target language, or None if the folder decides.
+
+    Raises:
+        InputError: the folder does not hold one pair of the languages.
+    """
+    found = sorted({tuple(path.name.split(".")[1].split("-")) for path in folder.glob("train.*-*.*.idx")})
+    if source is not None and target is not None:
+        # The pair in the file names may have the other order.
+        found = [(source, target)] if {source, target} in map(set, found) else []
+    pairs = [(s, t) for s, t in found if source in (None, s) and target in (None, t)]
+    if len(pairs) != 1:
+        names = ", ".join("-".join(pair) for pair in found) or "none"
+        raise InputError(
+            f"{folder} holds the training text of {names}. Give a folder of binarised text, and the "
+            "languages with -s and -t."
+        )
+    return pairs[0]
+
+
+def make_shortlist(args: argparse.Namespace) -> None:
+    """Estimate the lexical model and write the candidates."""
+    import numpy as np
+
+    from fairseq.data import Dictionary
+    from luna_fairseq.progress import progress
+    from luna_fairseq.text.indexed import read_indexed
+    from luna_fairseq.text.lexicon import EVERY_SENTENCE, write_lexicon
+    from luna_fairseq.translation.lexical_model import train_lexical_model
+
+    first = args.data / "shard0"  # with --shards
+    folder = first if any(first.glob("*.idx")) else args.data
+    languages = find_pair(folder, args.source_lang, args.target_lang)
+    names = "-".join(languages)
+    if not any(folder.glob(f"train.{names}.*.idx")):
+        names = "-".join(reversed(languages))
+    source, target = (Dictionary.load(str(folder / f"dict.{language}.txt")) for language in languages)
+
+    def read(split: str) -> List[Any]:
+        files = zip(languages, (source, target))
+        return [
+            read_indexed(folder / f"{split}.{names}.{side}", words, combine=False) for side, words in files
+        ]
+
+    texts = read("train")
+    length = len(texts[0])
+    numbers = np.arange(min(args.sentences, length)) * length // max(1, min(args.sentences, length))
+    seen = np.zeros(len(target), dtype=np.int64)
+
+    def pairs() -> Any:
+        for number in progress(numbers, "read", "sentences"):
+            first, second = (text[number].numpy() for text in texts)
+            np.add.at(seen, second, 1)
+            yield first, second[second != target.eos()]
+
+    model = train_lexical_model(pairs(), len(target))
+    # Special symbols need no line, because they are candidates in any case.
+    usual = [index for index in np.argsort(-seen, kind="stable") if index >= target.nspecial and seen[index]]
+    candidates: Dict[str, Sequence[str]] = {EVERY_SENTENCE: [target[i] for i in usual[: args.common]]}
+    for index in np.unique(model.sources):
+        pieces = [target[i] for i in model.best(index, args.best) if i >= target.nspecial]
+        itself = source[index]
+        if itself in target and itself not in pieces and seen[target.index(itself)]:
+            pieces.append(itself)
+        if pieces:
+            candidates[itself] = pieces
+    if not candidates[EVERY_SENTENCE]:
+        raise InputError(f"the training text of {folder} is empty. Give a folder with training pairs.")
+    write_lexicon(args.output, candidates)
+    print(
+        f"{args.output}: {len(candidates) - 1:,} source pieces with up to {args.best} candidates, "
+        f"{len(candidates[EVERY_SENTENCE])} candidates for every sentence; from {len(numbers):,} of "
+        f"{length:,} pairs"
+    )
+    if (folder / f"valid.{names}.{languages[0]}.idx").is_file():
+        print(describe_coverage(args.output, read("valid"), source, target))
+
+
+def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
+    """Describe how many pieces of the translations of a text are candidates of their sentence.
+
+    Args:
+        path: file of the shortlist.
+        texts: source and target sentences.
+        source: source dictionary.
+        target: target dictionary.
+    """
+    import torch
+
+    from luna_fairseq.models.shortlist import Shortlist
+
+    shortlist = Shortlist.load(str(path), source, target)
+    covered = tokens = width = 0
+    for first, second in zip(*texts):
+        candidates = shortlist.candidates_of(first)
+        width += len(candidates)
+        tokens += len(second)
+        covered += int(torch.isin(second, candidates).sum())
+    return (
+        f"valid: {100 * covered / max(tokens, 1):.2f} % of {tokens:,} target pieces are candidates; "
+        f"{width / max(len(texts[0]), 1):.0f} of {len(target):,} pieces a sentence"
+    )
+
+
+main = console_script(PROGRAM, build_parser, make_shortlist, place="output", hides_log=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,284 @@
+"""Beam search among the candidates of a batch: what the search finds if all other pieces are masked."""
+
+import pytest
+import torch
+from tiny_luna import OPTIONS, PAD, Task, batch, example, moved, sentences, tiny_model
+from torch import nn
+
+from fairseq import options, search
+from fairseq.dataclass.configs import FairseqConfig
+from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
+from fairseq.token_generation_constraints import pack_constraints
+from luna_fairseq.errors import InputError
+from luna_fairseq.models import LunaModel
+from luna_fairseq.models.int8 import Linear8
+from luna_fairseq.models.shortlist import Shortlist, select_outputs
+from luna_fairseq.peers.models import PeerTransformer
+from luna_fairseq.text.lexicon import read_lexicon, write_lexicon
+
+TASK = Task(23, 41)
+SOURCE, TARGET = TASK.source_dictionary, TASK.target_dictionary
+# Three of 36 pieces for each source piece, two for every sentence.
+CANDIDATES = {"": ["w3", "w9"], **{f"w{i}": [f"w{(i * k) % 36}" for k in (1, 5, 7)] for i in range(16)}}
+
+
+class Masked(nn.Module):
+    """Output projection of the whole dictionary that masks all pieces but some."""
+
+    def __init__(self, projection, kept):
+        super().__init__()
+        self.projection, self.kept = projection, kept
+
+    def forward(self, x):
+        logits = self.projection(x)
+        mask = torch.ones(logits.size(-1), dtype=torch.bool)
+        mask[self.kept] = False
+        return logits.masked_fill(mask, -torch.inf)
+
+
+def prepared(path=None, dtype=torch.float64, **given):
+    given["shortlist"] = path and str(path)
+    if "attention" in given:
+        model = moved(PeerTransformer, {**OPTIONS, "decoder_embed_dim": 12, **given}, TASK, dtype)
+    else:
+        model = tiny_model(dtype, task=TASK, **given)
+    model.prepare_for_inference_(FairseqConfig())
+    return model
+
+
+@pytest.fixture
+def path(tmp_path):
+    write_lexicon(tmp_path / "shortlist", CANDIDATES)
+    return tmp_path / "shortlist"
+
+
+def expected_candidates(source, more=()):
+    """Set of candidates, straight from the definition."""
+    pieces = {SOURCE[i] for i in source.flatten().tolist()}
+    symbols = {x for piece in ("", *pieces) for x in CANDIDATES.get(piece, ())}
+    return sorted({0, 1, 2, 3, *map(TARGET.index, symbols), *more})
+
+
+def generate(models, source, *, kind=SequenceGenerator, strategy=None, **kwargs):
+    """Return the hypotheses of fairseq's search. Keyword arguments of ``generate`` are under "call"."""
+    call = kwargs.pop("call", {})
+    if strategy is not None:
+        kwargs["search_strategy"] = strategy(TARGET)
+    for model in models:  # as --print-alignment
+        model.decoder.need_attn = kind is SequenceGeneratorWithAlignment
+    torch.manual_seed(3)
+    generator = kind(models, TARGET, **{"beam_size": 3, "max_len_b": 12, **kwargs})
+    sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(dim=1)}}
+    state = {**vars(generator), **vars(generator.model)}
+    projections = [model.decoder.output_projection for model in models]
+    found = generator.generate(models, sample, **call)
+    # Nothing of a batch remains.
+    assert {**vars(generator), **vars(generator.model)}.keys() == state.keys()
+    assert generator.vocab_size == len(TARGET)
+    assert [model.decoder.output_projection for model in models] == projections
+    return found
+
+
+def assert_same_hypotheses(found, expected):
+    assert [len(hypotheses) for hypotheses in found] == [len(hypotheses) for hypotheses in expected]
+    for one, other in zip(sum(found, []), sum(expected, [])):
+        assert one["tokens"].tolist() == other["tokens"].tolist()
+        for name in ("score", "positional_scores", "attention"):
+            torch.testing.assert_close(one[name], other[name], rtol=1e-5, atol=1e-6)
+
+
+PREFIX = torch.tensor([[7, 32, 5], [4, PAD, PAD], [38, 6, PAD]])
+CONSTRAINTS = pack_constraints([[torch.tensor([7, 32])], [], [torch.tensor([38]), torch.tensor([6])]])
+SEARCHES = {
+    "beam": {},
+    "beam 1": {"beam_size": 1},
+    "as many hypotheses as pieces": {"beam_size": 20},
+    "alignments": {"kind": SequenceGeneratorWithAlignment},
+    "diverse groups": {"strategy": lambda d: search.DiverseBeamSearch(d, 3, 0.5)},
+    "diverse siblings": {"strategy": lambda d: search.DiverseSiblingsSearch(d, 0.5)},
+    "sampling": {"strategy": lambda d: search.Sampling(d, sampling_topk=4)},
+    "prefix": {"call": {"prefix_tokens": PREFIX}},
+    "first token": {"call": {"bos_token": 11}},
+    "ordered constraints": {
+        "strategy": lambda d: search.LexicallyConstrainedBeamSearch(d, "ordered"),
+        "call": {"constraints": CONSTRAINTS},
+    },
+    "unordered constraints": {
+        "strategy": lambda d: search.LexicallyConstrainedBeamSearch(d, "unordered"),
+        "call": {"constraints": CONSTRAINTS},
+    },
+    "length penalty, n-grams, least length": {"len_penalty": 0.4, "no_repeat_ngram_size": 2, "min_len": 4},
+    "temperature and unknown words": {"temperature": 0.7, "unk_penalty": -3},
+    "suppressed": {"tokens_to_suppress": ["w3", "w8", "w33"]},
+}
+
+
+@pytest.mark.parametrize("number", [1, 2], ids=["one model", "ensemble"])
+@pytest.mark.parametrize("name", SEARCHES)
+def test_search_finds_what_it_finds_with_all_other_pieces_masked(name, number, path):
+    source = batch(example((9, 4, 6))[0], left=True)
+    call = SEARCHES[name].get("call", {})
+    more = {
+        "prefix_tokens": PREFIX.flatten().tolist(),
+        "bos_token": [11],
+        "constraints": CONSTRAINTS[:, 1:].flatten().tolist(),
+    }
+    kept = expected_candidates(source, [i for key in call for i in more[key]])
+    if name == "as many hypotheses as pieces":
+        kept = range(len(TARGET))
+    restricted = [prepared(path, seed=seed) for seed in range(number)]
+    found = generate(restricted, source, **SEARCHES[name])
+    plain = [prepared(seed=seed) for seed in range(number)]
+    for model in plain:
+        model.decoder.output_projection = Masked(model.decoder.output_projection, list(kept))
+    assert_same_hypotheses(found, generate(plain, source, **SEARCHES[name]))
+
+
+def test_candidates_of_a_batch(path):
+    shortlist = Shortlist.load(str(path), SOURCE, TARGET)
+    source = batch(sentences((4, 6), 23))
+    assert shortlist.candidates_of(source).tolist() == expected_candidates(source)
+    assert shortlist.candidates_of(source, [torch.tensor([[5]])]).tolist() == expected_candidates(source, [5])
+    few = torch.tensor([[2]])
+    assert shortlist.candidates_of(few).tolist() == [0, 1, 2, 3, TARGET.index("w3"), TARGET.index("w9")]
+    assert shortlist.candidates_of(few, least=8).tolist() == [0, 1, 2, 3, 4, 5, 8, 14]
+
+
+def test_candidates_are_of_the_sentences_of_the_batch_alone(path):
+    """A generator is used for one batch after the other."""
+    model = prepared(path)
+    one, two = batch(sentences((5,), 23, seed=1)), batch(sentences((7,), 23, seed=2))
+    first = generate([model], one)
+    generate([model], two)
+    assert_same_hypotheses(generate([model], one), first)
+
+
+SHARED = {"share_decoder_input_output_embed": True}
+
+
+ANCHORED = {"cross_attention": "softmax", "anchored_packed": True}
+
+
+@pytest.mark.parametrize("given", [{}, SHARED, ANCHORED, {"attention": "softmax"}])
+@pytest.mark.parametrize("int8", [False, True])
+def test_variants_and_8_bits(given, int8, path):
+    source = batch(example((9, 4, 6))[0])
+    found = generate([prepared(path, torch.float32, int8=int8, **given)], source)
+    model = prepared(dtype=torch.float32, int8=int8, **given)
+    assert isinstance(model.decoder.output_projection, Linear8) == int8
+    model.decoder.output_projection = Masked(model.decoder.output_projection, expected_candidates(source))
+    assert_same_hypotheses(found, generate([model], source))
+
+
+@pytest.mark.parametrize("bias", [None, torch.randn(21)])
+def test_selected_outputs_of_8_bits_are_the_same_bit_for_bit(bias):
+    layer, x, outputs = Linear8(torch.randn(21, 16), bias), torch.randn(3, 16), torch.tensor([2, 5, 6, 19])
+    for _ in range(2):
+        assert torch.equal(layer.select(outputs)(x), layer(x)[:, outputs])
+    assert torch.equal(layer.select(outputs).select(torch.tensor([1]))(x), layer(x)[:, 5:6])
+
+
+def test_selected_outputs_with_a_bias():
+    layer, x = nn.Linear(6, 9).double(), torch.randn(2, 6).double()
+    torch.testing.assert_close(select_outputs(layer, torch.tensor([0, 7]))(x), layer(x)[:, [0, 7]])
+
+
+def test_no_tensor_of_the_step_has_the_width_of_the_dictionary(path):
+    model, widths = prepared(path), set()
+    normalized = model.get_normalized_probs
+    model.get_normalized_probs = lambda out, **kwargs: (
+        widths.add(out[0].size(-1)) or normalized(out, **kwargs)
+    )
+    source = batch(sentences((5,), 23))
+    generate([model], source)
+    assert widths == {len(expected_candidates(source))}
+
+
+class Fails(Exception):
+    pass
+
+
+def test_a_failed_batch_leaves_nothing_behind(path, monkeypatch):
+    model = prepared(path)
+    projection = model.decoder.output_projection
+
+    def fail(*_, **__):
+        raise Fails
+
+    monkeypatch.setattr(model.decoder, "forward", fail)
+    generator = SequenceGenerator([model], TARGET)
+    with pytest.raises(Fails):
+        generator.generate([model], {"net_input": {"src_tokens": batch(sentences((5,), 23))}})
+    assert model.decoder.output_projection is projection and generator.vocab_size == len(TARGET)
+    assert "forward_decoder" not in vars(generator.model)
+
+
+def test_what_cannot_be_combined_is_refused(path):
+    source = batch(sentences((5,), 23))
+    with pytest.raises(InputError, match="leave out --shortlist or --lm-path"):
+        generate([prepared(path)], source, lm_model=nn.Module())
+    with pytest.raises(InputError, match="combined with prefix_allowed_tokens_fn"):
+        strategy = lambda d: search.PrefixConstrainedBeamSearch(d, lambda *_: [4])  # noqa: E731
+        generate([prepared(path)], source, strategy=strategy)
+    with pytest.raises(InputError, match="adaptive softmax .* leave out --shortlist"):
+        prepared(path, torch.float32, adaptive_softmax_cutoff="8,12")
+
+
+@pytest.mark.parametrize("command", ["generation", "interactive_generation"])
+def test_commands_take_it(command, path):
+    parser = getattr(options, f"get_{command}_parser")()
+    line = ["data", "--path", "p.pt", "--shortlist", str(path), "--model-overrides", "{'dropout': 0}"]
+    args = options.parse_args_and_arch(parser, line)
+    assert not args.cpu and eval(args.model_overrides) == {"dropout": 0, "shortlist": str(path)}
+    args = options.parse_args_and_arch(getattr(options, f"get_{command}_parser")(), [*line, "--int8"])
+    assert args.cpu and eval(args.model_overrides) == {"dropout": 0, "shortlist": str(path), "int8": True}
+
+
+@pytest.mark.parametrize(
+    "command, words, message",
+    [
+        ("generation", "data --path p.pt --shortlist nowhere", "--shortlist nowhere does not exist"),
+        (
+            "generation",
+            "data --path p.pt --score-reference --shortlist {path}",
+            "the whole dictionary. Leave",
+        ),
+        ("training", "data --arch luna --shortlist {path}", "restricts a trained model. Give it to fairseq-"),
+    ],
+)
+def test_wrong_uses_are_refused_before_work(command, words, message, path):
+    parser = getattr(options, f"get_{command}_parser")()
+    with pytest.raises(InputError, match=message):
+        options.parse_args_and_arch(parser, words.format(path=path).split())
+
+
+def test_from_pretrained_refuses_a_missing_file():
+    with pytest.raises(InputError, match="--shortlist nowhere does not exist"):
+        LunaModel.from_pretrained(".", shortlist="nowhere")
+
+
+@pytest.mark.parametrize(
+    "text, message",
+    [
+        ("w1\tw2 w3\nw2 w3\n", "line 2 of .* has no candidates after a tab"),
+        ("w1\t\n", "line 1 of .* has no candidates"),
+        ("w1\tw2\nw1\tw3\n", "line 2 of .* has 'w1' again"),
+        ("w1\tw2\nw3\tw", "is cut off"),
+        ("", "is no lexicon"),
+        ("w1\tw2 word\n", "has the piece 'word', which the target dictionary lacks"),
+        (b"w1\t\xff\n", "is not UTF-8"),
+    ],
+)
+def test_a_wrong_file_is_refused(text, message, tmp_path):
+    file = tmp_path / "shortlist"
+    file.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(InputError, match=message):
+        Shortlist.load(str(file), SOURCE, TARGET)
+    with pytest.raises(InputError, match="does not exist"):
+        Shortlist.load(str(tmp_path / "other"), SOURCE, TARGET)
+
+
+def test_a_lexicon_is_read_as_it_was_written(tmp_path):
+    written = {"": ["a", "b"], "\u2581x": ["\u2581y"], "z\u00a0": ["\u2028", "#"]}
+    write_lexicon(tmp_path / "file", written)
+    assert read_lexicon(tmp_path / "file") == written

@@ -1,0 +1,162 @@
+"""luna-make-shortlist: the lexical model, and the file that the command writes."""
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from fairseq.data import Dictionary
+from fairseq.data.indexed_dataset import MMapIndexedDatasetBuilder
+from luna_fairseq.text.lexicon import read_lexicon
+from luna_fairseq.translation import make_shortlist
+from luna_fairseq.translation.lexical_model import ITERATIONS, train_lexical_model
+
+EOS = 2
+
+
+def by_definition(pairs, iterations=ITERATIONS):
+    """{(source, target): probability} by the sums of Brown et al., over alignments of single words."""
+    words = {(s, t) for source, target in pairs for s, t in itertools.product(source, target)}
+    p = dict.fromkeys(words, 1.0)
+    for _ in range(iterations):
+        expected = dict.fromkeys(words, 0.0)
+        for source, target in pairs:
+            for t in target:
+                total = sum(p[s, t] for s in set(source))
+                for s in set(source):
+                    expected[s, t] += p[s, t] / total
+        norms = {s: sum(x for (other, _), x in expected.items() if other == s) for s, _ in words}
+        p = {(s, t): x / norms[s] for (s, t), x in expected.items()}
+    return p
+
+
+def test_the_lexical_model_is_ibm_model_1():
+    draw = np.random.RandomState(1)
+    pairs = [(draw.randint(4, 12, n), draw.randint(4, 15, m)) for n, m in draw.randint(1, 7, (30, 2))]
+    model = train_lexical_model(pairs, target_size=15)
+    found = {(s, t): p for s, t, p in zip(*map(np.ndarray.tolist, model))}
+    expected = by_definition([(s.tolist(), t.tolist()) for s, t in pairs])
+    assert found == pytest.approx(expected)
+    assert len(found) == len(model.sources)  # no pair twice
+    for source in range(4, 12):
+        ranked = sorted((-p, t) for (s, t), p in found.items() if s == source)
+        assert model.best(source, 3).tolist() == [t for _, t in ranked[:3]]
+    assert not len(model.best(3, 5)) and not len(model.best(14, 5))
+
+
+def test_without_pairs_there_is_no_translation():
+    assert not len(train_lexical_model([], 9).best(4, 5))
+
+
+def write_data(folder, name, sides):
+    """Binarise {language: lines} with one dictionary for each language, which it returns."""
+    found = {}
+    for language, lines in sides.items():
+        path = folder / f"dict.{language}.txt"
+        words = Dictionary()
+        if path.exists():
+            words = Dictionary.load(str(path))
+        else:
+            for word in sorted(set(" ".join(lines).split())):
+                words.add_symbol(word)
+            words.save(str(path))
+        builder = MMapIndexedDatasetBuilder(str(folder / f"{name}.{language}.bin"), dtype=np.int32)
+        for line in lines:
+            builder.add_item(words.encode_line(line, add_if_not_exist=False).to(torch.int32))
+        builder.finalize(str(folder / f"{name}.{language}.idx"))
+        found[language] = words
+    return found
+
+
+SOURCE = ["a dog sleeps", "a cat sleeps", "a dog eats", "the cat eats 7", "the dog sleeps"]
+TARGET = [
+    "ein Hund schläft",
+    "eine Katze schläft",
+    "ein Hund frisst",
+    "die Katze frisst 7",
+    "der Hund schläft",
+]
+
+
+@pytest.fixture
+def data(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_data(folder, "train.en-de", {"en": SOURCE * 3, "de": TARGET * 3})
+    write_data(
+        folder, "valid.en-de", {"en": ["the dog eats", "a cat 7"], "de": ["der Hund frisst", "eine 7"]}
+    )
+    return folder
+
+
+def make(folder, *words):
+    output = folder.parent / "shortlist"
+    status = make_shortlist.main([str(folder), "--output", str(output), *words])
+    return status, output
+
+
+def test_the_file_holds_the_best_translations_the_common_pieces_and_the_piece_itself(data, capsys):
+    status, output = make(data, "--best", "1", "--common", "2")
+    assert not status
+    found = read_lexicon(output)
+    assert found.pop("") == ["Hund", "schläft"]
+    pairs = {"dog": ["Hund"], "cat": ["Katze"], "eats": ["frisst"], "sleeps": ["schläft"], "7": ["7"]}
+    assert {name: found[name] for name in pairs} == pairs
+    # Every source piece has a line, and the end symbol, which stands for no piece, has one, too.
+    assert set(found) == {*" ".join(SOURCE).split(), "</s>"}
+    text = capsys.readouterr().out
+    assert "6 source pieces" not in text and "8 source pieces with up to 1 candidates" in text
+    assert "from 15 of 15 pairs" in text
+    # der is common translation of nothing here; Hund, frisst and twice </s> are candidates, and 7.
+    assert "% of 7 target pieces are candidates" in text
+
+
+def test_a_source_piece_is_its_own_candidate_if_it_is_a_target_piece(data):
+    (data / "dict.de.txt").unlink()
+    (data / "dict.en.txt").unlink()
+    lines = ["Bonn sleeps", "Bonn eats", "Rome sleeps"]
+    targets = ["schläft schläft Bonn", "frisst frisst Bonn", "schläft schläft"]
+    write_data(data, "train.en-de", {"en": lines, "de": targets})
+    for path in data.glob("valid*"):
+        path.unlink()
+    assert make(data, "--best", "1", "--common", "1")[0] == 0
+    found = read_lexicon(data.parent / "shortlist")
+    assert "Bonn" in found["Bonn"] and len(found["Bonn"]) <= 2
+    assert found["Rome"] == ["schläft"]
+
+
+def test_a_part_of_the_pairs_is_spread_over_the_text(data, capsys):
+    status, output = make(data, "--sentences", "3")
+    assert not status and "from 3 of 15 pairs" in capsys.readouterr().out
+    assert len(read_lexicon(output)) == 1 + 1 + len({*SOURCE[0].split()})  # lines 0, 5 and 10 are the same
+
+
+@pytest.mark.parametrize("words", [["-s", "en"], ["-t", "de"], ["-s", "en", "-t", "de"]])
+def test_languages_may_be_given(words, data):
+    assert make(data, *words)[0] == 0
+
+
+def test_the_other_direction(data):
+    status, output = make(data, "-s", "de", "-t", "en", "--best", "1")
+    assert not status and read_lexicon(output)["Hund"] == ["dog"]
+
+
+@pytest.mark.parametrize(
+    "words, message",
+    [
+        (["-s", "fr"], "holds the training text of en-de. Give a folder"),
+        (["-s", "en", "-t", "fr"], "Give a folder of binarised text, and the languages"),
+    ],
+)
+def test_other_languages_are_refused(words, message, data, capsys):
+    status, output = make(data, *words)
+    assert status == 1 and not output.exists()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert message in line
+
+
+def test_a_folder_without_training_text_is_refused(tmp_path, capsys):
+    status, output = make(tmp_path / "empty")
+    assert status == 1 and not output.exists()
+    assert "holds the training text of none" in capsys.readouterr().err
