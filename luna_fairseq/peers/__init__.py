@@ -1,6 +1,6 @@
-"""Efficient attentions from other papers, for comparison with Luna. Each attention has its own file."""
+"""Efficient attentions from other papers, for comparison with Luna. Each attention has its own module."""
 
-import luna_fairseq.models  # noqa: F401  first: it says what is missing, and the models here are built on those
+import luna_fairseq.models  # noqa: F401  must come first: checks requirements and patches fairseq
 
 # isort: split
 from luna_fairseq.peers.options import PeerOptions

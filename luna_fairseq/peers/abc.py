@@ -21,6 +21,7 @@ from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State
 from luna_fairseq.peers.feature_maps import mask_features
 
+# Largest absolute value of the logits of the write weights.
 LIMIT = 32.0
 
 
@@ -45,7 +46,10 @@ class BoundedMemoryAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute self-attention through the slots."""
+        """Compute self-attention through the slots.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         alpha = write_weights(control, padding_mask)
         if self.form != CAUSAL:
             return softmax_attention(q, *fill_slots(alpha, k, v), None, self.dropout)
@@ -70,7 +74,10 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the slots in ``state``."""
+        """Continue causal attention from the slots in ``state``.
+
+        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
+        """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
         with torch.autocast(q.device.type, enabled=False):
@@ -90,18 +97,24 @@ class BoundedMemoryAttention(PeerAttention):
     def cache_context(
         self, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> State:
-        """Return the keys and values of the slots, ``k`` and ``v`` [B, H, n, K]."""
+        """Return the keys and values of the slots, ``k`` and ``v`` [B, H, n, K].
+
+        See :meth:`PeerAttention.cache_context` for the arguments and the result.
+        """
         return dict(zip(("k", "v"), fill_slots(write_weights(control, padding_mask), k, v)))
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        """Attend to the cached slots. No weights over the context are returned."""
+        """Attend to the cached slots. No weights over the context are returned.
+
+        See :meth:`PeerAttention.read_context` for the arguments and the result.
+        """
         (q,) = self.project_heads(query, "q")
         return softmax_attention(q, memory["k"], memory["v"], None, self.dropout), None
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` position by position from the formula."""
+        """Compute the output of :meth:`attend` position by position from the formula, as a reference."""
         alpha = write_weights(control, padding_mask)
         outputs = []
         for t in range(q.size(2)):

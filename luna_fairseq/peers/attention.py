@@ -24,7 +24,7 @@ from luna_fairseq.modules.heads import (
 )
 
 BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
-# The option that chooses the attention of a form.
+# Options that choose the attention of each form.
 OPTIONS = {BIDIRECTIONAL: "--attention", CAUSAL: "--decoder-attention", CROSS: "--cross-attention"}
 Parts = Tuple[Tensor, ...]
 State = Dict[str, Tensor]
@@ -52,17 +52,20 @@ class PeerAttention(ProjectingAttention):
         InputError: the attention does not have this form, or ``num_heads`` does not divide ``embed_dim``.
 
     Attributes:
+        name: name of the attention on the command line.
+        forms: forms that the attention has.
+        projections: names of the projections, apart from the output projection.
+        needs_left_alignment: True if positions count from the first real token, so that left padding has to
+            be moved to the right.
+        has_value_weights: True if the output heads are weighted sums of the values.
         watcher: function that is called with (attention, query, key, key_padding_mask) at the start of each
             forward call, such as a recorder that asks for :meth:`value_weights` (default: None).
     """
 
     name: ClassVar[str]
     forms: ClassVar[Tuple[str, ...]] = FORMS
-    # The projections that are there besides that of the output.
     projections: Tuple[str, ...] = ("q", "k", "v")
-    # Places count from the first real token: what is padded on the left is moved to the right meanwhile.
     needs_left_alignment: bool = False
-    # The output is a sum of values with weights, which a report can show.
     has_value_weights: ClassVar[bool] = True
 
     def __init__(
@@ -93,7 +96,7 @@ class PeerAttention(ProjectingAttention):
         self.build(options)
         use_fairseq_layers(self, self.__class__.__name__, q_noise, qn_block_size)
 
-    # What an attention defines
+    # Methods that the attentions override
 
     def build(self, options: Any) -> None:
         """Create the parameters and settings of this attention, apart from the projections.
@@ -123,7 +126,15 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute :meth:`attend` with full weight matrices, as a reference for tests."""
+        """Compute the output of :meth:`attend` with full weight matrices, as a reference.
+
+        Args:
+            parts: tensors returned by :meth:`project`.
+            padding_mask: keyword argument, mask [B, T], True at padding, or None without padding.
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
@@ -184,14 +195,18 @@ class PeerAttention(ProjectingAttention):
         state = {"padding": padding_mask, **{f"part{i}": part for i, part in enumerate(parts)}}
         return self.attend_left_aligned(parts, padding_mask)[:, :, -new:], state
 
-    # What is the same for all
+    # Methods that all attentions share
 
     def project_heads(self, x: Tensor, *projections: str) -> Parts:
         """Apply the named projections to x [T, B, C] and split each result into heads [B, H, T, K]."""
         return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in projections)
 
     def check_length(self, T: int) -> None:
-        """Raise InputError if T exceeds the maximum length that the parameters allow."""
+        """Check that a sequence of T tokens is not longer than the parameters allow.
+
+        Raises:
+            InputError: T exceeds ``max_positions``.
+        """
         if T > self.max_positions:
             raise InputError(
                 f"Expected at most {self.max_positions} tokens for {self.name} attention, got {T}. Shorten "
@@ -364,10 +379,10 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
         >>> roll_left(torch.tensor([[0, 0, 5, 6]]), torch.tensor([[2]]))
         tensor([[5, 6, 0, 0]])
     """
-    places = (torch.arange(x.size(dim), device=x.device) + shift) % x.size(dim)
+    positions = (torch.arange(x.size(dim), device=x.device) + shift) % x.size(dim)
     shape = [1] * x.dim()
-    shape[0], shape[dim] = places.shape
-    return x.gather(dim, places.view(shape).expand_as(x))
+    shape[0], shape[dim] = positions.shape
+    return x.gather(dim, positions.view(shape).expand_as(x))
 
 
 def unit_values(v: Tensor) -> Tensor:

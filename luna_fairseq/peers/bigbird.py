@@ -19,7 +19,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class BigBirdAttention(PeerAttention):
     """Block-sparse attention with global and random blocks.
 
-    The keys and values that a block attends to are gathered into one row of blocks.
+    For each block, the keys and values that it attends to are gathered and joined along the length.
     """
 
     name = "bigbird"
@@ -36,12 +36,11 @@ class BigBirdAttention(PeerAttention):
         """Return the random preferences of blocks for other blocks.
 
         Args:
-            blocks: number of blocks.
+            blocks: number n of blocks.
             device: device of the result.
 
         Returns:
-            Preferences between 0 and 1 [blocks, blocks]. Fewer blocks get the upper left part of the same
-            matrix.
+            Preferences between 0 and 1 [n, n], the upper left part of one matrix for the maximum length.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
@@ -73,7 +72,10 @@ class BigBirdAttention(PeerAttention):
         return seen, torch.cat([unused.expand(B, -1, -1), best < 0], dim=2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute block-sparse attention, and full attention for the tokens of global blocks."""
+        """Compute block-sparse attention, and full attention for the tokens of global blocks.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         T, everything, padding_mask = (
             q.size(2),
             combine_masks(padding_mask),
@@ -93,7 +95,7 @@ class BigBirdAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` as softmax attention with a mask of token pairs."""
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
         T, padding_mask = q.size(2), materialize_padding(padding_mask, q)
         seen, unused = self.choose_blocks(padding_mask)
         sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(2, seen, (~unused).long())

@@ -17,7 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Choice of the encoder's attention, with the options of all attentions and of Informer's block."""
+    """Options of models with an encoder: its attention, and the information organization block."""
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and default of the decoder's attentions"
@@ -34,7 +34,7 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Choice of the encoder's, the decoder's and the cross-attention."""
+    """Options of models with an encoder and a decoder: the attention of each form."""
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
         None, "causal attention of the decoder", default_from="attention"

@@ -23,6 +23,7 @@ from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention
 from luna_fairseq.peers.feature_maps import mask_features
 
+# Kernel and stride of max-pooling.
 POOL = 2
 
 
@@ -72,14 +73,17 @@ class ConvLinformerAttention(PeerAttention):
         return kept.unflatten(1, (self.num_heads, -1)).transpose(2, 3)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute softmax attention to the shortened keys and values."""
+        """Compute softmax attention to the shortened keys and values.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         k, v = self.shorten(k, self.key_conv, padding_mask), self.shorten(v, self.value_conv, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with the convolution written as an einsum over the r segments."""
+        """Compute the output of :meth:`attend` as a reference, with an einsum in place of the convolution."""
         shorter = []
         for x, conv in ((k, self.key_conv), (v, self.value_conv)):
             width, T = conv.kernel_size[0], x.size(2)

@@ -80,7 +80,10 @@ class FeatureMapAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute self-attention in linear time."""
+        """Compute self-attention in linear time.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         with torch.autocast(q.device.type, enabled=False):
             keys = self.map_keys(k, padding_mask, *more)
             if self.form == CAUSAL:
@@ -104,6 +107,8 @@ class FeatureMapAttention(PeerAttention):
         """Continue causal attention from the sums in ``state``.
 
         A new greatest ``log_scale`` rescales both the stored sums and the new features.
+
+        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
         """
         q, k, v, *more = parts
         state = state or {}
@@ -124,22 +129,30 @@ class FeatureMapAttention(PeerAttention):
             return self.divide(output, *totals).to(v.dtype), saved
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
-        """Return the sums over the context, and its number of tokens."""
+        """Return the sums over the context, and its number of tokens.
+
+        See :meth:`PeerAttention.cache_context` for the arguments and the result.
+        """
         with torch.autocast(k.device.type, enabled=False):
             return self._sum_keys(self.map_keys(k, padding_mask), v, padding_mask)
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        """Attend to the cached sums. No weights are returned."""
+        """Attend to the cached sums. No weights are returned.
+
+        See :meth:`PeerAttention.read_context` for the arguments and the result.
+        """
         (q,) = self.project_heads(query, "q")
         with torch.autocast(q.device.type, enabled=False):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
+        """Compute ``sums`` over all positions [B, H, M, K + 1], and their number ``total`` [B, 1, 1, 1]."""
         sums = keys.features.transpose(-2, -1) @ with_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
+        """Compute the output heads [B, H, T, K] from the sums that :meth:`_sum_keys` returned."""
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:

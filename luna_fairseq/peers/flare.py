@@ -21,7 +21,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class FlareAttention(PeerAttention):
-    """Two softmax attentions through learned latents of fixed number, the same latents in both."""
+    """Softmax attention from learned latents to the tokens, then from the tokens to the same latents."""
 
     name = "flare"
     forms = (BIDIRECTIONAL,)
@@ -32,14 +32,17 @@ class FlareAttention(PeerAttention):
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Gather the values into the latents, then distribute the result to all positions."""
+        """Gather the values into the latents, then distribute the result to all positions.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         latents = self.latents.to(k.dtype).expand(k.size(0), -1, -1, -1)
         unscaled = latents * self.head_dim**0.5
         gathered = softmax_attention(unscaled, k, v, combine_masks(padding_mask), self.dropout)
         return softmax_attention(k, unscaled, gathered, None, self.dropout)
 
     def attend_naively(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute :meth:`attend` with explicit weight matrices."""
+        """Compute the output of :meth:`attend` with explicit weight matrices, as a reference."""
         scale = self.head_dim**0.5
         gather = naive_softmax_weights(self.latents * scale, k, combine_masks(padding_mask))
         scatter = naive_softmax_weights(k * scale, self.latents)

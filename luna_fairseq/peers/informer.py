@@ -22,6 +22,7 @@ from torch.nn import functional as F
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers.attention import count_left_padding, roll_left
 
+# Kernel and stride of max-pooling.
 POOL = 2
 
 
@@ -79,8 +80,8 @@ class InformationBlock(nn.Module):
         if padding_mask is not None:
             x = roll_left(x.masked_fill(padding_mask.unsqueeze(-1), 0.0), count_left_padding(padding_mask))
         x = self.gather_conv(F.pad(x, (0, 0, 0, self.longest - T)))
-        x, places = F.max_pool1d(F.leaky_relu(x), POOL, return_indices=True)
-        x = self.spread_conv(F.max_unpool1d(x, places, POOL))[:, :T]
+        x, maxima = F.max_pool1d(F.leaky_relu(x), POOL, return_indices=True)
+        x = self.spread_conv(F.max_unpool1d(x, maxima, POOL))[:, :T]
         return (x if padding_mask is None else roll_left(x, -count_left_padding(padding_mask))).transpose(
             0, 1
         )

@@ -43,16 +43,25 @@ def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
-    """Encoder layer of fairseq with the attention that ``cfg.attention`` names."""
+    """Encoder layer of fairseq with a peer attention.
+
+    Args:
+        cfg: nested configuration of the model; ``cfg.attention`` names the attention.
+    """
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
-        # Not by fairseq's hook: the layer of 0.12.2 reads projections that some attentions do not have.
+        # The layer of fairseq 0.12.2 reads projections that some attentions do not have, so the attention is
+        # not built by fairseq's method.
         self.self_attn = build_layer_attention(cfg, cfg.attention, BIDIRECTIONAL)
 
 
 class InformerEncoderLayer(PeerEncoderLayer):
-    """Encoder layer with an information organization block in place of the feed-forward network."""
+    """Encoder layer with an information organization block in place of the feed-forward network.
+
+    Args:
+        cfg: nested configuration of the model; ``cfg.information_kernel`` is the kernel of the block.
+    """
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -79,29 +88,56 @@ class InformerEncoderLayer(PeerEncoderLayer):
         return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding_mask))
 
     def _sublayer(self, x: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
+        """Apply a block to x [T, B, C] with dropout, a residual connection and pre- or post-norm."""
         y = self.dropout_module(block(norm(x) if self.normalize_before else x))
         x = self.residual_connection(y, x)
         return x if self.normalize_before else norm(x)
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """Decoder layer of fairseq with ``cfg.decoder_attention`` and ``cfg.cross_attention``."""
+    """Decoder layer of fairseq with peer attentions.
+
+    Args:
+        cfg: nested configuration of the model; ``cfg.decoder_attention`` and ``cfg.cross_attention`` name the
+            attentions.
+        no_encoder_attn: build a layer without cross-attention (default: False).
+    """
 
     def __init__(self, cfg: Any, no_encoder_attn: bool = False):
         super().__init__(cfg, no_encoder_attn)
         self.activation_fn = activation_function(cfg.activation_fn)
 
     def build_self_attention(self, embed_dim: int, cfg: Any, **kwargs: Any) -> nn.Module:
-        """Build the causal attention."""
+        """Build the causal self-attention.
+
+        Args:
+            embed_dim: ignored, because ``cfg`` has the width.
+            cfg: nested configuration of the model.
+            kwargs: ignored.
+        """
         return build_layer_attention(cfg, cfg.decoder_attention, CAUSAL)
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> nn.Module:
-        """Build the cross-attention."""
+        """Build the cross-attention.
+
+        Args:
+            embed_dim: ignored, because ``cfg`` has the width.
+            cfg: nested configuration of the model.
+        """
         return build_layer_attention(cfg, cfg.cross_attention, CROSS)
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """Transformer encoder with peer attentions. Arguments: see :class:`TransformerSequenceEncoder`."""
+    """Transformer encoder with peer attentions.
+
+    If Linformer attentions share one length projection across layers, all layers use that of the first layer.
+
+    Args:
+        cfg: nested configuration of the model.
+        dictionary: dictionary of the source tokens.
+        embed_tokens: token embedding.
+        layer_repeats: number of times that the layers are applied (default: 1).
+    """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens, layer_repeats)
@@ -110,16 +146,32 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch and add ``src_tokens`` to fairseq's outputs."""
+        """Encode a batch.
+
+        Args:
+            src_tokens: source tokens [B, S].
+            args: further positional arguments of fairseq's encoder.
+            kwargs: further keyword arguments of fairseq's encoder.
+
+        Returns:
+            The outputs of fairseq's encoder, with ``src_tokens`` added.
+        """
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        """Build a layer, with the information block if ``cfg.information_block`` is set."""
+        """Build an encoder layer.
+
+        Args:
+            cfg: nested configuration of the model. With ``cfg.information_block``, the layer has an
+                information organization block.
+        """
         return wrap_layer((InformerEncoderLayer if cfg.information_block else PeerEncoderLayer)(cfg), cfg)
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """Transformer decoder with peer attentions. Arguments: see fairseq's ``TransformerDecoderBase``.
+    """Transformer decoder with peer attentions.
+
+    Its arguments are those of fairseq's ``TransformerDecoderBase``.
 
     Attributes:
         separators: indices of the sentence separator in the source and the target dictionary, needed with
@@ -129,7 +181,12 @@ class PeerDecoder(TransformerDecoderBase):
     separators: Optional[Tuple[int, int]] = None
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
-        """Build a layer."""
+        """Build a decoder layer.
+
+        Args:
+            cfg: nested configuration of the model.
+            no_encoder_attn: build a layer without cross-attention (default: False).
+        """
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
@@ -144,9 +201,21 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Compute the decoder's features as in fairseq.
+        """Compute the features of the decoder as fairseq does.
 
-        With a diagonal prior, the positions of the queries are given to the cross-attentions first.
+        With a diagonal prior, the cross-attentions get the numbers of the target tokens first.
+
+        Args:
+            prev_output_tokens: target tokens, shifted right [B, T].
+            encoder_out: outputs of the encoder, or None without an encoder.
+            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
+                once).
+            full_context_alignment: must be False (default: False).
+            args: further positional arguments of fairseq's decoder.
+            kwargs: further keyword arguments of fairseq's decoder.
+
+        Returns:
+            Features [B, T, C], and fairseq's dictionary of further outputs.
 
         Raises:
             InputError: ``full_context_alignment`` is set, which is impossible with causal attention.

@@ -1,7 +1,8 @@
 """Linear attention (Katharopoulos et al., 2020, "Transformers are RNNs").
 
-``y_i = sum_j (phi(q_i) . phi(k_j)) v_j / sum_j phi(q_i) . phi(k_j)`` with phi(x) = elu(x) + 1. Queries are
-not scaled.
+The feature map is phi(x) = elu(x) + 1, and queries are not scaled::
+
+    y_i = sum_j (phi(q_i) . phi(k_j)) v_j / sum_j phi(q_i) . phi(k_j)
 """
 
 from typing import Optional
@@ -24,15 +25,21 @@ class LinearAttention(FeatureMapAttention):
     name = "linear"
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Return phi(q) [B, H, T, K]."""
+        """Return phi(q) [B, H, T, K].
+
+        See :meth:`FeatureMapAttention.map_queries` for the arguments and the result.
+        """
         return positive(q)
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
-        """Return phi(k) [B, H, S, K], 0 at padding."""
+        """Return phi(k) [B, H, S, K], 0 at padding.
+
+        See :meth:`FeatureMapAttention.map_keys` for the arguments and the result.
+        """
         return Keys(mask_features(positive(k), padding_mask))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with explicit weights."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
         return weighted_mean(v, self.unnormalized_weights(positive(q), positive(k), padding_mask))

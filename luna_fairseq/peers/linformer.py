@@ -1,8 +1,11 @@
 """Linformer (Wang et al., 2020, "Self-Attention with Linear Complexity").
 
-Keys and values are projected along the length, from n tokens to k rows: ``y = softmax(q (E K)^T / sqrt(K)) (F
-V)`` with learned matrices E and F [k, n]. n is the maximum length; shorter sequences are left-aligned and use
-the first columns. E mixes all positions, so there is no causal form.
+Keys and values are projected along the length, from n tokens to k, with learned matrices E and F [k, n]::
+
+    y = softmax(q (E keys)^T / sqrt(K)) (F values)
+
+n is the maximum length. Shorter sequences are left-aligned and use the first columns of E and F. E mixes all
+positions, so there is no causal form.
 """
 
 from typing import Any, List, Optional
@@ -31,7 +34,7 @@ class LinformerAttention(PeerAttention):
             nn.Parameter(torch.empty(shape)) for _ in range(2 if self.sharing in ("none", "headwise") else 1)
         )
         for parameter in self.length_proj:
-            nn.init.normal_(parameter, std=self.max_positions**-0.5)  # rows as long as those they are made of
+            nn.init.normal_(parameter, std=self.max_positions**-0.5)  # keeps the norm of the rows
 
     def share(self, first: "LinformerAttention") -> None:
         """Use the length projections of the first layer if all layers share them.
@@ -59,14 +62,17 @@ class LinformerAttention(PeerAttention):
         return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding_mask)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute softmax attention to the projected keys and values."""
+        """Compute softmax attention to the projected keys and values.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         k, v = self.shorten(k, 0, padding_mask), self.shorten(v, 1, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with explicit weights."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

@@ -41,47 +41,51 @@ class LocalAttention(PeerAttention):
         return far | (j > i) if self.form == CAUSAL else far
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute local attention in blocks."""
+        """Compute local attention in blocks.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         T, after = q.size(2), 0 if self.form == CAUSAL else self.window
         if self.kind == "window":
             return windowed_attention(q, k, v, self.window, after, padding_mask, self.dropout)
         size = min(self.window, T)
-        places = torch.arange(size, device=q.device)
-        padded = to_blocks(materialize_padding(padding_mask, q)[:, None, :, None], size, True).transpose(
-            -2, -1
-        )
-        attention_mask = padded | self.mask_pairs(places[:, None], places)
+        positions = torch.arange(size, device=q.device)
+        padded = materialize_padding(padding_mask, q)[:, None, :, None]
+        padded_keys = to_blocks(padded, size, True).transpose(-2, -1)
+        attention_mask = padded_keys | self.mask_pairs(positions[:, None], positions)
         q, k, v = (to_blocks(x, size) for x in (q, k, v))
         return from_blocks(block_attention(q, k, v, attention_mask, self.dropout), T)
 
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the last w positions in ``state``."""
+        """Continue causal attention from the last w positions in ``state``.
+
+        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
+        """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()
-        places = real.cumsum(dim=1) - 1
+        positions = real.cumsum(dim=1) - 1
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
-            places = torch.cat([state["places"], places + state["count"]], dim=1)
+            positions = torch.cat([state["positions"], positions + state["count"]], dim=1)
             real = torch.cat([state["real"], real], dim=1)
-        attention_mask = self.mask_pairs(places[:, -q.size(2) :, None], places[:, None, :]) | real[
-            :, None, :
-        ].eq(0)
+        attention_mask = self.mask_pairs(positions[:, -q.size(2) :, None], positions[:, None, :])
+        attention_mask = attention_mask | real[:, None, :].eq(0)
         output = softmax_attention(q, k, v, attention_mask.unsqueeze(1), self.dropout)
         last = slice(-self.window, None)
         return output, {
             "k": k[:, :, last],
             "v": v[:, :, last],
-            "places": places[:, last],
+            "positions": positions[:, last],
             "real": real[:, last],
-            "count": places[:, -1:] + 1,
+            "count": positions[:, -1:] + 1,
         }
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with a full mask of pairs."""
-        places = torch.arange(q.size(2), device=q.device)
-        attention_mask = combine_masks(padding_mask, self.mask_pairs(places[:, None], places))
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
+        positions = torch.arange(q.size(2), device=q.device)
+        attention_mask = combine_masks(padding_mask, self.mask_pairs(positions[:, None], positions))
         return naive_softmax_weights(q, k, attention_mask) @ v

@@ -60,8 +60,8 @@ class LongformerAttention(PeerAttention):
         T, g = q.size(2), min(self.tokens, q.size(2))
         more = None
         if g:
-            places = torch.arange(T, device=q.device)[:, None]
-            in_window = (places - places[:g].t()).abs() <= self.half
+            positions = torch.arange(T, device=q.device)[:, None]
+            in_window = (positions - positions[:g].t()).abs() <= self.half
             attention_mask = in_window | materialize_padding(padding_mask, q)[:, None, None, :g]
             more = MoreKeys(k[:, :, :g], v[:, :, :g], attention_mask)
         output = windowed_attention(q, k, v, self.half, self.half, padding_mask, self.dropout, more)
@@ -74,12 +74,12 @@ class LongformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with full masks of pairs."""
-        places = torch.arange(q.size(2), device=q.device)
-        unseen = ((places[:, None] - places).abs() > self.half) & (places >= self.tokens)
+        """Compute the output of :meth:`attend` with full masks of pairs, as a reference."""
+        positions = torch.arange(q.size(2), device=q.device)
+        unseen = ((positions[:, None] - positions).abs() > self.half) & (positions >= self.tokens)
         output = naive_softmax_weights(q, k, combine_masks(padding_mask, unseen)) @ v
         if not global_parts:
             return output
         q, k, v = global_parts
         global_output = naive_softmax_weights(q, k, combine_masks(padding_mask)) @ v
-        return torch.where(places[:, None] < self.tokens, global_output, output)
+        return torch.where(positions[:, None] < self.tokens, global_output, output)

@@ -47,7 +47,10 @@ class PerformerAttention(FeatureMapAttention):
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Return phi(q) [B, H, T, M], divided by the greatest feature of each query."""
+        """Return phi(q) [B, H, T, M], divided by the greatest feature of each query.
+
+        See :meth:`FeatureMapAttention.map_queries` for the arguments and the result.
+        """
         exponents = self.exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
@@ -73,7 +76,7 @@ class PerformerAttention(FeatureMapAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with explicit weights."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
         return weighted_mean(
             v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding_mask)
         )

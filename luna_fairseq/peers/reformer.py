@@ -83,7 +83,10 @@ class ReformerAttention(PeerAttention):
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute window attention on the sorted positions of each round, and merge the rounds."""
+        """Compute window attention on the sorted positions of each round, and merge the rounds.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         # Differences of codes are distances within a bucket. Between buckets they exceed the window.
@@ -137,7 +140,7 @@ class ReformerAttention(PeerAttention):
         return keys.transpose(3, 4).contiguous() - blocks
 
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute :meth:`attend` with a full mask of pairs."""
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)

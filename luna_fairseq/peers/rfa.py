@@ -55,7 +55,10 @@ class RandomFeatureAttention(FeatureMapAttention):
         return super().project(x) if self.gate_proj is None else self.project_heads(x, "q", "k", "v", "gate")
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Return phi(q) [B, H, T, 2 D]."""
+        """Return phi(q) [B, H, T, 2 D].
+
+        See :meth:`FeatureMapAttention.map_queries` for the arguments and the result.
+        """
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
         vectors = (self.vectors.values * self.sigma).to(q.dtype)
         projected = q @ vectors.transpose(-2, -1)
@@ -116,7 +119,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         gate: Optional[Tensor] = None,
         padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute :meth:`attend` with explicit weights.
+        """Compute the output of :meth:`attend` with explicit weights, as a reference.
 
         Args:
             q: queries [B, H, T, K].

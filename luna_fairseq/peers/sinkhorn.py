@@ -65,7 +65,7 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the matrix R.
+        """Compute the matrix R, which sorts the blocks.
 
         Args:
             x: input [B, 1, T, C].
@@ -123,6 +123,9 @@ class SinkhornAttention(PeerAttention):
             v: values [B, H, T, K].
             x: input [B, 1, T, C], from which the order of the blocks is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         R = self.compute_permutation(x, padding_mask).to(k.dtype)
         queries, keys, values = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
@@ -157,7 +160,10 @@ class SinkhornAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` block by block. Arguments are those of :meth:`attend`."""
+        """Compute the output of :meth:`attend` block by block, as a reference.
+
+        See :meth:`attend` for the arguments.
+        """
         R, outputs = self.compute_permutation(x, padding_mask), []
         k, v = (mask_features(y, padding_mask) for y in (k, v))
         attention_mask = self.mask_pairs(q, padding_mask)

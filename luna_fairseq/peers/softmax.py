@@ -58,27 +58,33 @@ class SoftmaxAttention(PeerAttention):
         if not self.alibi:
             return None
         heads = torch.arange(1, self.num_heads + 1, device=keys.device)
-        places = torch.arange(keys.size(2), device=keys.device)
-        distance = (places[-queries.size(2) :, None] - places).abs()
+        positions = torch.arange(keys.size(2), device=keys.device)
+        distance = (positions[-queries.size(2) :, None] - positions).abs()
         dtype = torch.promote_types(keys.dtype, torch.float32)
         # Computed on the device, because a copy of alibi_slopes would wait for the device in each layer.
         slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
         return -(slope * distance).clamp(max=MAX_PENALTY)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute softmax self-attention."""
+        """Compute softmax self-attention.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
+        """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with explicit weights."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return naive_softmax_weights(q, k, attention_mask, self.bias(q, k)) @ v
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
-        """Return keys, values, the padding mask, and the numbers of the tokens for the diagonal prior."""
+        """Return keys, values, the padding mask, and the numbers of the tokens for the diagonal prior.
+
+        See :meth:`PeerAttention.cache_context` for the arguments and the result.
+        """
         memory = {"k": k, "v": v, **({} if padding_mask is None else {"padding": padding_mask})}
         if self.diagonal is not None:
             mask = materialize_padding(padding_mask, k)
@@ -88,7 +94,10 @@ class SoftmaxAttention(PeerAttention):
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Attend to the cached keys and values. Weights are computed separately if they are needed."""
+        """Attend to the cached keys and values. Weights are computed separately if they are needed.
+
+        See :meth:`PeerAttention.read_context` for the arguments and the result.
+        """
         (q,) = self.project_heads(query, "q")
         k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
         attention_mask, bias = combine_masks(padding_mask), None
@@ -101,12 +110,15 @@ class SoftmaxAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the keys and values in ``state``."""
+        """Continue causal attention from the keys and values in ``state``.
+
+        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
+        """
         (q, k, v), padding_mask = parts, materialize_padding(padding_mask, parts[0])
         if state is not None:
             k, v = torch.cat([state["k"], k], dim=2), torch.cat([state["v"], v], dim=2)
             padding_mask = torch.cat([state["padding"], padding_mask], dim=1)
-        places = torch.arange(k.size(2), device=k.device)
-        attention_mask = combine_masks(padding_mask, places > places[-q.size(2) :, None])
+        positions = torch.arange(k.size(2), device=k.device)
+        attention_mask = combine_masks(padding_mask, positions > positions[-q.size(2) :, None])
         output = softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
         return output, {"k": k, "v": v, "padding": padding_mask}

@@ -44,6 +44,8 @@ class SparseAttention(PeerAttention):
         """Compute attention to the window and to the strided keys, and merge both.
 
         Strided keys in neighbouring blocks belong to the window and are masked among the strided keys.
+
+        See :meth:`PeerAttention.attend` for the arguments and the result.
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = outside_window(q, size, (1, after), (size, after * size), padding_mask)
@@ -66,9 +68,9 @@ class SparseAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute :meth:`attend` with a full mask of pairs."""
-        places = torch.arange(q.size(2), device=q.device)
-        distance = places - places[:, None]
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
+        positions = torch.arange(q.size(2), device=q.device)
+        distance = positions - positions[:, None]
         attention_mask = (distance.abs() > self.stride) & (distance % self.stride != 0)
         if self.form == CAUSAL:
             attention_mask = attention_mask | (distance > 0)

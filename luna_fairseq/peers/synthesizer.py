@@ -57,7 +57,7 @@ class SynthesizerAttention(PeerAttention):
             self.projections = ("v",)
 
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
-        """Compute the logits.
+        """Compute the logits B of the attention weights.
 
         Args:
             T: length of the sequences.
@@ -83,6 +83,9 @@ class SynthesizerAttention(PeerAttention):
         Args:
             parts: W_1 x [B, H, T, K] for the dense kinds only, and values [B, H, T, K].
             padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         *hidden, v = parts
         T = v.size(2)
@@ -93,7 +96,10 @@ class SynthesizerAttention(PeerAttention):
         return self.dropout_module(weights).to(v.dtype) @ v
 
     def attend_naively(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute :meth:`attend` with exponentials in place of a softmax. Arguments: see :meth:`attend`."""
+        """Compute the output of :meth:`attend` without a softmax function, as a reference.
+
+        See :meth:`attend` for the arguments.
+        """
         *hidden, v = parts
         weights = self.compute_logits(v.size(2), *hidden).exp()
         weights = weights * ~materialize_padding(padding_mask, v)[:, None, None, :]
