@@ -1,4 +1,4 @@
-"""Checkpoints of the small models, with the folders of their dictionaries."""
+"""Checkpoints of small models with the folders of their dictionaries."""
 
 import torch
 from every_kind import BASE, VARIANTS, small_model
@@ -6,7 +6,7 @@ from omegaconf import OmegaConf
 
 from fairseq.dataclass.configs import FairseqConfig
 
-# fairseq's task, the model's architecture, and the files of dictionaries.
+# Kind of model -> fairseq task, architecture, and files of the dictionaries.
 TASKS = {
     "translation": ("translation", "luna", ("dict.a.txt", "dict.b.txt")),
     "shared translation": ("translation", "luna", ("dict.a.txt", "dict.b.txt")),
@@ -14,11 +14,15 @@ TASKS = {
     "masked LM": ("masked_lm", "luna_bert", ("dict.txt",)),
     "classifier": ("lra-text", "luna_lra_listop", ("src-bin/dict.txt", "label-bin/dict.txt")),
 }
-ADD_ONE = ("masked_lm", "lra-text")  # the tasks that add a symbol to the dictionary that they load
+ADD_ONE = ("masked_lm", "lra-text")  # tasks that add a symbol to the dictionary
 
 
 def save(kind, variant, folder):
-    """Write model.pt and data/ into ``folder``; return them, and fairseq's model."""
+    """Write a checkpoint model.pt and its dictionaries data/ into a folder.
+
+    Returns:
+        path of the checkpoint, folder of the dictionaries, and the fairseq model
+    """
     task, arch, names = TASKS[kind]
     model, _ = small_model(kind, variant)
     path, data = folder / "model.pt", folder / "data"
@@ -44,7 +48,7 @@ def save(kind, variant, folder):
 
 
 def sizes(model):
-    """Of the dictionaries of what the model reads and of what it writes."""
+    """Return the sizes of the source and the target dictionary of a model."""
     embeddings = [m for m in model.modules() if isinstance(m, torch.nn.Embedding) and m.padding_idx == 1]
     tokens = [m.num_embeddings for m in embeddings if m.num_embeddings < 30]
     return tokens[0], tokens[-1]

@@ -1,4 +1,4 @@
-"""A small model of every kind, in every variant that computes something else."""
+"""Small models of every kind, in every variant that computes something different."""
 
 import tiny_luna
 import tiny_masked_lm
@@ -48,7 +48,11 @@ CASES = [tiny_luna.marked(variant, kind) for kind, variants in VARIANTS.items() 
 
 
 def small_model(kind, variant):
-    """The model and the dictionary of what it reads or writes; None of pixels."""
+    """Build a small model.
+
+    Returns:
+        the fairseq model, and the dictionary of the tokens that it generates or reads; None for images
+    """
     options = dict(VARIANTS[kind][variant])
     if kind == "masked LM":
         model = tiny_masked_lm.tiny_model(torch.float32, tiny_masked_lm.HEADS, **options)

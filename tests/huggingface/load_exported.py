@@ -1,7 +1,8 @@
-"""Load exported folders where neither fairseq nor this package is: ``load_exported.py FOLDER=CLASS ...``.
+"""Load exported folders in a process without fairseq and this package: ``load_exported.py FOLDER=CLASS ...``.
 
-FOLDER.in are keyword arguments of a call (and of generate, under that name), FOLDER.out gets the logits, and
-what was generated. What transformers expects of every model is tried on the way.
+The file FOLDER.in contains the keyword arguments of a call, and under "generate" those of ``generate``. The
+script writes the logits and the generated tokens to FOLDER.out. It also tests the methods that transformers
+expects of every model.
 """
 
 import sys
@@ -14,7 +15,7 @@ from tokenizers import Tokenizer  # noqa: E402
 
 
 def check_hooks(model, inputs, logits):
-    """The generic hooks of PreTrainedModel: the same numbers, or shapes that fit."""
+    """Check hidden states, attentions, gradient checkpointing, resized embeddings and bfloat16."""
     out = model(**inputs, output_hidden_states=True, output_attentions=True)
     if model.config.is_encoder_decoder:
         assert len(out.decoder_hidden_states) == model.config.decoder_layers + 1
@@ -40,7 +41,7 @@ def check_hooks(model, inputs, logits):
 
 
 def check_pipeline(model, tokenizer):
-    """Prompts of several lengths in one batch, which its tokenizer pads, greedily and by sampling."""
+    """Check that a pipeline continues a padded batch of prompts like single prompts."""
     assert tokenizer.padding_side == "left"
     generate = transformers.pipeline("text-generation", model=model, tokenizer=tokenizer)
     prompts = ["w3 w4 w5", "w6"]
@@ -52,7 +53,7 @@ def check_pipeline(model, tokenizer):
 
 
 def check_tokenizer(tokenizer, folder):
-    """What is saved again has the same vocabulary."""
+    """Check that a tokenizer that is saved again has the same vocabulary."""
     with tempfile.TemporaryDirectory() as again:
         tokenizer.save_pretrained(again)
         old, new = (Tokenizer.from_file(f"{one}/tokenizer.json").get_vocab() for one in (folder, again))
@@ -60,7 +61,7 @@ def check_tokenizer(tokenizer, folder):
 
 
 def check_saved_again(model, auto, inputs, logits):
-    """What is saved again can be loaded in another folder, code and all."""
+    """Check that a model that is saved again can be loaded with its code from the new folder."""
     with tempfile.TemporaryDirectory() as again:
         model.save_pretrained(again)
         loaded = getattr(transformers, auto).from_pretrained(again, trust_remote_code=True).eval()
@@ -69,7 +70,7 @@ def check_saved_again(model, auto, inputs, logits):
 
 
 def main(folder, auto):
-    """See the module."""
+    """Load an exported folder with a class of transformers, and check the model and its tokenizer."""
     model = getattr(transformers, auto).from_pretrained(folder, trust_remote_code=True).eval()
     tokenizer = transformers.AutoTokenizer.from_pretrained(folder, trust_remote_code=True)
     assert len(tokenizer) == model.config.vocab_size, (len(tokenizer), model.config.vocab_size)

@@ -1,4 +1,4 @@
-"""The cache of exported decoders: texts in chunks, padding of every kind, prefixes and second turns."""
+"""The cache of exported decoders: chunks of a text, padding, prefixes and second turns."""
 
 import pytest
 import torch
@@ -30,13 +30,13 @@ def exported(kind, variant):
 
 
 def texts(lengths=(7, 3, 5), seed=0):
-    """What a decoder reads: EOS, then tokens without EOS, a separator among them."""
+    """Return decoder inputs: EOS, then tokens without EOS, with a separator among them."""
     rows = [[EOS, *row[:-1]] for row in sentences(lengths, 19, seed)]
     return [[SEPARATOR if place == 2 else token for place, token in enumerate(row)] for row in rows]
 
 
 def source_of(model, rows):
-    """Keyword arguments of the source of ``rows`` sentences; none for a language model."""
+    """Return the keyword arguments for a source of several sentences; empty for a language model."""
     if not model.config.is_encoder_decoder:
         return {}
     return {"encoder_outputs": model.get_encoder()(batch(sentences((9, 4, 6)[:rows], 19), left=True))}
@@ -48,7 +48,7 @@ def read(model, ids, cache=None, **given):
 
 
 def logits_alone(model, rows):
-    """Logits [T, V] of each of the ``rows`` at its tokens, read at once without padding."""
+    """Return the logits [T, V] of each text, computed at once and without padding."""
     found = []
     for number, row in enumerate(rows):
         source = source_of(model, 3)
@@ -62,7 +62,7 @@ def logits_alone(model, rows):
 @every_decoder
 @torch.no_grad()
 def test_padding_in_chunks_changes_nothing(kind, variant):
-    """Whole chunks of padding before, behind and between the tokens of a row."""
+    """Whole chunks of padding stand before, after and between the tokens of a text."""
     model, rows = exported(kind, variant), texts()
     source = source_of(model, 3)
     alone = logits_alone(model, rows)
@@ -82,7 +82,7 @@ def test_padding_in_chunks_changes_nothing(kind, variant):
 
 @every_decoder
 @torch.no_grad()
-def test_a_chunk_of_padding_leaves_the_state_alone(kind, variant):
+def test_a_chunk_of_padding_does_not_change_the_state(kind, variant):
     model, rows = exported(kind, variant), texts()
     source = source_of(model, 3)
     before = read(model, batch(rows, left=True), **source).past_key_values
@@ -99,7 +99,7 @@ def test_a_chunk_of_padding_leaves_the_state_alone(kind, variant):
 
 
 def generate(model, ids, source, cache=None, **options):
-    """Continuations of ``ids`` [B, T] with what ``generate`` returns beside them."""
+    """Continue the texts ``ids`` [B, T] with ``generate`` and return its output object."""
     name = "decoder_input_ids" if model.config.is_encoder_decoder else "input_ids"
     options = {"do_sample": False, "max_new_tokens": 6, "num_beams": 1, **options}
     options = {"suppress_tokens": [0, PAD], "return_dict_in_generate": True, **options}
@@ -112,8 +112,8 @@ def generate(model, ids, source, cache=None, **options):
 @every_decoder
 @pytest.mark.parametrize(("prefix", "beams"), [(3, 1), (6, 3)])
 @torch.no_grad()
-def test_generation_goes_on_from_a_prefix(kind, variant, prefix, beams):
-    """With the cache of the first tokens, all are given; as without a cache. The cache stays as it was."""
+def test_generation_continues_from_a_prefix(kind, variant, prefix, beams):
+    """Generation with the cache of a prefix equals generation without a cache, and the cache is unchanged."""
     model, ids = exported(kind, variant), batch(texts(), left=True)
     source = source_of(model, 3)
     expected = generate(model, ids, source, num_beams=beams, use_cache=False).sequences
@@ -131,7 +131,7 @@ def test_generation_goes_on_from_a_prefix(kind, variant, prefix, beams):
 @every_decoder
 @torch.no_grad()
 def test_a_second_turn(kind, variant):
-    """The first turn's cache, and texts of which some have ended before others."""
+    """Generation continues from the cache of the first turn, in which some texts ended before others."""
     model, ids = exported(kind, variant), batch(texts(), left=True)
     source = source_of(model, 3)
     length = ids.size(1) + 3
@@ -155,7 +155,7 @@ def test_a_second_turn(kind, variant):
 
 
 @torch.no_grad()
-def test_vectors_in_place_of_a_prompt():
+def test_prompt_of_vectors():
     model, ids = exported("causal LM", "decay"), batch(texts((5, 5, 5)))
     vectors = model.get_input_embeddings()(ids)
     options = {"max_new_tokens": 6, "do_sample": False, "suppress_tokens": [0, PAD]}

@@ -1,4 +1,4 @@
-"""From a checkpoint to a folder of transformers', on to other weights, and back to a checkpoint."""
+"""Export of a checkpoint, fine-tuning of the exported model, and import as a checkpoint."""
 
 import importlib
 import json
@@ -39,7 +39,11 @@ def command(name, *words):
 
 
 def exported(kind, variant, folder):
-    """A checkpoint that was exported to ``folder``/hf, and the words of both commands."""
+    """Export a checkpoint to the subfolder hf.
+
+    Returns:
+        path of the checkpoint, options of the export, and arguments of the import up to ``--path``
+    """
     checkpoint, data, _ = save(kind, variant, folder)
     export = ["--path", checkpoint, "--data", data]
     assert command("export", folder / "hf", *export, "--head", "none") == 0
@@ -51,7 +55,7 @@ def weights(path):
 
 
 @pytest.mark.parametrize(("kind", "variant", "auto"), CASES)
-def test_there_and_back(kind, variant, auto, tmp_path, capsys):
+def test_export_and_import(kind, variant, auto, tmp_path, capsys):
     checkpoint, (*_, data), _ = exported(kind, variant, tmp_path)
     assert f"{auto}.from_pretrained" in capsys.readouterr().out
     model = getattr(transformers, auto).from_pretrained(str(tmp_path / "hf"), **TRUSTED)
@@ -76,7 +80,7 @@ def test_there_and_back(kind, variant, auto, tmp_path, capsys):
     assert "was fine-tuned with another vocabulary" in capsys.readouterr().err
 
 
-def test_the_source_has_an_embedding_of_its_own_in_whatever_file(tmp_path, monkeypatch):
+def test_import_of_a_separate_source_embedding_from_several_files(tmp_path, monkeypatch):
     monkeypatch.setitem(VARIANTS["translation"], "tied output", {"share_decoder_input_output_embed": True})
     checkpoint, _, back = exported("translation", "tied output", tmp_path)
     (whole,) = (tmp_path / "hf").glob("*.safetensors")
@@ -120,7 +124,7 @@ def test_another_vocabulary_of_the_same_size_is_refused(name, tmp_path, capsys, 
     assert len(said) == 3 and all(part in line for part, line in zip(parts, said)), said
 
 
-def test_the_card_has_the_run_and_its_score(tmp_path, capsys):
+def test_the_model_card_shows_the_training_and_its_score(tmp_path, capsys):
     scores = tmp_path / "results" / "scores.json"
     scores.parent.mkdir()
     score = {"name": "BLEU", "value": 27.304, "signature": "nrefs:1|tok:13a"}
@@ -160,7 +164,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 @pytest.mark.parametrize("exporter", ["export", "export_onnx"])
-def test_what_cannot_be_exported_is_said_in_one_line(exporter, name, tmp_path, capsys, monkeypatch):
+def test_other_models_are_refused_in_one_line(exporter, name, tmp_path, capsys, monkeypatch):
     if exporter == "export_onnx":
         pytest.importorskip("onnxscript"), pytest.importorskip("onnxruntime")
     build, reason = REFUSED[name]

@@ -1,4 +1,4 @@
-"""Exported models against fairseq's, in this process, and loaded by several versions of transformers."""
+"""Exported models compared with fairseq models, and loaded by several versions of transformers."""
 
 import functools
 import os
@@ -35,7 +35,7 @@ def assert_near(actual, expected):
 
 
 def converted(kind, variant):
-    """fairseq's model, and transformers'."""
+    """Return a fairseq model and the exported model."""
     model, dictionary = small_model(kind, variant)
     return model, convert(model, find_kind(model), dictionary)
 
@@ -59,8 +59,10 @@ def test_the_same_output_when_loaded_again(kind, variant, tmp_path):
     [("tied", 5), ("look-up diagonal decay", 5), ("softmax cross", 1), ("untied pre-norm", 1)],
 )
 def test_the_same_translations(variant, beam):
-    """As fairseq's search; padded on either side, with a cache and without. (Beams may differ
-    where a sentence ends by force: fairseq counts the end's probability.)"""
+    """Translations equal those of fairseq, with padding on either side, with and without a cache.
+
+    Beams may differ if the length limit ends a sentence, because fairseq counts the probability of EOS.
+    """
     model, exported = converted("translation", variant)
     sources = sentences((9, 4, 6, 2), 23)
     tokens = batch(sources)
@@ -73,7 +75,10 @@ def test_the_same_translations(variant, beam):
 
 
 def test_the_best_of_n_is_that_of_fairseq():
-    """Lower ranks may be better than fairseq's, which keeps the first hypotheses that end."""
+    """The best hypothesis equals that of fairseq.
+
+    Lower ranks may be better than in fairseq, which keeps the first hypotheses that end.
+    """
     model, exported = converted("translation", "tied")
     for owner, name in ((model.decoder, "output_projection"), (exported, "lm_head")):
         ending = torch.nn.Linear(12, 19)  # with a bias towards the end
@@ -96,7 +101,7 @@ def test_the_best_of_n_is_that_of_fairseq():
 
 
 def test_a_caller_overrides_the_limits_of_generate():
-    """Every default gives way, and a decoder prompt may end at once, as in fairseq's search."""
+    """A caller can override each default, and a decoder prompt may end at once as in fairseq."""
     model, exported = converted("translation", "tied")
     tokens = batch(sentences((9, 4, 6), 23))
     generate = functools.partial(exported.generate, tokens)
@@ -118,8 +123,8 @@ def test_a_caller_overrides_the_limits_of_generate():
 
 
 @pytest.mark.parametrize("variant", ["look-up sentence diagonal", "anchored softmax cross sentence diagonal"])
-def test_sentences_are_counted_on_in_the_cache(variant):
-    """A target that is read some tokens at a time, with two separators, in an order that changes."""
+def test_the_cache_continues_the_count_of_sentences(variant):
+    """The cache continues the count of sentences, also after hypotheses are reordered."""
     model, exported = converted("translation", variant)
     tokens = batch([[8, 4, 4, 15, 4, 9, 2], [13, 8, 4, 17, 2]], left=True)
     target = torch.tensor([[2, 5, 4, 7, 4, 9, 6], [2, 4, 5, 6, 7, 4, 8]])
@@ -142,8 +147,8 @@ def test_sentences_are_counted_on_in_the_cache(variant):
 
 
 @pytest.mark.parametrize("variant", ["untied", "decay"])
-def test_a_text_goes_on_alike(variant):
-    """In a batch padded on the left, greedily and by beams; the cache does not grow."""
+def test_prompts_are_continued_alike_in_a_batch(variant):
+    """Prompts padded on the left are continued like single prompts, and the cache does not grow."""
     _, exported = converted("causal LM", variant)
     prompts = [[2, *prompt[:-1]] for prompt in sentences((7, 3, 5), 23)]
     ids = batch(prompts, left=True)
@@ -162,7 +167,7 @@ def test_a_text_goes_on_alike(variant):
     assert sizes[0] == sizes[1]
 
 
-def test_what_a_call_may_be_given():
+def test_arguments_of_a_call():
     model, exported = converted("masked LM", "local")
     tokens = torch.randint(4, 20, (3, 9), generator=torch.Generator().manual_seed(2))
     tokens[1, 4:], tokens[2, 1:] = 1, 1
@@ -191,7 +196,7 @@ def test_what_a_call_may_be_given():
 
 
 @pytest.mark.skipif(not hasattr(torch, "compile"), reason="a device as a context needs torch 2.0 or later")
-def test_a_model_made_on_the_meta_device_begins_as_another():
+def test_initialization_of_a_model_created_on_the_meta_device():
     _, one = converted("translation", "look-up diagonal decay")
     expected = type(one)(one.config)
     with torch.device("meta"):
@@ -215,7 +220,7 @@ def test_a_model_made_on_the_meta_device_begins_as_another():
     ],
 )
 def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant):
-    """As accelerate's offloading needs it, whose hooks bring them there."""
+    """Offloading of accelerate needs this, because its hooks load the weights of one module at a time."""
     model, exported = converted(kind, variant)
     found = find_kind(model)
     with torch.no_grad():
@@ -229,7 +234,7 @@ def test_weights_are_used_in_the_forward_pass_of_their_module(kind, variant):
         assert torch.equal(compute_logits(model, exported, found)[1], expected)
 
 
-def test_another_model_is_seen():
+def test_a_different_model_is_refused():
     model, exported = converted("masked LM", "tied")
     with torch.no_grad():
         exported.lm_head.layer_norm.weight.add_(1)
@@ -249,8 +254,10 @@ OLDER = {
     scope="module", params=["the installed", *(pytest.param(v, marks=pytest.mark.slow) for v in OLDER)]
 )
 def transformers_folder(request, tmp_path_factory):
-    """A folder of a version of transformers to be put before all others; empty for the one that is
-    installed."""
+    """Return the folder of a version of transformers, to be put first on the path of Python.
+
+    The folder is empty for the installed version.
+    """
     folder = tmp_path_factory.mktemp("transformers")
     if request.param in OLDER:
         packages = [f"transformers=={request.param}", *OLDER[request.param].split()]
@@ -272,7 +279,11 @@ ELSEWHERE = [
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """A folder, and (kind, variant) -> what its export there gives, and the class that loads it."""
+    """Export models to folders and compute their expected output.
+
+    Returns:
+        (kind, variant) -> folder, class that loads it, and expected output
+    """
     parent, found = tmp_path_factory.mktemp("exported"), {}
     for number, (kind, variant) in enumerate(ELSEWHERE):
         model, dictionary = small_model(kind, variant)
@@ -295,7 +306,7 @@ def expected(tmp_path_factory):
 
 
 def test_shipped_files_do_not_import_in_circles(expected):
-    """transformers 4.46 and older follows relative imports until there are no more."""
+    """transformers 4.46 and older follows relative imports recursively and would not end."""
     for folder, _, _ in expected.values():
         files = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.py")}
         left = {name: re.findall(r"^ *from \.(\w+) import", text, re.M) for name, text in files.items()}
@@ -307,7 +318,7 @@ def test_shipped_files_do_not_import_in_circles(expected):
 
 @pytest.fixture(scope="module")
 def loaded_elsewhere(expected, transformers_folder):
-    """``load_exported.py`` has run in a process without fairseq and this package."""
+    """Run ``load_exported.py`` in a process without fairseq and this package."""
     there = str(transformers_folder)
     environment = {**os.environ, "PYTHONPATH": there, "HF_HUB_OFFLINE": "1", "HF_HOME": f"{there}/home"}
     script = str(Path(__file__).with_name("load_exported.py"))
@@ -326,7 +337,10 @@ def test_without_fairseq_and_this_package(kind, variant, expected):
 
 
 def test_a_folder_has_few_files_and_what_its_kind_needs(expected):
-    """No kernels, which would need Triton, and no decoder for a model that does not decode."""
+    """No folder contains kernels, which would need Triton.
+
+    Only models that generate contain a decoder.
+    """
     for (kind, _), (folder, _, _) in expected.items():
         assert len(list(folder.iterdir())) <= 25
         code = "".join(path.read_text(encoding="utf-8") for path in folder.glob("*.py"))
@@ -335,7 +349,7 @@ def test_a_folder_has_few_files_and_what_its_kind_needs(expected):
 
 
 def write_package(folder, files):
-    """A package luna_fairseq of the given files, as ``shipped_code`` reads it."""
+    """Write a package luna_fairseq with the given files, as ``shipped_code`` reads it."""
     for name, text in files.items():
         path = folder.joinpath(*name.split("."))
         path.parent.mkdir(parents=True, exist_ok=True)

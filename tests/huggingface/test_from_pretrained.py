@@ -1,4 +1,4 @@
-"""A checkpoint of every kind, loaded as what it is and as what it is not."""
+"""from_pretrained loads a checkpoint of its own kind and refuses any other."""
 
 import pytest
 from checkpoints import save

@@ -1,5 +1,7 @@
-"""luna-export-onnx on a checkpoint of every kind, and its graphs in onnxruntime; the export itself compares
-numbers, for batches and lengths that were not seen there."""
+"""luna-export-onnx on a checkpoint of every kind, and its graphs in onnxruntime.
+
+The export itself compares the numbers for other batch sizes and lengths.
+"""
 
 import numpy as np
 import pytest
@@ -27,7 +29,7 @@ def slow(*values):
 
 
 def exported(kind, variant, folder):
-    """fairseq's model, and the folder that the command writes."""
+    """Return the fairseq model and the folder that the command writes."""
     checkpoint, data, model = save(kind, variant, folder)
     words = ["--path", checkpoint, "--data", data, "--head", "none"]
     assert command("export_onnx", folder / "onnx", *words) == 0
@@ -35,7 +37,11 @@ def exported(kind, variant, folder):
 
 
 def greedy(step, state, rows, length, search=False):
-    """Tokens [B, length] that the graph of a decoder writes; as fairseq's search without padding."""
+    """Generate tokens [B, length] with the graph of a decoder.
+
+    Args:
+        search: exclude padding, and EOS as the first token, as the search of fairseq does
+    """
     token, found = np.full((rows, 1), EOS), []
     for place in range(length):
         after = step({"token": token, **state})
@@ -52,7 +58,7 @@ def greedy(step, state, rows, length, search=False):
     ("kind", "variant"),
     [("masked LM", "one layer"), slow("masked LM", "local"), slow("classifier", "mean")],
 )
-def test_a_model_without_decoder(kind, variant, tmp_path):
+def test_a_model_without_a_decoder(kind, variant, tmp_path):
     model, folder = exported(kind, variant, tmp_path)
     tokens = batch(sentences((7, 4), 20))
     with torch.no_grad():
@@ -102,8 +108,10 @@ def test_a_translation_model(variant, tmp_path):
 
 @pytest.mark.slow
 def test_a_branch_on_the_length_is_part_of_the_graph(tmp_path, monkeypatch):
-    """Sources on both sides of the number of tokens that a look-up reads whole; and the export sees a graph
-    that knows one side alone."""
+    """Look-ups read short sources densely, and longer ones in segments.
+
+    A graph must contain both branches.
+    """
     variant, more = "look-up diagonal", {**ONE_LAYER, "max_source_positions": 300}
     monkeypatch.setitem(VARIANTS["translation"], variant, {**VARIANTS["translation"][variant], **more})
     model, folder = exported("translation", variant, tmp_path)
@@ -132,7 +140,7 @@ def test_a_branch_on_the_length_is_part_of_the_graph(tmp_path, monkeypatch):
         ),
     ],
 )
-def test_what_cannot_be_exported(kind, variant, message, tmp_path):
+def test_other_models_are_refused(kind, variant, message, tmp_path):
     model, dictionary = small_model(kind, variant)
     with pytest.raises(InputError, match=message):
         export_onnx.write_onnx(convert(model, find_kind(model), dictionary), tmp_path)

@@ -1,5 +1,4 @@
-"""Plain text in, plain text out, for every kind of text that our commands prepare: fairseq-interactive, the
-Python interface and the exported folder give the same."""
+"""Plain text is read and written alike by fairseq-interactive, the Python interface and exported folders."""
 
 import copy
 import importlib
@@ -46,7 +45,7 @@ GIVEN = {
 
 @pytest.fixture(scope="module", params=[*ROUTES, "words"])
 def trained(request, tmp_path_factory):
-    """The kind of text, and a folder with prepared data and the checkpoint of a small model."""
+    """Return the kind of text, and a folder with prepared data and the checkpoint of a small model."""
     folder = tmp_path_factory.mktemp(request.param)
     write_corpus(draw_corpus({"valid": 4, "train": 150}, seed=5), folder / "text")
     for language in ("en", "de"):
@@ -118,8 +117,8 @@ def test_plain_text_in_and_out(trained, tmp_path):
     assert tokenizer(HARD[0])["input_ids"] == pair["input_ids"]
 
 
-def test_the_text_of_the_references_is_written_back(trained):
-    """What Moses and subword-nmt took apart, the exported tokenizer puts together."""
+def test_decoding_restores_the_references(trained):
+    """The exported tokenizer restores the text that Moses and subword-nmt split."""
     kind, folder = trained
     from luna_fairseq.huggingface.tokenizer import Template, build_tokenizer
     from luna_fairseq.models.tokenizers import find_text_pipeline
@@ -154,7 +153,7 @@ def test_pieces_without_their_files_are_refused(trained, tmp_path, capsys):
         LunaModel.from_pretrained(str(data), "model.pt", str(data)).translate(HARD[0])
 
 
-def test_sacremoses_is_asked_for(monkeypatch):
+def test_missing_sacremoses_is_reported(monkeypatch):
     from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
 
     monkeypatch.setitem(sys.modules, "sacremoses", None)

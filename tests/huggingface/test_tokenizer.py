@@ -1,4 +1,4 @@
-"""The tokenizer for transformers against fairseq's encoding."""
+"""Tokenizers of exported models compared with fairseq's encoding."""
 
 import json
 from argparse import Namespace
@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary, encoders
 from fairseq.models.roberta import RobertaHubInterface
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.masked_lm_hub import AroundMasks, Words
+from luna_fairseq.models.masked_lm_hub import MaskTokenizer, Words
 from luna_fairseq.text.dictionaries import build_dictionary
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
@@ -41,11 +41,11 @@ UNDERSCORES = ["\u2581", "\u2581the cat", "a\u2581\u2581b \u2581 c"]
 
 
 class Hub(RobertaHubInterface):
-    """fairseq's encode, without a model."""
+    """fairseq's hub interface without a model, for ``encode``."""
 
     def __init__(self, bpe, dictionary):
         torch.nn.Module.__init__(self)
-        self.bpe = AroundMasks(bpe)
+        self.bpe = MaskTokenizer(bpe)
         self.task = type("Task", (), {"source_dictionary": dictionary})
 
 
@@ -85,7 +85,7 @@ def test_sentencepiece(tmp_path):
         build_tokenizer(files, other, 512)
 
 
-def test_another_kind_of_sentencepiece(tmp_path):
+def test_a_unigram_model_of_sentencepiece_is_refused(tmp_path):
     prefix = tmp_path / "m"
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=iter(TEXT * 3), model_prefix=str(prefix), vocab_size=35, minloglevel=2
@@ -98,7 +98,10 @@ def test_another_kind_of_sentencepiece(tmp_path):
 
 
 def test_gpt2(tmp_path):
-    """Bytes, and three merges; the pieces' numbers are the dictionary's symbols."""
+    """GPT-2's encoding with the bytes and three merges.
+
+    The dictionary contains the numbers of the pieces.
+    """
     from fairseq.data.encoders.gpt2_bpe_utils import bytes_to_unicode
 
     pieces = [*bytes_to_unicode().values(), "th", "the", "Ġthe", "<|endoftext|>"]

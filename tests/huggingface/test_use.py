@@ -1,4 +1,4 @@
-"""What transformers' users do with a model of every kind: train it, keep it, compile it, sample from it."""
+"""Exported models in use: training, saving, compilation and sampling with transformers."""
 
 import pytest
 import tiny_masked_lm
@@ -31,7 +31,7 @@ def exported(kind, variant, head=None):
 
 
 def examples(model):
-    """A batch with what is to be learnt: classes, or the tokens themselves."""
+    """Return a batch with labels: classes, or the tokens themselves."""
     tokens = batch(sentences((9, 6, 9, 4), 19))
     given = {"input_ids": tokens, "attention_mask": tokens.ne(1).long()}
     if "Classification" in type(model).__name__:
@@ -40,7 +40,7 @@ def examples(model):
 
 
 @every_kind
-def test_trainer_fine_tunes_and_keeps_it(kind, variant, head, tmp_path):
+def test_trainer_fine_tunes_and_saves_a_model(kind, variant, head, tmp_path):
     pytest.importorskip("accelerate")
     model = exported(kind, variant, head)
     given = examples(model)
@@ -58,7 +58,7 @@ def test_trainer_fine_tunes_and_keeps_it(kind, variant, head, tmp_path):
 
 
 @every_kind
-def test_the_base_is_a_model_of_its_own(kind, variant, head, tmp_path):
+def test_the_base_model_can_be_saved_and_loaded(kind, variant, head, tmp_path):
     model = exported(kind, variant, head)
     base = type(model.luna)
     model.luna.save_pretrained(str(tmp_path / "base"))
@@ -74,7 +74,7 @@ def test_the_base_is_a_model_of_its_own(kind, variant, head, tmp_path):
 @every_kind
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_gradients_are_the_same_when_checkpointed(kind, variant, head, reentrant):
-    """Every layer is run again, and every parameter has a gradient, which Trainer's DDP then asks for."""
+    """Each layer is recomputed once, and each parameter has a gradient, which DDP requires."""
     gradients, runs = [], []
     for checkpointed in (False, True):
         model = exported(kind, variant, head).train()
@@ -99,7 +99,7 @@ def test_gradients_are_the_same_when_checkpointed(kind, variant, head, reentrant
         (CAUSAL_LM, {"decoder_input_dim": 8, "decoder_output_dim": 8}),
     ],
 )
-def test_a_configuration_by_itself_has_all_defaults(kind, more):
+def test_a_new_configuration_has_all_defaults(kind, more):
     model = kind.load_class()
     widths = {"hidden_size": 8, "intermediate_size": 12, "num_hidden_layers": 1, "num_attention_heads": 2}
     config = model.config_class(vocab_size=11, **widths, **more)
@@ -107,7 +107,7 @@ def test_a_configuration_by_itself_has_all_defaults(kind, more):
     assert model(config)(torch.tensor([[4, 5]])).logits.shape == (1, 2, 11)
 
 
-def test_a_folder_without_shared_embeddings_says_so(tmp_path):
+def test_missing_shared_embeddings_are_reported(tmp_path):
     safetensors = pytest.importorskip("safetensors.torch")
     model = exported("shared translation", "all")
     model.save_pretrained(str(tmp_path))
@@ -120,7 +120,7 @@ def test_a_folder_without_shared_embeddings_says_so(tmp_path):
 
 @pytest.mark.slow
 @every_kind
-def test_the_compiled_forward(kind, variant, head):
+def test_a_compiled_model(kind, variant, head):
     model = exported(kind, variant, head)
     given = examples(model)
     with torch.no_grad():
@@ -146,7 +146,7 @@ def test_samples_are_the_same_with_a_cache_and_other_padding(kind, variant):
 
 @generating
 @pytest.mark.parametrize("cached", [True, False])
-def test_generate_returns_what_it_is_asked_for(kind, variant, cached):
+def test_generate_returns_hidden_states(kind, variant, cached):
     model = exported(kind, variant)
     ids = batch(sentences((5, 5), 19))
     options = {"num_beams": 1, "max_new_tokens": 3, "min_new_tokens": 3, "use_cache": cached}

@@ -1,4 +1,4 @@
-"""Kinds of models: a small checkpoint of each, and what it reads."""
+"""Kinds of models with a small checkpoint and sequences for each kind."""
 
 from argparse import Namespace
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -20,12 +20,14 @@ SEPARATOR = 4
 
 
 class Kind(NamedTuple):
-    """Attributes:
-    job: what the model does
-    options: options that differ from the small model's
-    head: classification head of a masked language model
-    sizes: sizes of the dictionaries of what is read and of what is written
-    lengths: lengths of sources, or of texts, on both sides of every length at which the model branches
+    """Kind of model.
+
+    Attributes:
+        job: task of the model
+        options: options that differ from the small model of this task
+        head: classification head of a masked language model (default: None)
+        sizes: sizes of the source and the target dictionary
+        lengths: lengths of the sequences, on both sides of each length at which the computation changes
     """
 
     job: str
@@ -80,9 +82,11 @@ MODELS = {TRANSLATION: LunaModel, CAUSAL: LunaLanguageModel, MASKED: LunaMaskedL
 
 
 class Item(NamedTuple):
-    """Attributes:
-    source: tokens that the model reads; None in a causal language model
-    target: tokens that a decoder writes, up to the end; None without a decoder
+    """Sequence, or pair of sequences, that a model computes scores for.
+
+    Attributes:
+        source: tokens that the model reads; None for a causal language model
+        target: tokens that the decoder generates, with EOS; None without a decoder
     """
 
     source: Optional[List[int]]
@@ -90,12 +94,12 @@ class Item(NamedTuple):
 
     @property
     def previous(self) -> List[int]:
-        """What the decoder reads."""
+        """Return the input of the decoder, which is the target shifted right."""
         return [EOS, *self.target[:-1]]
 
 
 def items(kind: Kind, seed: int = 0) -> List[Item]:
-    """An item of each of the kind's lengths; the lengths of targets are in another order."""
+    """Return an item of each length of a kind. Targets have the lengths in another order."""
     lengths = kind.lengths
     if kind.job == CAUSAL:
         return [Item(None, text) for text in sentences(lengths, kind.sizes[1], seed)]
@@ -113,7 +117,7 @@ def items(kind: Kind, seed: int = 0) -> List[Item]:
 
 
 def write_checkpoint(kind: Kind, folder: Any) -> None:
-    """Write two checkpoints of one training, a.pt and b.pt, whose mean is model.pt, and data/."""
+    """Write checkpoints a.pt and b.pt of one training, their mean as model.pt, and the dictionaries data/."""
     group = "LRA" if kind.is_lra else MASKED if kind.job == CLASSES else kind.job
     task, arch, names = TASKS[group]
     options = {**BASES[group], "max_target_positions": LONGEST, **kind.options}
@@ -163,10 +167,10 @@ def write_checkpoint(kind: Kind, folder: Any) -> None:
 
 
 def padded(rows: List[List[int]], left: bool = False, extra: int = 0) -> torch.Tensor:
-    """[B, T] of tokens, with ``extra`` more places of padding than the longest row needs."""
+    """Return tokens as a padded tensor [B, T], with ``extra`` additional columns of padding."""
     return tiny_luna.batch(rows, left, extra)
 
 
 def values_at_tokens(values: torch.Tensor, ids: torch.Tensor) -> List[torch.Tensor]:
-    """Rows of values [B, T, ..] without those at padding."""
+    """Return the values [B, T, ...] of each sequence without those at padding."""
     return [row[mask] for row, mask in zip(values, ids.ne(PAD))]

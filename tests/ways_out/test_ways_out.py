@@ -1,7 +1,7 @@
-"""One table: every kind of model, in every way in which its checkpoint is used, has the same properties.
+"""Every kind of model gives the same numbers in every way in which its checkpoint is used.
 
-The definition is one call of fairseq's model in float64 on one sequence without padding. Cells without a
-meaning are skipped with a reason.
+The reference is one call of the fairseq model in float64 on a single sequence without padding. Combinations
+without a meaning are skipped with a reason.
 """
 
 import logging
@@ -38,7 +38,7 @@ CALLED = "called as fairseq's model is; the other properties compare its numbers
 
 
 def no_meaning(way: str, kind: Kind) -> Optional[str]:
-    """Why the way does not exist for the kind."""
+    """Return the reason why a way does not exist for a kind, or None if it exists."""
     if way == "8 bits" and not kind.has_decoder:
         return "only models with a decoder have weights in 8 bits"
     if way in ("fairseq's generator", "transformers with a cache", "generate") and not kind.has_decoder:
@@ -92,7 +92,7 @@ def plain_text(way: str, kind: Kind) -> Optional[str]:
 
 
 def table(why_not: Any) -> Any:
-    """Parameters of a test: every kind and every way, those without a meaning skipped."""
+    """Return the test parameters: all kinds and ways, with those without a meaning skipped."""
     cells = []
     for name, kind in KINDS.items():
         for way in WAYS:
@@ -104,7 +104,7 @@ def table(why_not: Any) -> Any:
 
 
 class World:
-    """Checkpoints of all kinds, and ways that are loaded, each made when it is first asked for."""
+    """Checkpoints of all kinds and loaded ways, each created at its first use."""
 
     def __init__(self, factory: Any):
         self.factory, self.folders, self.ways, self.known = factory, {}, {}, {}
@@ -118,7 +118,7 @@ class World:
         return self.ways[kind, way]
 
     def expected(self, kind: str, way: str, item: Item) -> torch.Tensor:
-        """Numbers of one item alone: of the definition, or of the model in 8 bits, which is another model."""
+        """Return the scores of a single item: those of the reference, or of the reference in 8 bits."""
         way = way if way == "8 bits" else "fairseq's model"
         key = kind, way, str(item)
         if key not in self.known:
@@ -135,7 +135,7 @@ def world(tmp_path_factory):
 
 
 def some_items(kind: Kind, way: str, longest: int) -> Any:
-    """The kind's items, with targets that are not too long for a way that writes token by token."""
+    """Return the items of a kind, with shorter targets for ways that generate token by token."""
     found = items(kind)
     if not WAYS[way].step_by_step:
         return found
@@ -143,7 +143,7 @@ def some_items(kind: Kind, way: str, longest: int) -> Any:
 
 
 def check(world: World, kind: str, way: str, given: Any, found: Any, tolerance: float) -> None:
-    """Compare the numbers of a batch of items with those of each item alone."""
+    """Compare the scores of a batch of items with those of each item alone."""
     assert len(found) == len(given)
     differences = []
     for item, (written, values) in zip(given, found):
@@ -163,7 +163,7 @@ def check(world: World, kind: str, way: str, given: Any, found: Any, tolerance: 
 
 @pytest.mark.parametrize(("kind", "way"), table(alone))
 def test_a_sequence_alone(kind, way, world):
-    """On both sides of every length at which a model branches."""
+    """Lengths lie on both sides of each length at which the computation changes."""
     model = world.way(kind, way)
     longest = 66 if KINDS[kind].job == CAUSAL else 3
     for item in some_items(KINDS[kind], way, longest):
@@ -182,7 +182,10 @@ def test_padded_on_the_right(kind, way, world):
 
 
 def check_batch(world, kind, way, given, left):
-    """All items in one batch, and for a look-up those of up to 65 tokens, which it reads with a mask."""
+    """Check all items in one batch, and items of up to 65 tokens in another.
+
+    A look-up reads the shorter batch with a mask.
+    """
     tolerance = OF_NEIGHBOURS if way == "8 bits" else TOLERANCES.get(way, EXACT)
     for batch in [given] + [given[:6]] * (len(given) > 7):
         found = world.way(kind, way).scores(batch, left, 2)
@@ -195,24 +198,24 @@ def test_padded_on_the_left(kind, way, world):
 
 
 def prefixes_of(given, lengths):
-    """A prefix of each target, without its end."""
+    """Return the beginning of each target, without EOS."""
     return [item.target[:-1][:length] for item, length in zip(given, lengths)]
 
 
 @pytest.mark.parametrize(("kind", "way"), table(after_a_prefix))
 def test_after_a_prefix(kind, way, world):
-    """What is written after prefixes of several lengths, with sources padded on either side."""
+    """Prefixes of several lengths are continued, with sources padded on either side."""
     given = items(KINDS[kind])[-3:]
     prefixes = prefixes_of(given, (3, 64, 8))
     definition, model = world.way(kind, "fairseq's model"), world.way(kind, way)
-    expected = [definition.goes_on(item, prefix) for item, prefix in zip(given, prefixes)]
+    expected = [definition.continue_item(item, prefix) for item, prefix in zip(given, prefixes)]
     for left in (False, True):
-        assert model.go_on(given, prefixes, left) == expected
+        assert model.continue_items(given, prefixes, left) == expected
 
 
 @pytest.mark.parametrize(("kind", "way"), table(second_turn))
 def test_a_second_turn(kind, way, world):
-    """A text is read, some tokens are written, more text is read, and more is written."""
+    """A text is read and continued, then more text is read and continued."""
     given = items(KINDS[kind])[-3:]
     prefixes = prefixes_of(given, (3, 64, 8))
     more = prefixes_of(items(KINDS[kind], 5)[-3:], (7, 2, 60))
@@ -222,10 +225,10 @@ def test_a_second_turn(kind, way, world):
         if first is None:  # lines of a stream, the first of which has ended
             text = [*prefix, 2, *line]
         else:
-            written = definition.goes_on(item, prefix)
+            written = definition.continue_item(item, prefix)
             assert first[number] == written
             text = [*prefix, *written, *line]
-        expected = definition.goes_on(item, text)
+        expected = definition.continue_item(item, text)
         if first is None:
             expected = [token for token in expected if token != 0]  # which no text shows
         assert second[number] == expected
@@ -233,7 +236,7 @@ def test_a_second_turn(kind, way, world):
 
 @pytest.mark.parametrize(("kind", "way"), table(plain_text))
 def test_plain_text(kind, way, world):
-    """Text in; text, words for a mask, or classes out."""
+    """Plain text is translated or continued, its mask is filled, or it is classified."""
     definition, model = world.way(kind, "fairseq's model"), world.way(kind, way)
     dictionary = definition.task.source_dictionary
     texts = []

@@ -1,11 +1,11 @@
-"""Ways in which a checkpoint is used. Each gives the same numbers for the same items.
+"""Ways in which a checkpoint is used. Each way gives the same scores for the same items.
 
-A way's ``scores(items, left, extra)`` returns, for each item of one batch that is padded on the left or right
-by ``extra`` more places than needed, the tokens that were written (None without a decoder) and a tensor:
+``scores(items, left, extra)`` computes one batch, padded on the left or right with ``extra`` additional
+columns. For each item it returns the tokens that were generated (None without a decoder) and a tensor:
 
-- of a decoder the log-probabilities [T] of these tokens;
-- of a masked language model log-probabilities [T, V], or P's features where a way has no others;
-- of a classifier log-probabilities [classes].
+- log-probabilities [T] of the tokens for a model with a decoder;
+- log-probabilities [T, V] for a masked language model, or features of P if a way returns no others;
+- log-probabilities [classes] for a classifier.
 """
 
 import importlib
@@ -39,23 +39,29 @@ NEW = 5  # tokens that are written after a prefix
 
 
 def command(name: str, *words: Any) -> None:
-    """Run a command of the folder huggingface/."""
+    """Run a command of ``luna_fairseq.huggingface``."""
     status = importlib.import_module(f"luna_fairseq.huggingface.{name}").main([str(word) for word in words])
     logging.disable(logging.NOTSET)
     assert status == 0
 
 
 def chosen(logits: Tensor, targets: List[List[int]], ids: Tensor) -> Scores:
-    """Log-probabilities of the targets, given logits [B, T, V] at the padded tokens ``ids`` [B, T]."""
+    """Return the log-probabilities of the targets.
+
+    Args:
+        logits: logits [B, T, V]
+        targets: tokens of each target
+        ids: padded decoder inputs [B, T]
+    """
     rows = values_at_tokens(logits.log_softmax(dim=-1), ids)
     return [(row, values[range(len(row)), row]) for row, values in zip(targets, rows)]
 
 
 class Way:
-    """A way and a kind of model, loaded.
+    """Way of using a checkpoint, loaded for one kind of model.
 
     Attributes:
-        step_by_step: whether a target of 200 tokens takes 200 steps
+        step_by_step: True if a target of 200 tokens takes 200 steps
     """
 
     step_by_step = False
@@ -70,7 +76,7 @@ class Way:
 
 
 class Forward(Way):
-    """One call of fairseq's model, whose target is known."""
+    """One call of the fairseq model with a known target."""
 
     file = "model.pt"
 
@@ -103,9 +109,11 @@ class Forward(Way):
         rows = values_at_tokens(logits, source) if self.kind.job == MASKED else logits
         return [(None, row) for row in rows]
 
-    def goes_on(self, item: Item, prefix: List[int], number: int = NEW) -> List[int]:
-        """The best ``number`` of tokens after the ``prefix``, one after the other; neither padding nor the
-        end. For other ways ``item`` and ``prefix`` are lists."""
+    def continue_item(self, item: Item, prefix: List[int], number: int = NEW) -> List[int]:
+        """Generate the best ``number`` tokens after a prefix, without padding and EOS.
+
+        The method ``continue_items`` of other ways does the same for lists of items and prefixes.
+        """
         source = None if item.source is None else padded([item.source])
         found = [EOS, *prefix]
         for _ in range(number):
@@ -114,18 +122,20 @@ class Forward(Way):
         return found[1 + len(prefix) :]
 
     def answer(self, texts: List[str]) -> List[Any]:
-        """What is written for each text, or after it; the three best words for the mask of a text; or
-        log-probabilities of classes."""
+        """Return the answer of the model to each text.
+
+        The answer is a translation, a continuation, the three best words for the mask, or class scores.
+        """
         dictionary = self.task.source_dictionary
         found: List[Any] = []
         for text in texts:
             tokens = [dictionary.index(word) for word in text.split()]
             if self.kind.job == TRANSLATION:
-                new = self.goes_on(Item([*tokens, EOS], None), [])
+                new = self.continue_item(Item([*tokens, EOS], None), [])
                 found.append(self.task.target_dictionary.string(torch.tensor(new)))
             elif self.kind.job == CAUSAL:
                 found.append(
-                    dictionary.string(torch.tensor([*tokens, *self.goes_on(Item(None, None), tokens)]))
+                    dictionary.string(torch.tensor([*tokens, *self.continue_item(Item(None, None), tokens)]))
                 )
             else:
                 first = [] if self.kind.is_lra else [dictionary.bos()]
@@ -143,7 +153,7 @@ class Forward(Way):
 
 
 class Averaged(Forward):
-    """The checkpoint that luna-average-checkpoints makes of two."""
+    """Checkpoint that luna-average-checkpoints writes."""
 
     file = "averaged.pt"
 
@@ -154,9 +164,9 @@ class Averaged(Forward):
 
 
 def exported(kind: Kind, folder: Any) -> Any:
-    """The folder that luna-export-huggingface writes, once.
+    """Return the folder that luna-export-huggingface writes, and write it at the first call.
 
-    All have one name, and transformers takes code of one name and one content for one module.
+    All folders have the same name. transformers caches code by the name of the folder and the content.
     """
     there = folder / "hf"
     if not there.exists():
@@ -173,14 +183,14 @@ AUTO = {
 
 
 def load_exported(kind: Kind, folder: Any) -> Any:
-    """transformers' model of an exported folder."""
+    """Load the model of an exported folder with transformers."""
     import transformers
 
     return getattr(transformers, AUTO[kind.job]).from_pretrained(str(folder), **TRUSTED).eval()
 
 
 class Imported(Forward):
-    """The checkpoint that luna-import-huggingface makes of an exported folder that transformers saved."""
+    """Checkpoint that luna-import-huggingface writes for an exported folder that transformers saved again."""
 
     file = "imported.pt"
 
@@ -196,14 +206,14 @@ class Imported(Forward):
 
 
 class Search(Forward):
-    """fairseq's generator, as the task makes it; a target is a prefix to the end."""
+    """fairseq's generator, built by the task. Targets are given as prefixes up to the end."""
 
     step_by_step = True
 
     def generate(
         self, source: Optional[Tensor], prefix: Optional[Tensor], longest: int, least: int = 1, beam: int = 1
     ) -> Any:
-        """Hypotheses of each row of a batch, best first."""
+        """Return the hypotheses of each sentence of a batch, best first."""
         options = Namespace(beam=beam, max_len_b=longest, min_len=least)
         generator = self.task.build_generator([self.model], options)
         if source is None:
@@ -226,8 +236,11 @@ class Search(Forward):
             for best in found
         ]
 
-    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
-        """Each beside its copy, as fairseq lets a row that has read its prefix end before the others have."""
+    def continue_items(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+        """Generate for each item together with a copy of the item.
+
+        Different items are not batched: fairseq lets a sentence whose prefix is read end before others.
+        """
         found = []
         for item, prefix in zip(items, prefixes):
             source = None
@@ -242,7 +255,7 @@ class Search(Forward):
 
 
 class Python(Way):
-    """LunaModel, LunaLanguageModel and LunaMaskedLM: texts and lists of tokens, padded inside."""
+    """Python interface: LunaModel, LunaLanguageModel and LunaMaskedLM."""
 
     step_by_step = True
 
@@ -273,7 +286,7 @@ class Python(Way):
             logits = self.hub.model.encoder.lm_head(features).log_softmax(dim=-1)
         return [(None, row[: len(item.source)]) for row, item in zip(logits, items)]
 
-    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+    def continue_items(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
         found = []
         for item, prefix in zip(items, prefixes):
             longest = len(prefix) + NEW
@@ -288,7 +301,7 @@ class Python(Way):
         return found
 
     def two_turns(self, items: List[Item], prefixes: List[List[int]], more: List[List[int]]) -> Any:
-        """Two lines of a stream, of a causal language model."""
+        """Continue two lines of a stream with a causal language model."""
         found = []
         for prefix, line in zip(prefixes, more):
             texts = [self.hub.tgt_dict.string(torch.tensor(tokens)) for tokens in (prefix, line)]
@@ -311,7 +324,7 @@ class Python(Way):
 
 
 class InEightBits(Forward):
-    """The model of the Python interface with weights in 8 bits, called as Forward calls it."""
+    """Model of the Python interface with weights in 8 bits, called like :class:`Forward`."""
 
     dtype = torch.float32
 
@@ -323,18 +336,18 @@ class InEightBits(Forward):
 
 
 class Transformers(Way):
-    """One call of transformers' model; both sides padded on the same side."""
+    """One call of the exported model, with source and target padded on the same side."""
 
     def load(self) -> None:
         self.model = load_exported(self.kind, exported(self.kind, self.folder)).to(self.dtype)
 
     def of_a_whole(self, logits: Tensor, ids: Tensor) -> Scores:
-        """Numbers of a model without a decoder from its logits of tokens [B, T]."""
+        """Return the scores of a model without a decoder, given the logits of tokens [B, T]."""
         logits = logits.log_softmax(dim=-1)
         return [(None, row) for row in (values_at_tokens(logits, ids) if self.kind.job == MASKED else logits)]
 
     def read_source(self, items: List[Item], left: bool = False, extra: int = 0) -> Dict[str, Any]:
-        """Arguments of the source; none of a causal language model."""
+        """Return the arguments of the source; empty for a causal language model."""
         if self.kind.job == CAUSAL:
             return {}
         ids = padded([item.source for item in items], left, extra)
@@ -360,14 +373,14 @@ class Transformers(Way):
 
     @property
     def tokenizer(self) -> Any:
-        """The tokenizer of the exported folder."""
+        """Return the tokenizer of the exported folder."""
         import transformers
 
         return transformers.AutoTokenizer.from_pretrained(str(exported(self.kind, self.folder)), **TRUSTED)
 
     @torch.no_grad()
     def answer(self, texts: List[str]) -> List[Any]:
-        """As :meth:`Forward.answer`, without a decoder."""
+        """Return the same as :meth:`Forward.answer` for a model without a decoder."""
         tokenizer = self.tokenizer
         given = dict(tokenizer(texts, padding=True, return_tensors="pt"))
         logits = self.model(**given).logits
@@ -378,24 +391,27 @@ class Transformers(Way):
         return [[tokenizer.decode([words[i]]) for i in row[words].topk(3).indices] for row in logits[mask]]
 
     def words(self) -> List[str]:
-        """The words of the dictionary."""
+        """Return the words of the dictionary."""
         return [f"w{number}" for number in range(17)]
 
 
 def in_chunks(ids: Tensor) -> List[Tensor]:
-    """Chunks of 1, 2, 3 and 60 tokens, and the tokens beyond them."""
+    """Split tokens into chunks of 1, 2, 3 and 60 tokens and the remaining tokens."""
     ends = [min(end, ids.size(1)) for end in (0, 1, 3, 6, 66, ids.size(1))]
     return [ids[:, start:end] for start, end in zip(ends, ends[1:]) if start < end]
 
 
 class StepByStep(Transformers):
-    """A decoder with a state: ``start`` gives the first, ``advance`` reads tokens and gives the next."""
+    """Decoder with a state.
+
+    ``start`` returns the first state, ``advance`` reads tokens and returns the next.
+    """
 
     def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
         raise NotImplementedError
 
     def advance(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
-        """Logits [B, T, V] of tokens [B, T], and the state after them."""
+        """Return the logits [B, T, V] of tokens [B, T] and the next state."""
         raise NotImplementedError
 
     @torch.no_grad()
@@ -405,7 +421,7 @@ class StepByStep(Transformers):
         return chosen(logits, [item.target for item in items], ids)
 
     def write(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
-        """Best tokens [B, NEW] after ``ids`` [B, T], and the state before the last of them is read."""
+        """Return the best tokens [B, NEW] after ``ids`` [B, T] and the state before the last one is read."""
         found = []
         for _ in range(NEW):
             logits, state = self.advance(state, ids)
@@ -415,7 +431,7 @@ class StepByStep(Transformers):
         return torch.cat(found, dim=1), state
 
     @torch.no_grad()
-    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+    def continue_items(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
         ids = padded([[EOS, *prefix] for prefix in prefixes], True)
         return self.write(self.start(items, left), ids)[0].tolist()
 
@@ -428,7 +444,7 @@ class StepByStep(Transformers):
 
 
 class Cached(StepByStep):
-    """transformers' model with the cache of the call before."""
+    """Exported model with the cache of the preceding call."""
 
     def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
         given = self.read_source(items, left, extra)
@@ -446,7 +462,7 @@ class Cached(StepByStep):
 
 
 class Onnx(StepByStep):
-    """The graphs that luna-export-onnx writes, in onnxruntime."""
+    """ONNX graphs that luna-export-onnx writes, run by onnxruntime."""
 
     def load(self) -> None:
         import onnxruntime
@@ -485,7 +501,7 @@ class Onnx(StepByStep):
 
 
 class Generate(Transformers):
-    """transformers' generate."""
+    """``generate`` of transformers."""
 
     def generate(self, ids: Tensor, given: Dict[str, Any], **more: Any) -> Any:
         options = {"do_sample": False, "num_beams": 1, "suppress_tokens": [PAD], **FREE}
@@ -501,7 +517,10 @@ class Generate(Transformers):
 
     @torch.no_grad()
     def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
-        """Of tokens that it writes; in a language model, after the first half of the text."""
+        """Return the scores of the generated tokens.
+
+        A language model continues the first half of each text.
+        """
         prompts = [[EOS] for _ in items]
         if self.kind.job == CAUSAL:
             prompts = [item.previous[: 1 + len(item.target) // 2] for item in items]
@@ -512,7 +531,7 @@ class Generate(Transformers):
         found = chosen(logits, new, torch.tensor(new))
         return [(row[1:] + tokens, values) for row, (tokens, values) in zip(prompts, found)]
 
-    def go_on(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
+    def continue_items(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
         ids = padded([[EOS, *prefix] for prefix in prefixes], True)
         return self.generate(ids, self.read_source(items, left)).sequences[:, ids.size(1) :].tolist()
 
@@ -528,7 +547,7 @@ class Generate(Transformers):
         return new[0].tolist(), new[1].tolist()
 
     def answer(self, texts: List[str]) -> List[Any]:
-        """Text that is written after, or for, each of the ``texts``."""
+        """Return the text that the model generates for each text."""
         tokenizer = self.tokenizer
         given = dict(tokenizer(texts, padding=True, return_tensors="pt"))
         options = {"min_new_tokens": NEW, "max_new_tokens": NEW, "suppress_tokens": [PAD], **FREE}
