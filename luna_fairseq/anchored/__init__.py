@@ -1,6 +1,6 @@
-"""Anchored P, an extension of the paper's Luna.
+"""Anchored P, an extension of Luna that gives every row of the packed sequence P a place in the context.
 
-Every row of the packed sequence P gets a place in the context, and unpack attention may also read tokens.
+A row favours the tokens near its place, and unpack attention can also read tokens of the context directly.
 README.md in this folder explains the extension. The paper's Luna, in ``ops`` and ``modules``, does not depend
 on it.
 """

@@ -76,7 +76,10 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of the anchored attentions, in which pack attention favours tokens near the place of a row.
+    """Base class of the anchored attentions, in which a row of P favours the tokens near its place.
+
+    Pack attention subtracts gamma times the distance of a token from the place of a row. Each head learns its
+    gamma.
 
     Args:
         *args: positional arguments of :class:`LunaAttention`
@@ -96,7 +99,7 @@ class AnchoredAttention(LunaAttention):
         self.diagonal: Any = None
 
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
-        """Build the learned parts of the attention.
+        """Build the token projections, the diagonal prior and the anchor bias, as far as they are enabled.
 
         Their order is fixed, because the optimizer state in a checkpoint lists parameters by their order.
 
@@ -120,7 +123,7 @@ class AnchoredAttention(LunaAttention):
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the geometry of one call whose queries are the whole target.
+        """Compute the places of rows, tokens and queries for one call whose queries are the whole target.
 
         Args:
             query: queries X [T, B, C]
@@ -166,7 +169,7 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, q: Tensor, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Compute the diagonal prior, or return None if the attention has none.
+        """Compute the diagonal prior, a bias for alignments near the diagonal, or return None without prior.
 
         Args:
             q: queries of n hypotheses for each of the B sentences [B, H, n T, K]
@@ -201,7 +204,7 @@ class AnchoredAttention(LunaAttention):
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return the context's part of a geometry.
+    """Return the places of the rows of P and of the context's tokens, and check that they were passed.
 
     Args:
         geometry: geometry of the batch, or None
@@ -356,6 +359,9 @@ class AnchoredSelfAttention(AnchoredAttention):
 
 class AnchoredCrossAttention(AnchoredAttention):
     """Anchored attention of a decoder to the source, with an optional look-up and diagonal prior.
+
+    With a look-up, each query also reads the tokens of the segments whose rows have the largest logits. A
+    diagonal prior is a bias that favours alignments near the diagonal.
 
     Args:
         embed_dim: model width C

@@ -1,4 +1,4 @@
-"""Causal attention with decay: earlier positions count less with growing distance."""
+"""Luna causal attention with exponential decay, in which distant positions have smaller weights."""
 
 from typing import Any
 

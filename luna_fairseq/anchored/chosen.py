@@ -16,7 +16,7 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def chosen_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Return the segments with the largest logits for each query.
+    """Return the segments whose rows of P have the largest logits, for each query and head.
 
     No gradient passes through the choice.
 
@@ -64,7 +64,7 @@ def read_chosen(
 
 
 class ChosenTokens(NamedTuple):
-    """Tokens that each query reads.
+    """Tokens of the segments that each query of a look-up has chosen.
 
     Attributes:
         segments: tokens of all segments
@@ -80,7 +80,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask of the tokens [B, H, T, M], True where there is no token or the segment is unread."""
+        """Mask of the chosen tokens [B, H, T, M], True at empty places and in unread segments."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask

@@ -1,4 +1,4 @@
-"""Choice of a decoder's attentions with the extension, and of the geometry that these attentions read."""
+"""Factory of a decoder's attentions with anchored P, look-up, diagonal prior and decay."""
 
 from typing import Any, Optional, Tuple
 
@@ -35,7 +35,7 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
 
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Factory of a decoder's attentions with anchored P, look-up, diagonal prior or decay.
+    """Factory that builds the attentions of a decoder with anchored P and the other options of the extension.
 
     Args:
         options: options of the extension

@@ -48,9 +48,10 @@ def dense_attention(
     diagonal: Optional[Diagonal] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute look-up attention at a cost of L + S keys for each query.
+    """Compute look-up attention as softmax attention over the rows of P and all tokens.
 
-    The result is that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention`.
+    The result equals that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Each
+    query reads L + S keys.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5

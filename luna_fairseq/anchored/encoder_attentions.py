@@ -1,4 +1,4 @@
-"""Choice of an encoder's attention with the extension, and of the geometry that this attention reads."""
+"""Factory of an encoder's attentions with anchored P, and the options of the extension."""
 
 from typing import Any, NamedTuple, Optional
 
@@ -13,7 +13,7 @@ from luna_fairseq.modules.options import StackOptions
 
 
 class ExtensionOptions(NamedTuple):
-    """Options of the extension, named as on the command line and in config.json.
+    """Options of anchored P and related features, named as on the command line and in config.json.
 
     Attributes:
         anchored_packed: give every row of P a place in the context (default: False)
@@ -35,7 +35,7 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Read the options of the extension from a configuration, and check that they fit together.
+    """Read the options of anchored P from a configuration, and check that they fit together.
 
     Args:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`
@@ -77,7 +77,7 @@ def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
 
 
 class AnchoredEncoderAttentions(EncoderAttentions):
-    """Factory of an encoder's attentions with anchored P, and with windows if the options enable them.
+    """Factory that builds the attentions of an encoder with anchored P and, if enabled, windows.
 
     Args:
         options: options of the extension

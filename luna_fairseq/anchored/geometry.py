@@ -16,7 +16,7 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """Parts of the geometry that the attentions of an encoder or a decoder read.
+    """Set of the distances and places that the attentions of an encoder or a decoder read.
 
     Attributes:
         pack_heads: number of heads of anchored pack attention (default: 0, pack attention is not anchored)
@@ -36,7 +36,9 @@ class Needs(NamedTuple):
 
 
 class ContextGeometry(NamedTuple):
-    """Places of the rows of P in the context. Parts that no attention reads are None.
+    """Distances between tokens and rows of P, and places of both, for one batch of contexts.
+
+    Parts that no attention reads are None.
 
     Attributes:
         pack_distance: distance in segments between the place of each row and head and each token
@@ -71,7 +73,7 @@ class TargetPlaces(NamedTuple):
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
-    """Compute the parts of the geometry that the attentions need.
+    """Compute the distances and places of a batch of contexts that the attentions need.
 
     Args:
         needs: parts to compute

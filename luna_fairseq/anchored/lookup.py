@@ -110,9 +110,10 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """Compute look-up attention at a cost of at most L + max(number W, 64) keys for each query.
+    """Compute look-up attention, whose queries read the rows of P and the tokens of a few segments.
 
-    The result is that of :func:`naive_lookup_attention`. If a batch has both short contexts, of at most 64
+    The result equals that of :func:`naive_lookup_attention` up to rounding. Each query reads at most
+    L + max(number * W, 64) keys. If a batch has both short contexts, of at most 64
     tokens, and longer ones, a query of a long context reads as many segments as 64 tokens need.
 
     Args:

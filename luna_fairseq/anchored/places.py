@@ -116,7 +116,7 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
 
 
 def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the middles of segments and of tokens, in tokens from the beginning of the context.
+    """Return the middle of each segment and of each token, in tokens from the beginning of the context.
 
     Args:
         context_padding_mask: mask of the context [B, S], True at padding

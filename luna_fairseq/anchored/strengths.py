@@ -47,11 +47,14 @@ class LearnedStrength(nn.Module):
         self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
-        """Return gamma [H]."""
+        """Return the strength gamma of each head [H]."""
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:
-        """Return gamma [H], after the hooks that fetch sharded parameters have run."""
+        """Return the strength gamma of each head [H].
+
+        Unlike :meth:`strength`, a call of the module runs the hooks that fetch sharded parameters.
+        """
         return self.strength()
 
 

@@ -18,7 +18,7 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class Window(NamedTuple):
-    """Keys that the tokens of each segment read, shared by all layers.
+    """Positions, distances and masks of window attention, shared by all layers.
 
     A segment has room for W tokens, and a window has N segments. The keys of a token are the L rows of P and
     the N W tokens of the window.
@@ -126,7 +126,7 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each segment with its neighbours.
+    """Concatenate each segment with its neighbouring segments on either side.
 
     Args:
         x: values by segment [.., L, W]
@@ -157,9 +157,9 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute window attention at a cost of L + N W keys for each token.
+    """Compute window attention, whose queries read the rows of P and the tokens of nearby segments.
 
-    The result is that of :func:`naive_window_attention`.
+    The result equals that of :func:`naive_window_attention` up to rounding. Each query reads L + N W keys.
 
     Args:
         q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5

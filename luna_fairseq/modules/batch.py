@@ -1,4 +1,4 @@
-"""Description of a batch: its padding masks and token positions, computed once and read by all layers."""
+"""Padding masks and token positions of a batch, computed once and shared by all layers."""
 
 from typing import Any, NamedTuple, Optional
 
@@ -38,7 +38,7 @@ NO_PADDING = Source()
 
 
 class Target(NamedTuple):
-    """Target tokens that a decoder reads in one call.
+    """Target tokens that a decoder reads in one call, with their padding mask and positions.
 
     Attributes:
         padding_mask: boolean mask [B, T], True at padding.
@@ -52,9 +52,9 @@ class Target(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Token positions that an extension's attentions read besides the masks.
+    """Positions of tokens and queries, for attentions whose weights depend on distance.
 
-    The paper's attention reads neither value.
+    The paper's attentions do not read positions, so that both values are None.
 
     Attributes:
         context: positions of the context's tokens and of the rows of P, shared by all layers (default: None).

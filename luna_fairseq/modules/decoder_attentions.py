@@ -1,4 +1,4 @@
-"""Choice of a decoder's attentions, and of the geometry that these attentions read."""
+"""Factory that builds the attentions of a decoder's layers."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -28,10 +28,10 @@ def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
 
 
 class DecoderAttentions:
-    """Factory of the attentions in a decoder layer; this class builds the paper's attentions.
+    """Factory that builds the attentions of a decoder's layers, by default those of the paper.
 
-    A subclass overrides the methods whose attention differs. Its :meth:`find_geometry` computes the geometry
-    that its attentions read.
+    Subclasses override the methods to build other attentions. If these attentions depend on token positions,
+    called the geometry of a batch, :meth:`find_geometry` computes the positions.
 
     Attributes:
         for_export: compute the geometry in one form that fits all lengths, as an exported graph requires
@@ -65,9 +65,9 @@ class DecoderAttentions:
         target: Target,
         before: Any = None,
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute the geometry of a batch once for all layers.
+        """Compute the token positions of a batch that the attentions of all layers read.
 
-        The paper's attentions read no geometry, so this class returns None.
+        The paper's attentions do not read positions, so this class returns None.
 
         Args:
             context: encoder output [S, B, C], or None without an encoder.

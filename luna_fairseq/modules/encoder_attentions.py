@@ -1,4 +1,4 @@
-"""Choice of an encoder's attention, and of the geometry that this attention reads."""
+"""Factory that builds the attentions of an encoder's layers."""
 
 from typing import Any, Dict, Optional
 
@@ -25,10 +25,10 @@ def attention_arguments(options: StackOptions) -> Dict[str, Any]:
 
 
 class EncoderAttentions:
-    """Factory of the attention in an encoder layer; this class builds the paper's attention.
+    """Factory that builds the attentions of an encoder's layers, by default those of the paper.
 
-    A subclass overrides both methods: one builds another attention, the other computes the geometry that this
-    attention reads.
+    Subclasses override :meth:`build_attention` to build another attention. If this attention depends on token
+    positions, called the geometry of a batch, :meth:`find_geometry` computes the positions.
     """
 
     def build_attention(self, options: StackOptions) -> nn.Module:
@@ -40,9 +40,9 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(options))
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the geometry of a batch once for all layers.
+        """Compute the token positions of a batch that the attentions of all layers read.
 
-        The paper's attention reads no geometry, so this class returns None.
+        The paper's attention does not read positions, so this class returns None.
 
         Args:
             context: input X of the first layer [S, B, C].

@@ -84,13 +84,13 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 
 
 def dropout_probability(module: nn.Dropout) -> float:
-    """Return the dropout probability that an op must apply on behalf of a dropout module.
+    """Return the dropout probability to apply inside an op, which is 0 in evaluation.
 
     Args:
         module: dropout module of an attention.
 
     Returns:
-        The module's probability in training or with fairseq's ``--retain-dropout``, and 0 otherwise.
+        Probability of the module in training or with fairseq's ``--retain-dropout``, and 0 otherwise.
     """
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 

@@ -28,7 +28,7 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class AttentionWeights(NamedTuple):
-    """Attention weights of one call.
+    """Weights of pack attention, of unpack attention, and of the queries over the context.
 
     Attributes:
         pack: weights of the rows of P over the context [B, H, L, S], or None if the attention does not pack.
@@ -120,7 +120,7 @@ class LunaAttention(ProjectingAttention):
         source: Optional[Source] = None,
         geometry: Optional[Geometry] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Compute pack attention, then unpack attention.
+        """Pack the context into P, then attend from the queries to the packed context.
 
         Args:
             query: queries X [T, B, C].
@@ -161,7 +161,9 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the geometry of one call, or return None because the paper's attention reads none.
+        """Compute the token positions that the attention reads in one call.
+
+        The paper's attention does not read positions, so this class returns None.
 
         Args:
             query: queries X [T, B, C].
@@ -203,7 +205,7 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute pack attention without caching anything.
+        """Compute pack attention, and return the packed context with the attention weights.
 
         Args:
             packed: packed sequence P [L, B, C].

@@ -142,7 +142,7 @@ class LunaDecoder(TokenEmbedding):
         keep_state: Optional[bool] = None,
         weights_of: Collection[int] = (),
     ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
-        """Compute the features of target tokens.
+        """Compute the output features of whole target sequences, or of the next tokens after a state.
 
         Args:
             tokens: target token ids shifted right [B n, T], padded on either side. With ``state``, the next

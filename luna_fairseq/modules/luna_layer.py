@@ -46,7 +46,9 @@ class LunaLayer(nn.Module):
         self.packed_layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if normalize_packed else None
 
     def normalize_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
-        """Return the input of a block, which is normalised in a pre-norm layer only.
+        """Apply the layer norm to the input of a block in a pre-norm layer.
+
+        A post-norm layer returns the input unchanged.
 
         Args:
             norm: layer norm of the block, or None.
@@ -66,7 +68,7 @@ class LunaLayer(nn.Module):
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Optional[Tensor], packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return the next layer's P, or None if the layer does not update P.
+        """Return the packed sequence P for the next layer, or None if the layer does not update P.
 
         Args:
             packed: packed sequence P of this layer [L, B, C], or None.

@@ -60,7 +60,7 @@ class StackOptions:
 
 @dataclass(frozen=True)
 class EncoderOptions(StackOptions):
-    """Options of an encoder.
+    """Options of an encoder, in addition to those of :class:`StackOptions`.
 
     Attributes:
         fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
@@ -91,7 +91,7 @@ class EncoderOptions(StackOptions):
 
 @dataclass(frozen=True)
 class DecoderOptions(StackOptions):
-    """Options of a decoder.
+    """Options of a decoder, in addition to those of :class:`StackOptions`.
 
     Attributes:
         has_encoder: build attention to an encoder. Otherwise the decoder is a language model with a learned P

@@ -75,7 +75,7 @@ class PackedEmbedding(nn.Module):
         self.dropout_module = nn.Dropout(dropout)
 
     def forward(self, lengths: Tensor, at_most: Optional[int] = None) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return P for a batch of sentences.
+        """Return the packed sequence P and its padding mask for a batch of sentences.
 
         Args:
             lengths: number of tokens of each sentence [B], EOS included.

@@ -38,7 +38,9 @@ class LunaCausalState(NamedTuple):
         return CausalLunaState(self.key_sum, value_sum, self.steps)
 
     def reorder(self, rows: Tensor) -> "LunaCausalState":
-        """Return the state in which hypothesis i continues hypothesis ``rows[i]``. P is unchanged.
+        """Reorder the hypotheses, as beam search does after each step.
+
+        Hypothesis i of the returned state continues hypothesis ``rows[i]``. P is unchanged.
 
         Args:
             rows: indices of the hypotheses to continue [B n].
@@ -60,7 +62,7 @@ class LunaCausalState(NamedTuple):
 
 
 class LayerState(NamedTuple):
-    """State of one decoder layer.
+    """State of one decoder layer for incremental decoding.
 
     Attributes:
         causal: state of self-attention for each hypothesis, such as :class:`LunaCausalState`.
@@ -71,7 +73,9 @@ class LayerState(NamedTuple):
     memory: Any = None
 
     def reorder(self, rows: Tensor) -> "LayerState":
-        """Return the state in which hypothesis i continues hypothesis ``rows[i]``.
+        """Reorder the hypotheses, as beam search does after each step.
+
+        Hypothesis i of the returned state continues hypothesis ``rows[i]``.
 
         Args:
             rows: indices of the hypotheses to continue [B n].
@@ -89,7 +93,7 @@ class LayerState(NamedTuple):
 
 
 class DecoderState(NamedTuple):
-    """State of a decoder after the positions that it has read.
+    """State of a decoder for incremental decoding, returned by one call and passed to the next.
 
     Attributes:
         layers: state of each layer.
@@ -114,7 +118,9 @@ class DecoderState(NamedTuple):
     target: Any = None
 
     def reorder(self, rows: Tensor) -> "DecoderState":
-        """Return the state in which hypothesis i continues hypothesis ``rows[i]``. Sources are unchanged.
+        """Reorder the hypotheses, as beam search does after each step.
+
+        Hypothesis i of the returned state continues hypothesis ``rows[i]``. Source sentences are unchanged.
 
         Args:
             rows: indices of the hypotheses to continue [B n].
@@ -126,7 +132,7 @@ class DecoderState(NamedTuple):
         )
 
     def select_sources(self, sentences: Tensor) -> "DecoderState":
-        """Return the state with some of the source sentences. Hypotheses are unchanged.
+        """Return the state with some of the source sentences and all hypotheses.
 
         Args:
             sentences: indices of the sentences, in the order of the result [B'].

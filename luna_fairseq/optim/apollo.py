@@ -142,7 +142,9 @@ class Apollo(Optimizer):
             _resolve_weight_decay_type(group)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load a state, in float32 even for float16 and bfloat16 parameters, for which torch would round it.
+        """Load the state of the optimizer, without rounding it for float16 and bfloat16 parameters.
+
+        torch would convert the state to the dtype of the parameters. This method keeps it in float32.
 
         Args:
             state_dict: state returned by ``state_dict``
@@ -174,7 +176,7 @@ class Apollo(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Update the parameters once.
+        """Perform a single optimization step.
 
         Args:
             closure: function that recomputes the gradients and returns the loss (default: None)
@@ -206,7 +208,10 @@ class Apollo(Optimizer):
         return loss
 
     def _get_state(self, p: Tensor) -> Dict[str, Any]:
-        """Return the state of a parameter in the dtype of the update. Create the state if it is missing."""
+        """Return the optimizer state of a parameter, which is created at the first call.
+
+        The tensors have the dtype in which the parameter is updated.
+        """
         state = self.state[p]
         dtype = _compute_dtype(p)
         if not state:
@@ -245,7 +250,7 @@ def _compute_dtype(p: Tensor) -> torch.dtype:
 
 
 def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
-    """Divide a list of tensors into lists of at most ``limit`` elements, or of one larger tensor."""
+    """Divide a list of tensors into lists with at most ``limit`` elements in total, or one larger tensor."""
     chunk: List[Tensor] = []
     size = 0
     for p in params:
@@ -300,7 +305,7 @@ def _warn_about_rounded_belief() -> None:
 
 @lru_cache(maxsize=None)  # a trainer may build its optimizer several times: one warning for each pair
 def _warn_about_learning_rate(lr: float, sigma: float) -> None:
-    """Warn if the learning rate seems to follow the other convention for sigma.
+    """Warn if the learning rate does not fit sigma, as if two conventions were mixed.
 
     The first direction is g / sigma, so the ratio lr / sigma determines the step size. The ratio is about 10
     in both published conventions, and 0.3 to 10 in all settings that are known to work. Mixing the

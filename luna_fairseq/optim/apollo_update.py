@@ -61,7 +61,9 @@ def multi_tensor_update(
     step: int,
     group: Dict[str, Any],
 ) -> None:
-    """Update a list of parameter tensors with several tensors per kernel, without synchronising the device.
+    """Update a list of parameter tensors with torch's multi-tensor (foreach) operations.
+
+    The update does not synchronise the device.
 
     Args:
         params: parameters, updated in place

@@ -59,7 +59,10 @@ class _MilestonesAction(argparse.Action):
 
 @register_lr_scheduler("milestone", dataclass=MilestoneScheduleConfig)
 class MilestoneSchedule(FairseqLRScheduler):
-    """Learning-rate scheduler that sets the rate to ``milestone_lr`` of the number of finished updates.
+    """Learning-rate scheduler of fairseq for the milestone schedule.
+
+    After each update, the learning rate is :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr` of the
+    number of finished updates.
 
     Args:
         cfg: options of the schedule
@@ -114,9 +117,9 @@ class MilestoneSchedule(FairseqLRScheduler):
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the best loss from a checkpoint.
+        """Load the scheduler's state from a checkpoint, which consists of the best loss.
 
-        The stored rate is not needed, because the rate follows from the number of updates.
+        The learning rate is not loaded, because it follows from the number of updates.
 
         Args:
             state_dict: state returned by ``state_dict``

@@ -21,7 +21,7 @@ from luna_fairseq.ops.chunks import chunk_size, spans, write_chunk
 def chunk_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute causal linear attention chunk by chunk.
+    """Compute causal linear attention chunk by chunk, in memory linear in the sequence length.
 
     All sums are accumulated in float32 (float64 for float64 inputs), under autocast too.
 
@@ -47,7 +47,7 @@ def chunk_causal_linear(
 
 
 class Inputs(NamedTuple):
-    """Inputs of the whole sequence, for n = B x H heads.
+    """Inputs of causal linear attention for the whole sequence, with n = B x H heads.
 
     Attributes:
         x: features of the queries [n, T, M]
@@ -179,7 +179,7 @@ class _ChunkCausalLinear(Function):
 
 
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    """Compute the gradients of all inputs, from the last chunk to the first.
+    """Compute the gradients of all inputs, chunk by chunk from the last to the first.
 
     Args:
         inputs: inputs of the whole sequence
@@ -251,7 +251,7 @@ def chunk_gradients(
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Return the inputs at the positions of one chunk.
+    """Slice the inputs of the whole sequence at the positions of one chunk.
 
     Args:
         inputs: inputs of the whole sequence

@@ -72,7 +72,7 @@ def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues
 
 
 class Inputs(NamedTuple):
-    """Inputs of the whole sequence of T positions.
+    """Inputs of chunkwise causal Luna attention, for the whole sequence of T positions.
 
     ``keys`` and ``values`` are those of :class:`KeysValues`. Attention that continues from a state is never
     tied: either both sums are given, together with ``values``, or none is.
@@ -362,7 +362,7 @@ def chunk_causal_luna(
     state: Optional[CausalLunaState] = None,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention chunk by chunk.
+    """Compute causal Luna attention chunk by chunk, in memory linear in the sequence length.
 
     All sums are accumulated in float32 (float64 for float64 inputs). If ``v`` is the same tensor as ``k``
     (tied) and there is no state, the two share their sums and gradients, which saves time.
@@ -506,7 +506,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Return the inputs at the positions of one chunk.
+    """Slice the inputs of the whole sequence at the positions of one chunk.
 
     Args:
         inputs: inputs of the whole sequence

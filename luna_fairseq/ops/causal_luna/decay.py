@@ -45,7 +45,9 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 
 
 class ChunkDecay(NamedTuple):
-    """Decay between the c positions of a chunk, for n heads. n is H, or B x H if there is padding.
+    """Decay between the c positions of a chunk, for n heads.
+
+    n is H, or B x H if the batch has padding.
 
     Attributes:
         between: decay from each position to each later position [n, c, c], and 0 elsewhere

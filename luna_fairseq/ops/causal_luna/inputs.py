@@ -98,7 +98,7 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Return t of equation 7, by which the sums are divided: the count of real positions, but at least 1.
+    """Return the divisor t of equation 7, the number of real positions so far but at least 1.
 
     Args:
         q: queries [B, H, T, K], for their length and device

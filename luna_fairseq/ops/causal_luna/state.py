@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class CausalLunaState(NamedTuple):
-    """Sums over all positions so far, and the number of positions.
+    """State of causal Luna attention, with the sums over all positions so far and their number.
 
     The sums are those of equation 7 without the factor 1/t.
 

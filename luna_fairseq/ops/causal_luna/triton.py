@@ -80,7 +80,7 @@ def triton_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention in fused kernels.
+    """Compute causal Luna attention with fused Triton kernels on a GPU.
 
     All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
     Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
