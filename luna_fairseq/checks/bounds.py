@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, Mapping
 from luna_fairseq.errors import InputError
 
 LEAST, ABOVE, MOST, BELOW = "least", "above", "most", "below"
-# Bounds of the probability of dropping or replacing something. A probability of 1 would leave nothing.
+# Bounds of the probability of dropping or replacing something, which must be below 1.
 PROBABILITY: Dict[str, Any] = {LEAST: 0, BELOW: 1}
 # Seeds that numpy accepts.
 SEED: Dict[str, Any] = {LEAST: 0, BELOW: 2**32}
@@ -32,7 +32,7 @@ def bounds_of(metadata: Mapping[str, Any]) -> Dict[str, float]:
         metadata: metadata of a dataclass field.
 
     Returns:
-        Dictionary from the kind of a bound to its value, without bounds that are None.
+        Values by the kind of the bound, without bounds that are None.
 
     Example:
         >>> bounds_of({"help": "dropout probability", "least": 0, "below": 1})
@@ -45,7 +45,7 @@ def describe(bounds: Mapping[str, float]) -> str:
     """Describe bounds in words.
 
     Args:
-        bounds: dictionary from the kind of a bound to its value.
+        bounds: values by the kind of the bound.
 
     Example:
         >>> describe({"least": 0, "below": 1})
@@ -59,7 +59,7 @@ def is_within(value: float, bounds: Mapping[str, float]) -> bool:
 
     Args:
         value: number to test.
-        bounds: dictionary from the kind of a bound to its value.
+        bounds: values by the kind of the bound.
     """
     return math.isfinite(value) and all(_TESTS[name][0](value, bound) for name, bound in bounds.items())
 
@@ -68,8 +68,8 @@ def faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
     """Yield an error message for every option that is out of its bounds.
 
     Args:
-        options: dictionary from the name of an option to its value. Each number in a list is checked. A value
-            that is not a number (None, or the name of another option) is not checked.
+        options: values by the name of the option. Each number in a list is checked. Values
+            that are not numbers (None, or the name of another option) are not checked.
         dataclass: dataclass whose fields declare the options.
     """
     for field in fields(dataclass):
@@ -85,7 +85,7 @@ def check_bounds(options: Mapping[str, Any], dataclass: Any) -> None:
     """Check that all numeric options are within their bounds.
 
     Args:
-        options: dictionary from the name of an option to its value.
+        options: values by the name of the option.
         dataclass: dataclass whose fields declare the options.
 
     Raises:

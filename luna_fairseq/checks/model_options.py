@@ -1,11 +1,10 @@
-"""Options of models: read from a checkpoint, compared with another model's, or written as a command line.
+"""Functions that read the options of models from checkpoints, compare them, and format them for a command.
 
-The dataclass of the model is the only list of its options.
+The dataclass of a model is the only list of its options.
 
-A trained model computes the same with any value of an option that has ``MAY_CHANGE`` in its metadata
-(dropout, memory, initial weights). Every other option is fixed, because it decides how the weights are used.
-The models of fairseq declare no such metadata. For them, the metadata of our models' options with the same
-name is used.
+An option with ``MAY_CHANGE`` in its metadata, such as dropout, does not change the function that a trained
+model computes. Every other option is *fixed*, because it determines how the weights are used. fairseq's
+models have no such metadata. Their options are treated like options of the same name in our models.
 """
 
 from argparse import ArgumentParser
@@ -15,9 +14,9 @@ from typing import Any, Dict, List, Mapping, Tuple
 from luna_fairseq.errors import InputError
 
 MAY_CHANGE = "may_change"
-# Metadata of an option whose value None is replaced by the value of the named option.
+# Metadata that names another option, whose value replaces None.
 DEFAULT_FROM = "default_from"
-# Options of earlier versions that models can no longer be built with.
+# Options of earlier versions that models no longer support.
 REMOVED = ("carry_packed",)
 _OURS = "luna_fairseq."
 
@@ -25,13 +24,13 @@ _OURS = "luna_fairseq."
 def plain_options(config: Any) -> Dict[str, Any]:
     """Convert a flat configuration into a dictionary.
 
-    Enums become strings. References to other groups of options are not resolved.
+    Enums are converted to strings. References to other groups of options are not resolved.
 
     Args:
         config: dataclass, DictConfig, Namespace or mapping.
 
     Returns:
-        Dictionary from the name of an option to its value.
+        Values by the name of the option.
     """
     # Imported here, because the engine's table can be listed without fairseq and omegaconf.
     from omegaconf import OmegaConf
@@ -49,7 +48,7 @@ def model_name(options: Mapping[str, Any]) -> str:
         options: options of a model, with ``_name`` or ``arch``.
 
     Returns:
-        The name of the model; for an unknown architecture, the name of the architecture.
+        The name of the model, or the name of the architecture if it is unknown.
     """
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
@@ -58,7 +57,7 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 
 def dataclass_of(options: Mapping[str, Any]) -> Any:
-    """Return the dataclass of the model that options belong to; None for models of other packages.
+    """Return the dataclass of the model that options belong to, or None for a model of another package.
 
     Args:
         options: options of a model, with ``_name`` or ``arch``.
@@ -69,7 +68,7 @@ def dataclass_of(options: Mapping[str, Any]) -> Any:
 
 
 def _ours(dataclass: Any) -> Any:
-    """Return a dataclass of this package unchanged, and None for any other."""
+    """Return a dataclass of this package unchanged, and None for any other dataclass."""
     return dataclass if getattr(dataclass, "__module__", "").startswith(_OURS) else None
 
 
@@ -77,10 +76,11 @@ def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
     """Add default values for the options that are missing.
 
     Args:
-        options: options of a model. They are returned unchanged if the model belongs to another package.
+        options: options of a model.
 
     Returns:
-        A new dictionary with all options of the model.
+        A new dictionary with all options of the model, or a copy of ``options`` for a model of another
+        package.
     """
     dataclass = dataclass_of(options)
     if dataclass is None:
@@ -92,7 +92,7 @@ def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
     """Replace values of None by the value of the option that the metadata ``default_from`` names.
 
     Args:
-        options: dictionary from the name of an option to its value, updated in place.
+        options: values by the name of the option, updated in place.
         dataclass: dataclass that declares the options.
 
     Returns:
@@ -108,13 +108,13 @@ def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
     """Complete the configuration of a checkpoint in place, and apply overrides.
 
-    Options that are newer than the checkpoint get the default of the model's dataclass. fairseq would take
-    them from the present preset of the architecture. If ``eval_bleu_args`` or ``eval_bleu_detok_args`` is
-    None, as older versions stored it, the value becomes ``{}``.
+    Options that are newer than the checkpoint get the default of the model's dataclass. fairseq would use the
+    current preset of the architecture instead. If ``eval_bleu_args`` or ``eval_bleu_detok_args`` is None, as
+    in older versions, the value becomes ``{}``.
 
     Args:
-        state: content of the checkpoint.
-        overrides: new values by name, applied to every group of options that has the name.
+        state: content of the checkpoint, changed in place.
+        overrides: new values by name, applied to every group that has an option of this name.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -124,8 +124,8 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
         if getattr(state.get("args"), name, "") is None:
             setattr(state["args"], name, "{}")
     model: Any = (state.get("cfg") or {}).get("model")
-    # A checkpoint with args in place of a configuration comes from the authors' code, whose presets are
-    # right.
+    # A checkpoint with args in place of a configuration was written by the authors' code, and fairseq applies
+    # the correct presets.
     if state.get("args") is not None or not OmegaConf.is_config(model):
         return
     dataclass = dataclass_of(plain_options(model))
@@ -137,14 +137,14 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint whose model uses an option that has been removed.
+    """Check that a checkpoint's model uses no option that has been removed.
 
     Args:
         path: file of the checkpoint.
-        options: options of its model.
+        options: options of the checkpoint's model.
 
     Raises:
-        InputError: one of the options in ``REMOVED`` is on.
+        InputError: the model uses an option in ``REMOVED``.
     """
     for name in REMOVED:
         if options.get(name):
@@ -155,11 +155,10 @@ def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the names of a model's fixed options, which decide how its weights are used.
+    """Return the names of a model's fixed options, which determine how its weights are used.
 
     Args:
-        model: name of the model. If the model is not registered, the names for all models of this package are
-            returned.
+        model: name of the model. For an unknown model, the names of all models of this package are returned.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
@@ -186,10 +185,9 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[
         other: options of the second model.
 
     Returns:
-        Tuples of the name of an option, its value in ``one`` and its value in ``other``, for the fixed
-        options whose values differ. If the models have different classes, only ``arch`` is returned. An
-        option that only one model has is ignored: it was added by newer code, and its default changes
-        nothing.
+        For each fixed option that differs, a tuple of its name, its value in ``one`` and its value in
+        ``other``. If the models have different classes, only ``arch`` is returned. Options that only one
+        model has are ignored, because newer code added them with a default that changes nothing.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:
@@ -200,9 +198,9 @@ def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the arguments with which fairseq-train builds the same model: ``--arch`` and all fixed options.
+    """Return the arguments of fairseq-train that build the same model: ``--arch`` and all fixed options.
 
-    Options that are None or False are left out, because every boolean is False by default.
+    Options that are None or False are omitted, because every boolean option is False by default.
 
     Args:
         options: options of a model, with ``_name`` or ``arch``.

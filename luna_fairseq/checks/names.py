@@ -1,4 +1,4 @@
-"""Checks of option names in dictionaries and configuration groups, where fairseq accepts any name."""
+"""Checks of the names of options in places where fairseq accepts any name."""
 
 import ast
 from argparse import Namespace
@@ -12,8 +12,11 @@ def flat(config: Any) -> Namespace:
     """Flatten a configuration into a namespace with the names of the command line.
 
     Args:
-        config: configuration of fairseq with groups of options. The name of each group's component becomes an
-            option as well, such as ``arch`` or ``task``.
+        config: configuration of fairseq with groups of options. The name of a group's component also becomes
+            an option, such as ``arch`` or ``task``.
+
+    Returns:
+        Namespace with the options of all groups.
     """
     from omegaconf import OmegaConf
 
@@ -26,9 +29,9 @@ def flat(config: Any) -> Namespace:
 
 
 def check_groups(config: Any) -> None:
-    """Check the names of all options in the groups that are not components.
+    """Check the names of options in groups such as ``common`` and ``dataset``.
 
-    fairseq-hydra-train accepts any name in these groups (``common``, ``dataset`` and so on).
+    fairseq-hydra-train accepts any name in these groups.
 
     Args:
         config: configuration of fairseq-hydra-train.
@@ -51,8 +54,8 @@ def check_overrides(
     """Check that overrides change only options that the checkpoint was trained with.
 
     Args:
-        overrides: dictionary from the name of an option to its new value.
-        trained: configuration of the training. A namespace, which old checkpoints have, is not checked.
+        overrides: new values by the name of the option.
+        trained: configuration of the training. The namespaces of old checkpoints are not checked.
         where: source of the overrides, for error messages (default: "--model-overrides").
         also: further names to accept (default: none).
 
@@ -78,11 +81,11 @@ def nearest(name: str, names: Iterable[str]) -> str:
         names: known names.
 
     Returns:
-        The suggestion; empty if no known name is similar.
+        The suggestion, or an empty string if no known name is similar.
 
     Example:
         >>> nearest("encoder_layer", ["encoder_layers", "decoder_layers"])
         '; nearest: encoder_layers'
     """
-    found = get_close_matches(name, sorted(names), 1, 0.5)
-    return f"; nearest: {found[0]}" if found else ""
+    similar = get_close_matches(name, sorted(names), 1, 0.5)
+    return f"; nearest: {similar[0]}" if similar else ""

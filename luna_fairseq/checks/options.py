@@ -26,7 +26,7 @@ Faults = Iterator[str]
 
 
 class ParsedOptions:
-    """Parsed options of a command as attributes. An option that the command does not have is None.
+    """Parsed options of a command as attributes. Options that the command does not have are None.
 
     Args:
         args: parsed options.
@@ -35,7 +35,7 @@ class ParsedOptions:
         all: dictionary of all parsed options.
         trains: True if the command trains a model.
         decodes: True if the command generates text.
-        from_file: True if the command generates text from a data set, as fairseq-generate does.
+        from_file: True if the command generates text from a data set, such as fairseq-generate.
 
     Raises:
         AttributeError: neither fairseq nor this package declares an option of that name.
@@ -44,8 +44,8 @@ class ParsedOptions:
     def __init__(self, args: Namespace):
         self.all = vars(args)
         self.trains = "max_update" in self.all
-        # fairseq parses a command line twice. The second result contains only the options that the user has
-        # given, so these may be missing.
+        # fairseq parses a command line twice. The second result has only the options that the user has given,
+        # so that these options may be missing.
         names = ("beam", "nbest", "temperature", "min_len")
         has_generation = all(self.all.get(name) is not None for name in names)
         # The configuration of fairseq-hydra-train also has the options of generation.
@@ -75,7 +75,7 @@ def _dataclasses() -> List[Any]:
 
 @lru_cache(maxsize=None)
 def _declared_options() -> FrozenSet[str]:
-    """Return the names of all options: those that dataclasses declare, and those that choose a dataclass."""
+    """Return the names of all options of dataclasses, and of the options that choose a dataclass."""
     from fairseq.registry import REGISTRIES
 
     names = {field.name for dataclass in _dataclasses() for field in fields(dataclass)}
@@ -97,9 +97,9 @@ def check_options(args: Namespace) -> None:
     Raises:
         InputError: an option is out of its bounds, or a combination of options would give a wrong result.
     """
-    given = ParsedOptions(args)
+    options = ParsedOptions(args)
     for check in CHECKS:
-        for fault in check(given):
+        for fault in check(options):
             raise InputError(fault)
 
 
@@ -110,236 +110,236 @@ def check_config(config: Any) -> None:
         config: configuration with groups of options.
 
     Raises:
-        InputError: an option is unknown; or see :func:`check_options`.
+        InputError: an option is unknown, or :func:`check_options` raises it.
     """
     check_groups(config)
     check_options(flat(config))
 
 
-def check_numbers(given: ParsedOptions) -> Faults:
-    """Check the bounds of all numbers of the chosen components, as far as they belong to this package.
+def check_numbers(options: ParsedOptions) -> Faults:
+    """Check the bounds of the numeric options of this package's components.
 
     Components are the model, the task, the criterion, the optimizer and the schedule.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
 
     chosen = [
-        MODEL_DATACLASS_REGISTRY.get(model_name(given.all)),
-        TASK_DATACLASS_REGISTRY.get(given.task),
-        *(registry["dataclass_registry"].get(given.all.get(name)) for name, registry in REGISTRIES.items()),
+        MODEL_DATACLASS_REGISTRY.get(model_name(options.all)),
+        TASK_DATACLASS_REGISTRY.get(options.task),
+        *(registry["dataclass_registry"].get(options.all.get(name)) for name, registry in REGISTRIES.items()),
     ]
     for dataclass in chosen:
         if is_dataclass(dataclass) and dataclass.__module__.startswith("luna_fairseq."):
-            yield from out_of_bounds(given.all, dataclass)
+            yield from out_of_bounds(options.all, dataclass)
 
 
-def check_label_smoothing(given: ParsedOptions) -> Faults:
+def check_label_smoothing(options: ParsedOptions) -> Faults:
     """Check the bounds of ``--label-smoothing``.
 
-    fairseq's criterion accepts any number, and then minimises something other than a cross entropy.
+    fairseq's criterion accepts any number. Outside the bounds, its loss is not a cross entropy.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    value = given.label_smoothing
+    value = options.label_smoothing
     if isinstance(value, (int, float)) and not is_within(value, PROBABILITY):
         yield f"--label-smoothing {value:g}: must be at least 0 and below 1"
 
 
-def check_int8_precision(given: ParsedOptions) -> Faults:
+def check_int8_precision(options: ParsedOptions) -> Faults:
     """Check that 8-bit weights are not combined with half precision.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    overridden = re.search(r"""["']int8["']: *True""", str(given.all.get("model_overrides")))
+    overridden = re.search(r"""["']int8["']: *True""", str(options.all.get("model_overrides")))
     for name in ("fp16", "bf16"):
-        half = given.all.get(name) or given.all.get(f"memory_efficient_{name}")
-        if half and (overridden or given.all.get("int8")):
-            yield f"--int8 and --{name} cannot be combined. Leave one of them out"
+        half = options.all.get(name) or options.all.get(f"memory_efficient_{name}")
+        if half and (overridden or options.all.get("int8")):
+            yield f"--int8 and --{name} cannot be combined. Remove one of them"
 
 
-def check_shortlist(given: ParsedOptions) -> Faults:
+def check_shortlist(options: ParsedOptions) -> Faults:
     """Check that ``--shortlist`` names a file, and that the command generates text.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    path = given.all.get("shortlist")
+    path = options.all.get("shortlist")
     if not path:
         return
-    if given.trains:
+    if options.trains:
         yield "--shortlist restricts a trained model. Give it to fairseq-generate or fairseq-interactive"
-    elif given.all.get("score_reference"):
+    elif options.all.get("score_reference"):
         yield "--score-reference scores with the whole dictionary. Leave --shortlist out"
     elif not os.path.isfile(path):
         yield f"--shortlist {path} does not exist. Make it with luna-make-shortlist"
 
 
-def check_metric(given: ParsedOptions) -> Faults:
-    """Check that the metric of the best checkpoint is measured.
+def check_metric(options: ParsedOptions) -> Faults:
+    """Check that the metric that chooses the best checkpoint is measured.
 
-    Without ``--eval-bleu``, fairseq fails only after the first epoch, and has then saved nothing.
+    Without ``--eval-bleu``, fairseq fails after the first epoch and saves no checkpoint.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    if given.trains and given.task == "translation" and not given.disable_validation:
-        if given.best_checkpoint_metric == "bleu" and not given.eval_bleu:
-            yield "--best-checkpoint-metric bleu needs --eval-bleu, without which no BLEU is measured"
+    if options.trains and options.task == "translation" and not options.disable_validation:
+        if options.best_checkpoint_metric == "bleu" and not options.eval_bleu:
+            yield "--best-checkpoint-metric bleu needs --eval-bleu, which measures BLEU. Add this option"
 
 
-def check_bleu_options(given: ParsedOptions) -> Faults:
+def check_bleu_options(options: ParsedOptions) -> Faults:
     """Check the names in ``--eval-bleu-args`` and ``--eval-bleu-detok-args``.
 
     fairseq ignores unknown names, so that BLEU would be measured with another beam search.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.registry import REGISTRIES
 
-    tokenizer = REGISTRIES["tokenizer"]["dataclass_registry"].get(given.eval_bleu_detok)
+    tokenizer = REGISTRIES["tokenizer"]["dataclass_registry"].get(options.eval_bleu_detok)
     for option, text, dataclass in (
-        ("--eval-bleu-args", given.eval_bleu_args, GenerationConfig),
-        ("--eval-bleu-detok-args", given.eval_bleu_detok_args, tokenizer),
+        ("--eval-bleu-args", options.eval_bleu_args, GenerationConfig),
+        ("--eval-bleu-detok-args", options.eval_bleu_detok_args, tokenizer),
     ):
         try:
-            found = json.loads(text or "{}")
+            values = json.loads(text or "{}")
         except ValueError:
-            found = None
-        if not isinstance(found, dict):
-            yield f'{option} {text} is not JSON. Give names and values, such as {{"beam": 4}}'
+            values = None
+        if not isinstance(values, dict):
+            yield f'{option} {text} is not JSON. Use names and values, such as {{"beam": 4}}'
             continue
-        known = getattr(dataclass, "__dataclass_fields__", found)
-        for name in found:
+        known = getattr(dataclass, "__dataclass_fields__", values)
+        for name in values:
             if name not in known:
                 yield f"{option}: there is no option {name}{nearest(name, known)}"
 
 
-def check_widths(given: ParsedOptions) -> Faults:
+def check_widths(options: ParsedOptions) -> Faults:
     """Check that the widths of the decoder fit together.
 
     Embeddings that are shared with the output need the same width, and ``--quant-noise-pq`` needs the same
     width inside and outside the decoder.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    inner = given.decoder_embed_dim
+    inner = options.decoder_embed_dim
     # Only language models can have embeddings of another width than their layers.
-    name = "embed" if "encoder_embed_dim" in given.all else "input"
-    width, output = given.all.get(f"decoder_{name}_dim") or inner, given.decoder_output_dim or inner
-    if (given.share_all_embeddings or given.share_decoder_input_output_embed) and width != output:
+    name = "embed" if "encoder_embed_dim" in options.all else "input"
+    width, output = options.all.get(f"decoder_{name}_dim") or inner, options.decoder_output_dim or inner
+    if (options.share_all_embeddings or options.share_decoder_input_output_embed) and width != output:
         yield (
             f"--decoder-output-dim {output} differs from --decoder-{name}-dim {width}. Shared embeddings "
             "need the same width"
         )
-    if name == "input" and given.quant_noise_pq and width != inner:
+    if name == "input" and options.quant_noise_pq and width != inner:
         yield (
             f"--quant-noise-pq quantizes embeddings of the width --decoder-embed-dim {inner}. Leave "
             f"--decoder-input-dim {width} out"
         )
 
 
-def check_alignments(given: ParsedOptions) -> Faults:
-    """Check that the model computes the weights over the source that an alignment criterion needs.
+def check_alignments(options: ParsedOptions) -> Faults:
+    """Check that the model computes the attention weights over the source that an alignment criterion needs.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    attention = given.cross_attention or "softmax"
-    peer = model_name(given.all) == "peer_transformer"
-    if str(given.criterion).endswith("_with_alignment") and peer and attention != "softmax":
+    attention = options.cross_attention or "softmax"
+    peer = model_name(options.all) == "peer_transformer"
+    if str(options.criterion).endswith("_with_alignment") and peer and attention != "softmax":
         yield (
-            f"--criterion {given.criterion} needs weights over the source, which {attention} attention does "
-            "not compute. Give another criterion, or --cross-attention softmax"
+            f"--criterion {options.criterion} needs weights over the source, which {attention} attention "
+            "does not compute. Use another criterion, or --cross-attention softmax"
         )
 
 
-def check_switches(given: ParsedOptions) -> Faults:
+def check_switches(options: ParsedOptions) -> Faults:
     """Check that the switches of the model have an effect on it.
 
     A switch belongs to one kind of attention. The metadata ``used_with`` of its dataclass field lists the
     options that choose this kind, with their values.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    dataclass = dataclass_of(given.all) if given.trains else None
+    dataclass = dataclass_of(options.all) if options.trains else None
     if dataclass is None:
         return
-    options = plain_options(complete(given.all))
+    values = plain_options(complete(options.all))
     for switch in fields(dataclass):
         choices = switch.metadata.get("used_with")
-        if choices is None or not options[switch.name]:
+        if choices is None or not values[switch.name]:
             continue
         choices = {name: value for name, value in choices.items() if name in dataclass.__dataclass_fields__}
-        if any(options[name] == value for name, value in choices.items()):
+        if any(values[name] == value for name, value in choices.items()):
             continue
         name = switch.name.replace("_", "-")
         needed = " or ".join(f"--{name.replace('_', '-')} {value}" for name, value in choices.items())
         if needed:
             yield f"--{name} has no effect without {needed}. Give that, or leave --{name} out"
         else:
-            yield f"--{name} has no effect on a model of the kind {model_name(given.all)}. Leave it out"
+            yield f"--{name} has no effect on a model of the kind {model_name(options.all)}. Leave it out"
 
 
-def check_prompts(given: ParsedOptions) -> Faults:
-    """Check the options with which a language model continues prompts.
+def check_prompts(options: ParsedOptions) -> Faults:
+    """Check the options for generation with a language model, which continues prompts.
 
     fairseq-generate reads one prompt per line only with ``--sample-break-mode eos``.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
-    if not given.decodes or str(given.task) not in _LANGUAGE_MODELLING:
+    if not options.decodes or str(options.task) not in _LANGUAGE_MODELLING:
         return
     for name in SOURCE_OPTIONS:
-        if getattr(given, name) is not None:
+        if getattr(options, name) is not None:
             yield f"--{name.replace('_', '-')} is for translation, but a language model has no source"
-    if given.from_file and given.sample_break_mode != "eos":
+    if options.from_file and options.sample_break_mode != "eos":
         yield (
             "fairseq-generate needs one prompt per line. Give --task language_modeling --sample-break-mode "
             "eos, which reads the data line by line"
         )
-    if given.from_file and given.add_bos_token:
+    if options.from_file and options.add_bos_token:
         yield (
             "fairseq-generate mistakes the </s> of --add-bos-token for a part of the prompt. Give the "
             "prompts to fairseq-interactive"
         )
 
 
-def check_divided_text(given: ParsedOptions) -> Faults:
+def check_divided_text(options: ParsedOptions) -> Faults:
     """Check that fairseq-eval-lm scores the whole text.
 
-    With several processes, fairseq-eval-lm prints only the score of the first one. A stream cannot be
-    divided.
+    With several processes, fairseq-eval-lm prints only the score of the first process. The text of
+    ``--task streaming_lm`` cannot be divided.
 
     Args:
-        given: parsed options.
+        options: parsed options.
     """
     # The configuration of fairseq-hydra-train also has a context window.
-    if "context_window" not in given.all or given.trains:
+    if "context_window" not in options.all or options.trains:
         return
-    processes, shards = max(given.distributed_world_size or 1, count_processes()), given.num_shards or 1
+    processes, shards = max(options.distributed_world_size or 1, count_processes()), options.num_shards or 1
     if processes > 1:
         yield (
             f"fairseq-eval-lm with {processes} processes would print only the score of the first process's "
             "part of the text. Start one process (--num-shards divides the text)"
         )
-    if shards > 1 and given.task == "streaming_lm":
-        yield f"--num-shards {shards}: --task streaming_lm reads the whole text at once. Leave the option out"
-    if given.all.get("post_process") and given.task == "streaming_lm":
+    if shards > 1 and options.task == "streaming_lm":
+        yield f"--num-shards {shards}: --task streaming_lm reads the whole text at once. Remove the option"
+    if options.all.get("post_process") and options.task == "streaming_lm":
         yield (
-            "--task streaming_lm cannot count words, because a segment may end within a word. Leave "
-            "--post-process and --remove-bpe out, and raise the perplexity to the power of pieces per word"
+            "--task streaming_lm cannot count words, because a segment may end within a word. Remove "
+            "--post-process and --remove-bpe, and raise the perplexity to the power of pieces per word"
         )
 
 

@@ -1,7 +1,7 @@
-"""All changes to fairseq's own behaviour.
+"""Changes to fairseq's functions, which are made when this package is imported.
 
-Importing this package checks that fairseq is installed and makes the changes of ``table.py``. ``luna-engine``
-lists them. fairseq's own training loop, trainer and options stay in use.
+``table.py`` collects the changes, and the command ``luna-engine`` lists them. fairseq's training loop,
+trainer and options are used otherwise.
 """
 
 import os

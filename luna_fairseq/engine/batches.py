@@ -1,4 +1,4 @@
-"""Keep the last, incomplete batch of a data set."""
+"""Patch ``incomplete-batches``: keep the last, incomplete batch of a data set."""
 
 from typing import Any
 
@@ -21,8 +21,8 @@ def _drops_sentences() -> bool:
 INCOMPLETE_BATCHES = Patch(
     "incomplete-batches",
     RESULTS,
-    "The last sentences of a test set are not translated, and the score is of another test set: fairseq "
-    "drops a last batch that is smaller than --required-batch-size-multiple (default 8).",
+    "The last sentences of a test set are neither translated nor scored, because fairseq drops a last batch "
+    "that is smaller than --required-batch-size-multiple (default 8).",
     versions="fairseq 0.12.3 (fairseq-fixed)",
     is_needed=_drops_sentences,
 )
@@ -30,7 +30,7 @@ INCOMPLETE_BATCHES = Patch(
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make fairseq's batches and append the sentences that fairseq dropped as one more batch."""
+    """Make fairseq's batches, and append the sentences that fairseq drops as another batch."""
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     batches = batch_by_size(indices, *args, **kwargs)

@@ -1,4 +1,8 @@
-"""Store the identity of a training in its checkpoints, and compare the identity when they are loaded."""
+"""Patch ``checked-checkpoints``: check checkpoints when they are loaded.
+
+Checkpoints store the identity of their training, see :mod:`luna_fairseq.checks.same_training`. The identity
+is compared with the task and the run that load the checkpoint.
+"""
 
 import inspect
 import logging
@@ -18,26 +22,35 @@ logger = logging.getLogger(__name__)
 CHECKED_CHECKPOINTS = Patch(
     "checked-checkpoints",
     RESULTS,
-    "Weights with a flipped bit, dictionaries of another training, another task or direction, and options "
-    "that an architecture has gained since are loaded silently, and the output is wrong. A resumed "
-    "luna-finetune restarts the count of --patience. --store-ema from a checkpoint without EMA ends in "
-    "KeyError: 'model'.",
+    "A checkpoint loads silently, and the output is wrong, if the file is damaged or if it was trained with "
+    "other dictionaries, another task or direction, or before its architecture got new options. A resumed "
+    "luna-finetune counts --patience from zero. --store-ema fails with KeyError: 'model' if the checkpoint "
+    "has no EMA.",
 )
 
-# A loaded checkpoint carries the record of its training under this key: in extra_state for the trainer, in
-# task_state for the task.
+# Key of the record of the training that _load_and_check adds to a checkpoint: in extra_state for the trainer,
+# and in task_state for the task.
 _RECORD = "luna_fairseq.found"
 Record = Dict[str, Any]
-# Keys of the averaged weights that a trainer with --store-ema reads from extra_state while it loads.
+# Keys of the averaged weights that a trainer with --store-ema reads from extra_state. Empty except while the
+# trainer loads a checkpoint.
 _averages: Tuple[str, ...] = ()
 
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Load the checkpoint ``path`` and add the record of its training.
+    """Load a checkpoint, and add the record of its training.
+
+    Args:
+        load: fairseq's function
+        path: file of the checkpoint
+        arg_overrides: options that override those of the checkpoint (default: None)
+        args: further positional arguments of ``load``
+        kw: further keyword arguments of ``load``
 
     Raises:
-        InputError: the file is damaged or no checkpoint, or was trained with an option that no longer exists
+        InputError: the file is damaged or not a checkpoint, or was trained with an option that no longer
+            exists
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -61,14 +74,14 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
         "added": (),
     }
     check_removed_options(path, record["options"])
-    # The task of a model that is loaded for use sees only task_state. The trainer sees extra_state.
+    # If a model is loaded for inference, its task reads only task_state. The trainer reads extra_state.
     if same_training.is_known(record["identity"]):
         state["task_state"] = {**(state.get("task_state") or {}), _RECORD: record}
     if state.get("extra_state") is not None:
         state["extra_state"] = {**state["extra_state"], _RECORD: record}
         if _averages and "ema" not in state["extra_state"]:
-            # fairseq would start the average from state["model"], but deletes it before.
-            logger.warning(f"{path} holds no EMA (--store-ema): the average starts from its weights")
+            # fairseq would start the average from state["model"], but deletes this entry first.
+            logger.warning(f"{path} has no EMA (--store-ema), so the average starts from its weights")
             state["extra_state"].update((name, state["model"]) for name in _averages)
             record["added"] = _averages
     return state
@@ -78,26 +91,26 @@ def _check_overrides(state: Any, overrides: Any) -> None:
     """Check that the checkpoint's model has the options for generation. fairseq would ignore them.
 
     Raises:
-        InputError: the model has no 8-bit weights or no shortlist
+        InputError: the model does not support 8-bit weights or a shortlist
     """
     options = same_training.stored_options(state)
     name, dataclass = options.get("_name") or options.get("arch"), dataclass_of(options)
-    for option, lacks, kinds in (
-        ("int8", "weights in 8 bits", "a translation model, causal language model or peer"),
-        ("shortlist", "shortlist", "a translation model"),
+    for option, feature, kinds in (
+        ("int8", "8-bit weights", "a translation or language model"),
+        ("shortlist", "a shortlist", "a translation model"),
     ):
         if overrides.get(option) and not hasattr(dataclass, option):
             raise InputError(
-                f"--{option}: the checkpoint's model, {name}, has no {lacks}. Leave the option out, or give "
-                f"{kinds} of luna_fairseq"
+                f"--{option}: the checkpoint's model, {name}, does not support {feature}. Remove the option, "
+                f"or use {kinds} of luna_fairseq"
             )
 
 
 def _compare_dictionaries(record: Record, task: Any, may_differ: Sequence[str] = ()) -> None:
-    """Raise InputError if ``task`` has other dictionaries than the training of ``record``.
+    """Raise InputError if a task has other dictionaries than the training of a checkpoint.
 
     Args:
-        record: record of a loaded checkpoint
+        record: record of the loaded checkpoint
         task: task that uses the checkpoint
         may_differ: names of dictionaries that may differ (default: none)
     """
@@ -110,7 +123,7 @@ def _compare_dictionaries(record: Record, task: Any, may_differ: Sequence[str] =
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
-    """Load the state of a task, after comparing the record of the training with the task.
+    """Compare the training of a checkpoint with a task, and load the state of the task.
 
     Raises:
         InputError: the checkpoint was trained for another task or direction, or with other dictionaries
@@ -125,7 +138,7 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.save_checkpoint")
 def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any) -> Any:
-    """Save a checkpoint with versions, identity, dictionaries and the count of --patience."""
+    """Save a checkpoint with the versions, the identity, the dictionaries and the count of --patience."""
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.is_known(identity):
@@ -138,7 +151,7 @@ def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Load a checkpoint to train from, and compare the record of its training with this run.
+    """Load a checkpoint into the trainer, and compare the training of the checkpoint with this run.
 
     Raises:
         InputError: the checkpoint does not belong to this run
@@ -146,7 +159,7 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
     global _averages
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
     reset_optimizer = arguments.get("reset_optimizer", False)
-    # --log-file records this logger alone.
+    # Only messages of this logger are written to --log-file.
     logging.getLogger("fairseq_cli.train").info(provenance.provenance())
     ema = self.cfg.ema
     _averages = ("ema", *(["ema_fp32_params"] if ema.ema_fp32 else [])) if ema.store_ema else ()
@@ -158,9 +171,9 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
     if record is None:
         return extra_state
     for name in record["added"]:
-        del extra_state[name]  # the entry would keep the loaded weights in memory
+        del extra_state[name]  # the entry holds the loaded weights in memory
     same_training.compare_with_run(filename, self, record["identity"], record["options"], reset_optimizer)
-    # Fine-tuning may have other classes than the training that it starts from.
+    # Fine-tuning may have other labels than the training that it starts from.
     _compare_dictionaries(record, self.task, ("label",) if reset_optimizer else ())
     counter = _early_stopping()
     if counter is not None and "patience" in extra_state and not arguments.get("reset_meters"):
@@ -169,6 +182,9 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
 
 
 def _early_stopping() -> Any:
-    """Return the function of fairseq-train whose attributes count for --patience, or None elsewhere."""
+    """Return the function of fairseq-train that counts for --patience in its attributes.
+
+    Other programs do not have this function, and None is returned.
+    """
     programs = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
     return next((f for f in (getattr(m, "should_stop_early", None) for m in programs) if f), None)

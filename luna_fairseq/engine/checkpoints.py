@@ -1,4 +1,4 @@
-"""Let torch.load accept the classes in fairseq's checkpoints, and write only complete files."""
+"""Patches ``checkpoint-classes`` and ``whole-files`` for reading and writing checkpoints."""
 
 import argparse
 import os
@@ -15,8 +15,9 @@ from luna_fairseq.errors import InputError
 CHECKPOINT_CLASSES = Patch(
     "checkpoint-classes",
     RUNS,
-    "No checkpoint loads that holds BLEU of --eval-bleu or older options, and no run of several processes "
-    "resumes: torch.load (weights_only) refuses numpy's and omegaconf's classes and argparse.Namespace.",
+    "Checkpoints with the BLEU of --eval-bleu or with older options do not load, and runs of several "
+    "processes do not resume, because torch.load (weights_only) refuses classes of numpy and omegaconf and "
+    "argparse.Namespace.",
     versions="torch >= 2.6",
     is_needed=lambda: is_at_least("torch", 2, 6),
 )
@@ -24,8 +25,8 @@ CHECKPOINT_CLASSES = Patch(
 WHOLE_FILES = Patch(
     "whole-files",
     RESULTS,
-    "A killed run leaves half of checkpoint_last.pt or checkpoint_best.pt, and a full disk leaves a damaged "
-    "checkpoint that looks complete.",
+    "A killed run leaves an incomplete checkpoint_last.pt or checkpoint_best.pt, and a full disk leaves a "
+    "damaged checkpoint that looks complete.",
 )
 
 
@@ -36,7 +37,7 @@ def _allow_checkpoint_classes() -> None:
     # The classes of dtypes, such as numpy.dtypes.Float64DType.
     allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
     constructors: List[Any] = [x.__reduce__()[0] for x in (numpy.zeros(0), numpy.float64())]
-    # numpy 2 renamed the module, and a file may hold either name.
+    # numpy 2 renamed a module, and a file may contain the old or the new name.
     for function in constructors:
         allowed += [(function, f"numpy.{name}.multiarray.{function.__name__}") for name in ("core", "_core")]
     torch.serialization.add_safe_globals(allowed)
@@ -44,9 +45,9 @@ def _allow_checkpoint_classes() -> None:
 
 @CHECKPOINT_CLASSES.replaces("fairseq.distributed.utils:_broadcast_object_slow")
 def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Broadcast with torch's own function, which does not check classes.
+    """Broadcast an object with torch's function, which does not check classes.
 
-    The sender is a process of this run, so its objects are safe.
+    The object is safe, because the sender is a process of this run.
     """
     if not isinstance(group, torch.distributed.ProcessGroup):  # a process group of TPUs
         return broadcast(obj, src_rank, group, dist_device)
@@ -59,10 +60,11 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
 def _write_once(save: Function, obj: Any, f: Any) -> Any:
     """Write a checkpoint with a single attempt.
 
-    fairseq tries three times, and appends to the bytes of the failed attempt each time.
+    fairseq makes three attempts, and each attempt appends to the bytes of the failed one.
 
     Raises:
-        InputError: the disk is full, or the file has another error; the incomplete file is removed
+        InputError: the file cannot be written, for example because the disk is full. The incomplete file is
+            removed.
     """
     if isinstance(f, str):
         return save(obj, f)
@@ -84,7 +86,7 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 
 @WHOLE_FILES.replaces("fairseq.file_io:PathManager.copy")
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-    """Copy to a temporary name and rename the copy, so that a killed run leaves no incomplete file."""
+    """Copy a file under a temporary name and rename the copy, so that a killed run leaves no partial file."""
     from fairseq.file_io import PathManager
 
     if not (overwrite and PathManager.supports_rename(dst_path)):

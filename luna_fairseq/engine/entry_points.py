@@ -1,4 +1,4 @@
-"""Import the plugin and check the options when a command of fairseq starts."""
+"""Patches ``one-plugin`` and ``our-options``, which act when a command of fairseq starts."""
 
 import ast
 import sys
@@ -15,25 +15,25 @@ from luna_fairseq.errors import InputError
 ONE_PLUGIN = Patch(
     "one-plugin",
     RUNS,
-    "--user-dir with another path to the folder that is imported already (an installed package, a symbolic "
-    'link) ends in "not globally unique": fairseq compares paths as text.',
+    '--user-dir fails with "not globally unique" if it names the imported folder by another path, such as a '
+    "symbolic link, because fairseq compares paths as text.",
 )
 
 OUR_OPTIONS = Patch(
     "our-options",
     RESULTS,
     "fairseq-hydra-train silently trains a model of the default size, because it applies the defaults of the "
-    "model before the preset of --arch. Options that our models and tasks cannot have are accepted, and "
+    "model before the preset of --arch. Impossible options of our models and tasks are accepted, and "
     "fairseq-generate knows neither --int8 nor --shortlist.",
 )
 
 
 @ONE_PLUGIN.replaces("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Function, args: Any) -> Any:
-    """Import the folder of --user-dir, or do nothing if it is imported already under another path.
+    """Import the folder of --user-dir, unless it is already imported under another path.
 
     Raises:
-        InputError: --user-dir names another copy of a package that is imported already
+        InputError: --user-dir names another copy of an imported package
     """
     import fairseq
 
@@ -43,14 +43,14 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
     package = Path(fairseq.__file__).parent
     # fairseq searches these folders in this order.
     folders = (Path(user_dir), package / user_dir, package.parent / user_dir) if places else ()
-    found = next((folder for folder in folders if folder.is_dir()), None)
-    if found is None:
+    named = next((folder for folder in folders if folder.is_dir()), None)
+    if named is None:
         return import_user_module(args)
-    if any(place.samefile(found) for place in places):
+    if any(place.samefile(named) for place in places):
         return import_user_module(Namespace(user_dir=str(places[0])))
     raise InputError(
         f"--user-dir {user_dir} is another copy of {places[0]}, which this process has imported already. "
-        "Give that folder, or uninstall it"
+        "Use that folder, or uninstall it"
     )
 
 
@@ -58,7 +58,7 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
     """Parse the command line and check the options.
 
-    ``--int8`` becomes ``--cpu`` and a model override. ``--shortlist`` becomes a model override.
+    ``--int8`` is replaced by ``--cpu`` and a model override, and ``--shortlist`` by a model override.
     """
     _add_model_options(parser)
     parsed = parse(parser, *args, **kwargs)
@@ -82,7 +82,7 @@ def _add_model_options(parser: ArgumentParser) -> None:
     if "--model-overrides" not in options:
         return
     if ("--beam" in options or "--context-window" in options) and "--int8" not in options:
-        parser.add_argument("--int8", action="store_true", help="weights in 8 bits, on the CPU")
+        parser.add_argument("--int8", action="store_true", help="use 8-bit weights on the CPU")
     if "--beam" in options and "--shortlist" not in options:
         shortlist = "file of luna-make-shortlist, to which target pieces are restricted"
         parser.add_argument("--shortlist", metavar="FILE", help=shortlist)
@@ -99,9 +99,9 @@ def _generate(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Apply the preset of the architecture before the defaults of the model.
+    """Apply the preset of the architecture before the defaults of the model, and check the options.
 
-    fairseq-hydra-train imports a plugin after it has read the options, so the configuration is checked here.
+    fairseq-hydra-train imports a plugin only after it has read the options, so they are checked here.
 
     Raises:
         InputError: an option has an invalid value

@@ -18,7 +18,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command and return its exit status.
 
     Args:
-        argv: words of the command line (default: those of the process)
+        argv: words of the command line (default: None, the words of this process)
     """
     parser = argparse.ArgumentParser(
         prog="luna-engine",
@@ -35,7 +35,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def lines() -> Iterator[str]:
-    """Yield the lines of the listing: versions, then the patches by their state."""
+    """Yield the lines of the output: the versions, and the patches grouped by their state."""
     yield "versions"
     yield f"  {'Python':<13} {platform.python_version():<12} {sys.executable}"
     for package in ("luna_fairseq", "fairseq", "torch", "numpy", "omegaconf", "hydra"):
@@ -57,7 +57,7 @@ def _describe(patch: Patch) -> Iterator[str]:
         ("class", patch.importance),
         ("prevents", patch.prevents),
         ("for", patch.versions),
-        ("replaces", targets or "no function: it acts once, when luna_fairseq is imported"),
+        ("replaces", targets or "no function (acts once, when luna_fairseq is imported)"),
     ):
         yield textwrap.fill(
             text,

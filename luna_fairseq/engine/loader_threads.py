@@ -1,4 +1,4 @@
-"""End the threads that read batches ahead before the interpreter ends."""
+"""Patch ``loader-threads``: end the threads that read batches ahead before the interpreter exits."""
 
 import atexit
 import contextlib
@@ -10,17 +10,17 @@ from luna_fairseq.engine.patch import RESULTS, Patch
 LOADER_THREADS = Patch(
     "loader-threads",
     RESULTS,
-    "A finished training aborts with status 134, so that a script with `set -e` skips averaging and "
-    "evaluation: fairseq leaves a thread in the middle of a batch when the interpreter ends.",
+    "A finished training aborts with status 134, because a thread of fairseq still reads a batch when the "
+    "interpreter exits. A script with `set -e` then skips averaging and evaluation.",
 )
 
 
 @LOADER_THREADS.at_import
 def _register_exit_handler() -> None:
-    """Have the interpreter call :func:`end_loader_threads` when it exits.
+    """Register :func:`end_loader_threads` as an exit handler.
 
-    Exit handlers run after a return, an exception and sys.exit, while threads can still take the lock of the
-    interpreter.
+    Exit handlers run after a return, an exception and sys.exit, while threads can still acquire the
+    interpreter's lock.
     """
     atexit.register(end_loader_threads)
 
@@ -28,7 +28,7 @@ def _register_exit_handler() -> None:
 def end_loader_threads() -> None:
     """Stop every thread of fairseq's ``BufferedIterator`` after its current batch, and join the thread.
 
-    The batches that were read ahead are dropped.
+    Batches that were read ahead are dropped.
     """
     from fairseq.data.iterators import BackgroundConsumer
 

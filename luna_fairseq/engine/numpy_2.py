@@ -1,4 +1,4 @@
-"""Restore what fairseq needs and numpy 2 has removed."""
+"""Patch ``numpy-compat``: restore a module that fairseq needs and numpy 2 has removed."""
 
 import types
 from typing import Any
@@ -10,8 +10,8 @@ from luna_fairseq.engine.patch import RUNS, Patch
 NUMPY_COMPAT = Patch(
     "numpy-compat",
     RUNS,
-    "Language models cannot be trained line by line (--sample-break-mode eos) or generate: fairseq uses "
-    "numpy.compat.long, which numpy no longer has.",
+    "Language models cannot be trained line by line (--sample-break-mode eos) and cannot generate text, "
+    "because fairseq uses numpy.compat.long, which numpy 2 has removed.",
     versions="numpy >= 2",
     is_needed=lambda: not hasattr(numpy, "compat"),
 )

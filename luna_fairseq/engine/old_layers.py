@@ -1,4 +1,4 @@
-"""Correct layers of fairseq 0.12.2, as later versions of fairseq have done."""
+"""Patch ``old-layers``: correct layers of fairseq 0.12.2 like later versions of fairseq."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ _ENCODER_LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
 _COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
 
 
-def _holds_weights_twice() -> bool:
-    """Return True if fairseq's encoder layer holds a second copy of its weights."""
+def _has_weights_twice() -> bool:
+    """Return True if fairseq's encoder layer has a second copy of its weights."""
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     return "_load_from_state_dict" in vars(TransformerEncoderLayerBase)
@@ -19,17 +19,17 @@ def _holds_weights_twice() -> bool:
 OLD_LAYERS = Patch(
     "old-layers",
     RUNS,
-    "The transformer_lra_* models and the Transformers of peer_* stop in distributed training, because "
-    "their encoder layers hold a second copy of the weights that gets no gradient. Equal runs of a model "
-    "with sinusoidal positions save different files, because an uninitialised number is saved.",
+    "The models transformer_lra_* and peer_* stop in distributed training, because their encoder layers have "
+    "a second copy of the weights without gradients. Equal runs of a model with sinusoidal positions write "
+    "different checkpoints, because an uninitialised number is saved.",
     versions="fairseq 0.12.2",
-    is_needed=_holds_weights_twice,
+    is_needed=_has_weights_twice,
 )
 
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
 def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build the layer, then delete the second copies of its weights."""
+    """Build a layer, and delete the second copies of its weights."""
     init(self, *args, **kwargs)
     for name in _COPIES:
         delattr(self, name)
@@ -37,7 +37,7 @@ def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) 
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}._load_from_state_dict")
 def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any) -> None:
-    """Load the layer from a checkpoint that may hold the second copies."""
+    """Load a layer from a checkpoint, which may contain the second copies."""
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _COPIES:
@@ -47,7 +47,7 @@ def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build the embedding, and keep its uninitialised buffer out of checkpoints."""
+    """Build the embedding, and exclude its uninitialised buffer from checkpoints."""
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
         self._non_persistent_buffers_set.add("_float_tensor")
@@ -55,4 +55,5 @@ def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs:
 
 
 def _remove_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
+    """Remove the buffer from the state dict of an older checkpoint."""
     state_dict.pop(f"{prefix}_float_tensor", None)

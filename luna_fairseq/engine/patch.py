@@ -1,4 +1,6 @@
-"""One change to fairseq, and the decorators that register its functions.
+"""Class of a change to fairseq, with decorators for the functions that replace fairseq's functions.
+
+Example::
 
     WHOLE_FILES = Patch("whole-files", RESULTS, "A killed run leaves half a checkpoint.")
 
@@ -35,12 +37,12 @@ class Patch:
     Args:
         name: name of the patch in LUNA_FAIRSEQ_LEAVE_OUT
         importance: class of the patch, RUNS or RESULTS
-        prevents: failure that a user sees without the patch, in one or two sentences
+        prevents: failure that users see without the patch, in one or two sentences
         versions: versions of fairseq, torch or numpy that need the patch (default: all)
         is_needed: function that returns True if one of these versions is installed (default: always True)
-        replacements: pairs of a target and the function that replaces it; the target of a function that is
-            called once is "" (default: none; the decorators add pairs)
-        state: APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE after :meth:`apply`, "" before
+        replacements: pairs of a target and the function that replaces the target. A function that is called
+            once has the target "" (default: none; the decorators add pairs).
+        state: "" before :meth:`apply`, and APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE afterwards
     """
 
     name: str
@@ -52,14 +54,15 @@ class Patch:
     state: str = ""
 
     def replaces(self, *targets: str) -> Callable[[Function], Function]:
-        """Return a decorator for a function that replaces each of ``targets``.
+        """Return a decorator for a function that replaces functions of fairseq.
 
-        The replacement is called with the original as its first argument. It must accept all arguments of the
-        original and pass them on.
+        The replacement is called with the original function as its first argument. It must accept all other
+        arguments of the original, and pass them on.
 
         Args:
-            targets: names such as ``module:function`` or ``module:Class.method``. If a target is not callable
-                (``np`` in a module), the replacement is called once with its value and returns the new value.
+            targets: names such as ``module:function`` or ``module:Class.method``. For a target that is not
+                callable, such as ``np`` in a module, the replacement is called once with the value and
+                returns the new value.
         """
 
         def register(function: Function) -> Function:
@@ -74,12 +77,12 @@ class Patch:
         return function
 
     def apply(self, leave_out: bool = False) -> None:
-        """Make all replacements, or none, and set ``state``. A second call does nothing.
+        """Make all replacements, and set ``state``. A second call does nothing.
 
-        If fairseq lacks a target, nothing is replaced and a warning names the target.
+        If fairseq does not have one of the targets, nothing is replaced, and a warning names the target.
 
         Args:
-            leave_out: make no replacement (default: False)
+            leave_out: make no replacements (default: False)
         """
         if self.state:
             return
@@ -90,7 +93,7 @@ class Patch:
             places = [find(target) for target, _ in self.replacements]
         except AttributeError as error:
             self.state = IMPOSSIBLE
-            logger.warning(f"luna_fairseq leaves out its change {self.name}: {error}")
+            logger.warning(f"luna_fairseq does not make its change {self.name} to fairseq: {error}")
             return
         for (owner, name), (target, function) in zip(places, self.replacements):
             if not target:
@@ -100,7 +103,7 @@ class Patch:
         self.state = APPLIED
 
     def _replace(self, owner: Any, name: str, function: Function) -> None:
-        """Replace attribute ``name`` of ``owner``, unless another copy of this package has replaced it."""
+        """Replace an attribute of a module or class, unless another copy of this package has replaced it."""
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
         if self.name in earlier:
@@ -112,9 +115,14 @@ class Patch:
 
 
 def find(target: str) -> Tuple[Any, str]:
-    """Return the module or class that owns ``target``, and the name of the attribute.
+    """Find the attribute that a target names.
 
-    The owner is None for an empty target, and for a command of fairseq that this process does not run.
+    Args:
+        target: name such as ``module:Class.method``, see :meth:`Patch.replaces`
+
+    Returns:
+        the module or class that has the attribute, and the name of the attribute. The owner is None for an
+        empty target, and for a command of fairseq that this process does not run.
 
     Raises:
         AttributeError: fairseq has no such attribute
@@ -133,13 +141,13 @@ def find(target: str) -> Tuple[Any, str]:
             owner = functools.reduce(getattr, parents, owner)
             getattr(owner, name)
     except (ImportError, AttributeError) as error:
-        raise AttributeError(f"there is no {target.replace(':', '.')} here ({error})") from None
+        raise AttributeError(f"{target.replace(':', '.')} does not exist ({error})") from None
     return owner, name
 
 
 def _wrap(original: Function, function: Function) -> Function:
-    """Return ``function`` with the original as its first argument, under the original's name."""
-    # A class has attributes that do not belong on the function that replaces it.
+    """Return a function with the original's name that calls ``function`` with the original first."""
+    # The attributes of a class do not belong to the function that replaces the class.
     updated = () if isinstance(original, type) else ("__dict__",)
 
     @functools.wraps(original, updated=updated)

@@ -1,4 +1,7 @@
-"""Resume an epoch after the batches that were read, also on another number of processes."""
+"""Patch ``place-in-epoch``: resume an epoch after the last batch that was read.
+
+The number of processes may have changed.
+"""
 
 import inspect
 import logging
@@ -14,8 +17,8 @@ logger = logging.getLogger(__name__)
 PLACE_IN_EPOCH = Patch(
     "place-in-epoch",
     RESULTS,
-    "A resumed run reads some batches of the epoch twice and others never, because fairseq shuffles again, "
-    "or because the number of processes or --max-tokens has changed.",
+    "A resumed run reads some batches of an epoch twice and others never, because fairseq shuffles the "
+    "batches again, or because the number of processes or --max-tokens has changed.",
 )
 
 _ITERATOR = "fairseq.data.iterators:EpochBatchIterator"
@@ -25,7 +28,7 @@ _PROCESSES, _BATCHES = "processes", "batches"
 
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the batches of a resumed run as the first epoch made them, then continue with its epoch.
+    """Make the batches of a resumed run for the first epoch, and then select the current epoch.
 
     An uninterrupted run makes its batches once, in the first epoch, and shuffles them in every epoch.
     """
@@ -47,32 +50,35 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.state_dict")
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return fairseq's state of the iterator with the number of processes and a checksum of the batches."""
+    """Return the state of fairseq's iterator, with the number of processes and a checksum of the batches."""
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.load_state_dict")
 def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
-    """Continue after the batches that were read, or restart the epoch with a warning if they have changed."""
+    """Resume after the batches that were read.
+
+    If the batches have changed, the epoch is repeated, with a warning.
+    """
     # In states of a version below 2, the end of an epoch is a position beyond the last batch.
     if not state_dict.get("iterations_in_epoch") or state_dict.get("version", 1) < 2:
         return load_state_dict(self, state_dict)
     self.epoch = state_dict["epoch"]
-    processes, now = state_dict.get(_PROCESSES, self.num_shards), self.num_shards
+    before, now = state_dict.get(_PROCESSES, self.num_shards), self.num_shards
     # Each of n processes reads every n-th batch, so the batches that were read are the first ones.
-    read = state_dict["iterations_in_epoch"] * processes
+    read = state_dict["iterations_in_epoch"] * before
     position, repeated = divmod(read, now)
     is_same = state_dict.get(_BATCHES, _fingerprint(self)) == _fingerprint(self)
-    if not is_same or position >= len(self) or (self.grouped_shuffling and processes != now):
+    if not is_same or position >= len(self) or (self.grouped_shuffling and before != now):
         logger.warning(
-            f"the batches are not those that this run was reading (other data, batch size or grouping): "
-            f"epoch {self.epoch} starts again"
+            "the batches of this run have changed (other data, batch size or grouping), so epoch "
+            f"{self.epoch} is repeated"
         )
         position = 0
-    elif processes != now:
+    elif before != now:
         logger.warning(
-            f"continues with {now} process{'es' * (now > 1)} after {processes}: "
-            f"{read - repeated} of the {read} batches of epoch {self.epoch} that were read are skipped"
+            f"training resumes with {now} process{'es' * (now > 1)} in place of {before}, and skips "
+            f"{read - repeated} of the {read} batches of epoch {self.epoch} that were read"
         )
     return load_state_dict(self, {**state_dict, "iterations_in_epoch": position})
 
@@ -80,12 +86,12 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
 def _fingerprint(iterator: Any) -> int:
     """Return a checksum of the sentences of every batch, in the order before shuffling."""
     batches = iterator.frozen_batches
-    # The checksum is computed once for each list of batches. A list of batches does not change.
+    # The checksum is computed once for each list of batches, because such a list never changes.
     if getattr(iterator, "fingerprinted", None) is not batches:
         iterator.fingerprinted, iterator.fingerprint = batches, 0
         for batch in batches:
             indices = numpy.asarray(batch)
-            is_integer = indices.dtype.kind in "iu"  # batches of a task may hold pairs or other objects
+            is_integer = indices.dtype.kind in "iu"  # a task may make batches of pairs or other objects
             content = indices.astype(numpy.int64).tobytes() if is_integer else repr(batch).encode()
             iterator.fingerprint = zlib.crc32(content + b"|", iterator.fingerprint)
     return int(iterator.fingerprint)

@@ -1,4 +1,4 @@
-"""Save float32 weights with --fp16 and --bf16, and clip gradients once."""
+"""Patch ``half-precision``: save float32 weights with --fp16 and --bf16, and clip gradients once."""
 
 from typing import Any, Dict
 
@@ -9,9 +9,9 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 HALF_PRECISION = Patch(
     "half-precision",
     RESULTS,
-    "A resumed run of --fp16 or --bf16 differs from one that never stopped, because checkpoints hold weights "
-    "that are rounded to 16 bits and no counters of the loss scale. Gradients are clipped to their total "
-    "norm before --clip-mode each clips every tensor.",
+    "A resumed run of --fp16 or --bf16 differs from an uninterrupted run, because checkpoints have weights "
+    "that are rounded to 16 bits and no counters of the loss scale. With --clip-mode each, gradients are "
+    "also clipped by their total norm.",
 )
 
 _OPTIMIZERS = "fairseq.optim.fp16_optimizer"
@@ -31,10 +31,13 @@ def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
 @torch.no_grad()
 def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
-    """Load the state, and restore the float32 weights that round to the weights of the model."""
+    """Load the state of the optimizer, and restore the float32 weights.
+
+    Only float32 weights that round to the weights of the model are restored.
+    """
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
-    # Averaged weights, and weights from another file, do not round to the weights of the model.
+    # If the model has averaged weights or weights of another file, the saved weights do not round to them.
     if [p.shape for p in weights] == [p.shape for p in saved]:
         for p, q in zip(weights, saved):
             rounded = q.to(self.fp16_params[0].dtype).float().to(p.device)
@@ -52,7 +55,7 @@ def _float32_weights(optimizer: Any) -> Any:
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Clip the total norm, unless the optimizer clips every tensor in its own step."""
+    """Clip the total norm of the gradients, unless the optimizer clips each tensor."""
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)
     clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)

@@ -1,4 +1,4 @@
-"""Compare prepared data with its checksums when it is loaded."""
+"""Patch ``checked-data``: compare prepared data with its checksums when it is loaded."""
 
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,20 @@ from luna_fairseq.files.checksums import check_files
 CHECKED_DATA = Patch(
     "checked-data",
     RESULTS,
-    "A training or a score silently uses wrong tokens after a file of luna-prepare-* data was damaged: its "
-    "folder has checksums (checksums.sha256), which fairseq does not read.",
+    "Training and evaluation silently use wrong tokens if a file that luna-prepare-* wrote is damaged. The "
+    "folder has checksums (checksums.sha256), but fairseq does not read them.",
 )
 
 
 @CHECKED_DATA.replaces("fairseq.data.indexed_dataset:make_dataset")
 def _check_and_make_dataset(make_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Check the files of ``path`` and load them.
+    """Check the files of a data set, and load them.
 
     Raises:
         InputError: a file differs from its checksum
     """
     from fairseq.distributed.utils import get_global_rank
 
-    if get_global_rank() == 0:  # an error of one process ends all of them
+    if get_global_rank() == 0:  # an error in one process ends all processes
         check_files(Path(path))
     return make_dataset(path, *args, **kwargs)

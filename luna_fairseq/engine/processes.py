@@ -1,4 +1,7 @@
-"""Train with several processes on CPUs and under torchrun, and end all of them when one fails."""
+"""Patch ``processes``: train with several processes on CPUs and under torchrun.
+
+If one of the processes fails, all processes end.
+"""
 
 import functools
 import importlib.util
@@ -21,23 +24,24 @@ from luna_fairseq.engine.patch import RUNS, Function, Patch
 from luna_fairseq.engine.stopping import TERMINATED
 from luna_fairseq.errors import InputError
 
-# Processes are killed if they still run this many seconds after another one failed.
+# Processes that still run this number of seconds after the failure of another process are killed.
 PATIENCE = 60
 
 PROCESSES = Patch(
     "processes",
     RUNS,
-    "Several processes do not train on CPUs, --bf16 asks for a TPU, the machines of a torchrun job train one "
-    "model each, a job hangs after one of its processes failed, and Apollo computes norms of shards.",
+    "Training with several processes on CPUs fails, --bf16 needs a TPU, each machine of a torchrun job "
+    "trains a separate model, a job hangs after one of its processes has failed, and Apollo computes norms "
+    "of shards.",
 )
 
 
 @PROCESSES.replaces("fairseq.distributed.utils:call_main")
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
-    """Call ``main`` in as many processes as the configuration or torchrun says.
+    """Call ``main`` in the number of processes that the configuration or torchrun determines.
 
     Raises:
-        InputError: Apollo with sharded parameters
+        InputError: Apollo is used with sharded parameters
     """
     distributed = cfg.distributed_training
     if distributed.ddp_backend == "fully_sharded" and getattr(cfg.optimizer, "_name", None) == "apollo":
@@ -71,9 +75,9 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
     """Run ``main`` in a spawned process, and print one line for an error of the user.
 
     Args:
-        main: function of fairseq that trains
-        reported: number that all processes share. The first process that prints a line sets it to 1, so that
-            an error of all processes is printed once.
+        main: fairseq's function for training
+        reported: number that all processes share. The first process that prints an error sets it to 1, so
+            that an error that all processes have is printed once.
         cfg: fairseq's configuration
         kwargs: further arguments of ``main``
     """
@@ -91,19 +95,22 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
 
 
 def refuse_to_train_apart(cfg: Any) -> None:
-    """Raise InputError if each process of torchrun would train a model of its own.
+    """Raise InputError if each process of torchrun would train a separate model.
 
     This happens under fairseq-hydra-train, which imports a plugin too late to read the number of processes.
+
+    Args:
+        cfg: fairseq's configuration
     """
     if in_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
             "each process that torchrun started would train a separate model. "
-            f"Give distributed_training.distributed_world_size={count_processes()}"
+            f"Use distributed_training.distributed_world_size={count_processes()}"
         )
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """Start one process per rank, as fairseq does for GPUs."""
+    """Start a process for each rank, as fairseq does for GPUs."""
     from fairseq.distributed.utils import distributed_main
 
     distributed = cfg.distributed_training
@@ -119,7 +126,7 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 def _wrap_on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """Wrap the model, without device numbers if it is on CPUs: torch refuses them there."""
+    """Wrap a model for distributed training, on CPUs without device numbers, which torch rejects there."""
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None
     return ddp(module, device_ids, output_device, *args, **kw)
@@ -127,7 +134,7 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager that passes SIGTERM on to the processes started in it, and ends all when one fails.
+    """Context manager that forwards SIGTERM to the processes started in it, and ends all if one fails.
 
     Args:
         reported: number that all processes share, 1 if a process has printed its error
@@ -148,16 +155,20 @@ def _manage_children(reported: Any) -> Iterator[None]:
             sys.exit(TERMINATED)
         if reported.value:
             sys.exit(1)
-        sys.exit(f"luna_fairseq: error: {error}; the other processes were ended. Start again to continue")
+        sys.exit(
+            f"luna_fairseq: error: {error}. The other processes were ended. Repeat the command to resume "
+            "training"
+        )
     finally:
         ended.set()
         signal.signal(signal.SIGTERM, previous)
 
 
 def _kill_survivors(ended: threading.Event) -> None:
-    """Kill processes that are still alive ``PATIENCE`` seconds after another one failed.
+    """Kill processes that still run ``PATIENCE`` seconds after the failure of another process.
 
-    Before torch 2.4 ``spawn`` only sends SIGTERM, and a process that waits for the failed one never ends.
+    Before torch 2.4, ``spawn`` only sends SIGTERM. A process that waits for the failed process then never
+    ends.
 
     Args:
         ended: event that stops this function

@@ -1,4 +1,7 @@
-"""Start a training from the right checkpoint, as the only training in its folder."""
+"""Patch ``starting-point``: choose the checkpoint from which a training starts.
+
+The patch also ensures that no other training uses the folder, and that the validation text can be read.
+"""
 
 import copy
 from pathlib import Path
@@ -16,9 +19,9 @@ from luna_fairseq.files.sole_writer import claim
 STARTING_POINT = Patch(
     "starting-point",
     RESULTS,
-    "A training silently starts again and replaces its checkpoints if checkpoint_last.pt is damaged or "
-    "--restore-file does not exist, replaces those of another training in its folder, or loses its first "
-    "epoch to a validation text that cannot be read.",
+    "If checkpoint_last.pt is damaged or --restore-file does not exist, training silently starts from the "
+    "beginning and replaces the checkpoints. Two trainings in one folder replace each other's checkpoints. A "
+    "validation text that cannot be read ends the training only after the first epoch.",
 )
 
 # The default of --restore-file.
@@ -27,21 +30,21 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
-    """Claim the folder, check the validation text, and load the checkpoint to start from.
+    """Lock the folder, check the validation text, and load the checkpoint from which training starts.
 
     Raises:
-        InputError: another training uses the folder, a validation sentence is too long, or --restore-file
-            names no file
+        InputError: another training uses the folder, a validation sentence is too long, or the file of
+            --restore-file does not exist
     """
     from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
 
-    if not isinstance(trainer, Trainer):  # a user's own program may pass an object of its own
+    if not isinstance(trainer, Trainer):  # other programs may pass another kind of object
         return load_checkpoint(cfg, trainer, **passthrough_args)
     refuse_to_train_apart(trainer.cfg)
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         claim(Path(cfg.save_dir))
-    # fairseq checks the lengths of the validation text when it makes batches. Do this before the first epoch.
+    # fairseq checks the lengths of the validation text when it makes batches, so make them before training.
     dataset = trainer.cfg.dataset
     if not dataset.disable_validation:
         for split in ["valid"] if dataset.combine_valid_subsets else dataset.valid_subset.split(","):
@@ -50,31 +53,31 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Return ``cfg``, with the newest intact checkpoint in place of a damaged checkpoint_last.pt.
+    """Return the options of checkpoints, with the newest intact checkpoint in place of a damaged one.
 
     Args:
         cfg: fairseq's options of checkpoints
         trainer: fairseq's trainer
 
     Raises:
-        InputError: --restore-file names no file
+        InputError: the file of --restore-file does not exist
     """
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")
         if in_command(spawned=True) and not Path(path).is_file() and "://" not in path:
             beside = Path(cfg.save_dir) / path
-            hint = f". {beside} exists: give that path" if beside.is_file() else ""
-            raise InputError(f"--restore-file {path} does not exist, or is no file{hint}")
+            hint = f". Use --restore-file {beside}" if beside.is_file() else ""
+            raise InputError(f"--restore-file {path} does not exist or is not a file{hint}")
         return cfg
-    # Each process of a sharded run has a separate file.
+    # In a sharded run, each process has a separate file.
     if cfg.no_last_checkpoints or suffix != (cfg.checkpoint_suffix or ""):
         return cfg
-    found = [find_intact(Path(cfg.save_dir), suffix) if trainer.data_parallel_rank == 0 else None]
+    intact = [find_intact(Path(cfg.save_dir), suffix) if trainer.data_parallel_rank == 0 else None]
     if trainer.data_parallel_world_size > 1:
-        torch.distributed.broadcast_object_list(found, src=0, group=trainer.data_parallel_process_group)
-    if found[0] is None:
+        torch.distributed.broadcast_object_list(intact, src=0, group=trainer.data_parallel_process_group)
+    if intact[0] is None:
         return cfg
     cfg = copy.deepcopy(cfg)
-    cfg.restore_file, cfg.finetune_from_model = str(found[0])[: -len(f"{suffix}.pt")] + ".pt", None
+    cfg.restore_file, cfg.finetune_from_model = str(intact[0])[: -len(f"{suffix}.pt")] + ".pt", None
     return cfg

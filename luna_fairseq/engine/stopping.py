@@ -1,9 +1,9 @@
-"""Stop a training on SIGTERM, which a batch system sends before its time limit, and at --max-update.
+"""Patch ``stopping``: stop a training after SIGTERM, and at --max-update.
 
-After SIGTERM the run finishes and saves the current update and exits with status 143. All processes stop
-after the same update: the request travels with the statistics that fairseq sums over the processes in every
-update. Validation and saving that are due after that update still happen, so a resumed run equals an
-uninterrupted one.
+A batch system sends SIGTERM before the time limit of a job. The run then finishes the current update, saves a
+checkpoint and exits with status 143. All processes stop after the same update, because the signal is counted
+among the statistics that fairseq sums over the processes in every update. If the update is followed by
+validation or by saving, these still happen, so that a resumed run equals an uninterrupted run.
 """
 
 import logging
@@ -19,7 +19,7 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 logger = logging.getLogger(__name__)
 
-# 128 + SIGTERM, as a shell reports a process that SIGTERM ended.
+# Exit status of a process that SIGTERM has ended, in a shell: 128 + SIGTERM.
 TERMINATED = 143
 
 
@@ -27,11 +27,11 @@ class _Run:
     """The training run of this process.
 
     Attributes:
-        trainer: fairseq's trainer, None before training.
+        trainer: fairseq's trainer; None before training.
         epoch_itr: fairseq's iterator over the current epoch.
-        saved_at: number of updates at the last save.
+        saved_at: number of updates in the last checkpoint.
         requested: True if this process has received SIGTERM.
-        agreed: True if any process has received SIGTERM and all processes know it.
+        agreed: True if any process has received SIGTERM, and all processes have been told.
     """
 
     trainer: Any = None
@@ -41,11 +41,11 @@ class _Run:
     agreed = False
 
     def request(self, *_: Any) -> None:
-        """Handle SIGTERM. The batch system, the launcher and the parent process may all send it."""
+        """Handle SIGTERM, which the batch system, the launcher and the parent process may all send."""
         self.requested = True
 
     def stop_if_requested(self) -> None:
-        """Save and exit if SIGTERM was received. Call this between two updates."""
+        """Save a checkpoint and exit if SIGTERM was received. Call this method between two updates."""
         trainer = self.trainer
         distributed = trainer is not None and trainer.data_parallel_world_size > 1
         if trainer is None or not (self.agreed if distributed else self.requested):
@@ -60,7 +60,7 @@ class _Run:
             PathManager.async_close()
         if distributed:
             torch.distributed.barrier(trainer.data_parallel_process_group)
-        logger.warning(f"stopped by SIGTERM after {updates} updates. Start again to continue")
+        logger.warning(f"stopped by SIGTERM after {updates} updates. Repeat the command to resume")
         sys.exit(TERMINATED)
 
 
@@ -70,14 +70,14 @@ _run = _Run()
 STOPPING = Patch(
     "stopping",
     RESULTS,
-    "A batch system ends a training with SIGTERM, and all updates since the last save are lost. A training "
-    "that has reached --max-update makes one more update each time its command is started again.",
+    "If a batch system ends a training with SIGTERM, all updates since the last checkpoint are lost. A "
+    "training that has reached --max-update makes another update each time its command is repeated.",
 )
 
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save a checkpoint and record after which update."""
+    """Save a checkpoint, and record its number of updates."""
     result = save(cfg, trainer, *args, **kwargs)
     _run.saved_at = trainer.get_num_updates()
     return result
@@ -85,11 +85,11 @@ def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: A
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Train for an epoch and handle SIGTERM, unless --max-update is reached already."""
-    most, updates = cfg.optimization.max_update, trainer.get_num_updates()
-    if 0 < most <= updates:
+    """Train for an epoch, and handle SIGTERM. If --max-update is already reached, do nothing."""
+    limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
+    if 0 < limit <= updates:
         logger.warning(
-            f"nothing to train: the run has made {updates:,} updates, and --max-update is {most:,}"
+            f"nothing to train: the run has made {updates:,} updates, and --max-update is {limit:,}"
         )
         return [None], True
     if trainer is not _run.trainer and threading.current_thread() is threading.main_thread():
@@ -102,7 +102,7 @@ def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, e
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Sum the statistics of all processes, and the number of processes that have received SIGTERM."""
+    """Sum the statistics of all processes, and count the processes that have received SIGTERM."""
     extra = (*extra, float(_run.requested))
     outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
     _run.agreed = _run.agreed or bool(requests > 0)
@@ -111,26 +111,26 @@ def _sum_requests(
 
 @STOPPING.replaces("fairseq.data.iterators:GroupedIterator.__next__")
 def _stop_before_next_update(get_next: Function, self: Any) -> Any:
-    """Return the batches of the next update, unless the run was asked to stop."""
+    """Return the batches of the next update, unless SIGTERM was received."""
     _run.stop_if_requested()
     return get_next(self)
 
 
 @STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build the iterator with a collate function that shields its worker processes."""
+    """Build the iterator, with a collate function that protects its worker processes from SIGTERM."""
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
 
 class _ShieldedCollate:
-    """Collate function that lets its worker process survive a SIGTERM to the whole job.
+    """Collate function that protects its worker process from SIGTERM.
 
-    A batch system signals every process. The workers of torch's data loader would end, and the loader would
-    raise an error in the middle of an update.
+    A batch system sends SIGTERM to every process of a job. The workers of torch's data loader would end, and
+    the loader would raise an error during an update.
 
     Args:
-        collate_fn: function that makes a batch of samples
+        collate_fn: function that makes a batch from samples
     """
 
     def __init__(self, collate_fn: Function) -> None:
@@ -138,7 +138,7 @@ class _ShieldedCollate:
         self.shielded_process: Optional[int] = None
 
     def __call__(self, samples: Any) -> Any:
-        """Return the batch of ``samples``."""
+        """Make a batch from samples. In a worker process, the first call protects the process."""
         if torch.utils.data.get_worker_info() is not None and self.shielded_process != os.getpid():
             self.shielded_process = os.getpid()
             _ignore_sigterm_of_others()
@@ -146,7 +146,7 @@ class _ShieldedCollate:
 
 
 def _ignore_sigterm_of_others() -> None:
-    """Have this process end on SIGTERM only if its parent sent the signal."""
+    """Make this process ignore SIGTERM unless its parent process sends the signal."""
     if not hasattr(signal, "sigwaitinfo"):  # on macOS
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

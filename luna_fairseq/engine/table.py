@@ -1,8 +1,8 @@
-"""The table of all changes to fairseq.
+"""Table of all changes to fairseq.
 
 We change fairseq only if it does not run on a supported version, or if one of our models, tasks or recipes
-gives a wrong result or loses work without the change. Each :class:`~luna_fairseq.engine.patch.Patch` stands
-beside its code, in the module of its subject. One function replaces each function of fairseq.
+gives a wrong result or loses work without the change. Each :class:`~luna_fairseq.engine.patch.Patch` is
+defined in the module with its code. No function of fairseq is replaced by two patches.
 """
 
 import os
@@ -12,7 +12,7 @@ from typing import FrozenSet, Tuple
 from luna_fairseq.engine.patch import Patch
 from luna_fairseq.errors import InputError
 
-# The environment variable that leaves patches out.
+# Environment variable with the names of patches that are not applied.
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
 # The modules with patches.
 _SUBJECTS = (
@@ -37,7 +37,9 @@ TABLE: Tuple[Patch, ...] = tuple(
 
 
 def patch_fairseq() -> None:
-    """Apply every patch that is needed here and not left out. A second call does nothing.
+    """Apply every patch that the installed versions need and that is not left out.
+
+    A second call does nothing.
 
     Raises:
         InputError: LUNA_FAIRSEQ_LEAVE_OUT names a patch that does not exist
@@ -48,7 +50,7 @@ def patch_fairseq() -> None:
 
 
 def names_left_out() -> FrozenSet[str]:
-    """Return the names in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, which commas separate.
+    """Return the names in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, separated by commas.
 
     Raises:
         InputError: the variable names a patch that does not exist
@@ -57,5 +59,7 @@ def names_left_out() -> FrozenSet[str]:
     known = [patch.name for patch in TABLE]
     unknown = [name for name in names if name and name not in known]
     if unknown:
-        raise InputError(f"{SWITCH} names {', '.join(unknown)}; what can be left out is {', '.join(known)}")
+        raise InputError(
+            f"{SWITCH} has the unknown name {', '.join(unknown)}: choose from {', '.join(known)}"
+        )
     return frozenset(filter(None, names))

@@ -20,7 +20,7 @@ def test_the_average_starts_from_the_loaded_weights(how, precision, data, traine
     words += f" --max-update {UPDATES + 2}"
     ((statuses, log),) = forked({"argvs": [(data, words, how, start, "--save-dir", tmp_path)]})
     assert statuses == [0], log[-3000:]
-    assert "holds no EMA (--store-ema): the average starts from its weights" in log
+    assert "has no EMA (--store-ema), so the average starts from its weights" in log
     extra_state, before = load(tmp_path / "checkpoint_last.pt")["extra_state"], load(start)["model"]
     assert extra_state["ema"].keys() == before.keys()
     for name, weights in before.items():

@@ -32,7 +32,10 @@ def logs(trained, data, tmp_path_factory):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("missing", "luna_fairseq: error: --restore-file {folder}/nowhere.pt does not exist, or is no file"),
+        (
+            "missing",
+            "luna_fairseq: error: --restore-file {folder}/nowhere.pt does not exist or is not a file",
+        ),
         ("finetune", "--finetune-from-model {folder}/nowhere.pt does not exist"),
         ("a folder", "luna_fairseq: error: {folder}/a folder/checkpoint_last.pt is a folder"),
         ("one too long", "since max_positions=(5, 1024), skip this example with"),
@@ -53,4 +56,4 @@ def test_a_run_that_goes_on_no_longer_needs_what_it_started_from(logs):
 def test_a_name_of_the_save_dir(trained, data):
     words = (AUTHORS_COMMAND, "--restore-file checkpoint_best.pt", "--save-dir", trained)
     line = refused("train", *plugin(data), *words)
-    assert line.endswith(f". {trained}/checkpoint_best.pt exists: give that path")
+    assert line.endswith(f". Use --restore-file {trained}/checkpoint_best.pt")

@@ -90,7 +90,7 @@ def test_a_missing_target_is_named(engine, target, caplog):
         change = apply_patch(twice, "engine:shout", target)
     (record,) = caplog.records
     text = record.getMessage()
-    assert "doubling: " in text and "\n" not in text and target.replace(":", ".") in text
+    assert " doubling " in text and "\n" not in text and target.replace(":", ".") in text
     assert engine.shout("a") == "A" and change.state == IMPOSSIBLE
 
 

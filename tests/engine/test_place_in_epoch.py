@@ -79,4 +79,4 @@ def test_an_epoch_with_other_batches_starts_again(change, lacking, caplog):
     with caplog.at_level(logging.WARNING):
         found, _ = read(resume(new, state))
     assert sorted(found) == sorted(sum(new[0].frozen_batches, []))
-    assert {record.getMessage().split(": ")[-1] for record in caplog.records} == {"epoch 1 starts again"}
+    assert {record.getMessage().split(", so ")[-1] for record in caplog.records} == {"epoch 1 is repeated"}

@@ -87,10 +87,10 @@ def test_a_checkpoint_is_refused_in_one_line_if_a_removed_option_is_on(load, tmp
         load(save_with_carried_p(tmp_path / "x.pt", True))
 
 
-@pytest.mark.parametrize("option, lacks", [("int8", "weights in 8 bits"), ("shortlist", "shortlist")])
+@pytest.mark.parametrize("option, lacks", [("int8", "8-bit weights"), ("shortlist", "a shortlist")])
 def test_an_option_of_generation_is_refused_for_a_model_without_it(option, lacks, tmp_path):
     """fairseq alone would ignore the option."""
     load_checkpoint_to_cpu(save_checkpoint(tmp_path / "ours.pt", "luna_base"), {option: "given"})
-    message = f"^--{option}: the checkpoint's model, transformer, has no {lacks}. Leave the option out"
+    message = f"^--{option}: the checkpoint's model, transformer, does not support {lacks}. Remove the option"
     with pytest.raises(InputError, match=message):
         load_checkpoint_to_cpu(save_checkpoint(tmp_path / "theirs.pt", "transformer"), {option: "given"})
