@@ -40,7 +40,11 @@ class BoundedMemoryAttention(PeerAttention):
         nn.init.xavier_uniform_(self.control_proj.weight)
 
     def project(self, x: Tensor) -> Parts:
-        """Project x [T, B, C] to queries, keys, values [B, H, T, K] and logits of alpha [B, H, T, n]."""
+        """Project x [T, B, C] to queries, keys, values and logits of the write weights.
+
+        Returns:
+            Queries, keys and values [B, H, T, K], and logits [B, H, T, n].
+        """
         return self.project_heads(x, "q", "k", "v", "control")
 
     def attend(
@@ -91,7 +95,11 @@ class BoundedMemoryAttention(PeerAttention):
         return output, {"keys": keys, "values": values, "alpha": total[:, :, -1:]}
 
     def project_context(self, context: Tensor) -> Parts:
-        """Project a context [S, B, C] to keys, values [B, H, S, K] and logits of alpha [B, H, S, n]."""
+        """Project a context [S, B, C] to keys, values and logits of the write weights.
+
+        Returns:
+            Keys and values [B, H, S, K], and logits [B, H, S, n].
+        """
         return self.project_heads(context, "k", "v", "control")
 
     def cache_context(

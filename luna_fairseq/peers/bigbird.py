@@ -95,7 +95,7 @@ class BigBirdAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
         T, padding_mask = q.size(2), materialize_padding(padding_mask, q)
         seen, unused = self.choose_blocks(padding_mask)
         sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(2, seen, (~unused).long())

@@ -106,7 +106,7 @@ class FeatureMapAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the sums in ``state``.
 
-        A new greatest ``log_scale`` rescales both the stored sums and the new features.
+        Stored sums and new features are brought to the same scale, the greater of the two.
 
         See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
         """
@@ -129,7 +129,7 @@ class FeatureMapAttention(PeerAttention):
             return self.divide(output, *totals).to(v.dtype), saved
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
-        """Return the sums over the context, and its number of tokens.
+        """Return the sums over the context and the number of its tokens.
 
         See :meth:`PeerAttention.cache_context` for the arguments and the result.
         """
@@ -146,7 +146,17 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Compute ``sums`` over all positions [B, H, M, K + 1], and their number ``total`` [B, 1, 1, 1]."""
+        """Compute the sums over the keys, which all queries share.
+
+        Args:
+            keys: feature maps of the keys.
+            v: values [B, H, S, K].
+            padding_mask: mask [B, S], True at padding, or None without padding.
+
+        Returns:
+            ``sums``, the matrix S with z as its last column [B, H, M, K + 1], and ``total``, the number of
+            tokens [B, 1, 1, 1].
+        """
         sums = keys.features.transpose(-2, -1) @ with_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}

@@ -85,7 +85,7 @@ class LocalAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
         positions = torch.arange(q.size(2), device=q.device)
         attention_mask = combine_masks(padding_mask, self.mask_pairs(positions[:, None], positions))
         return naive_softmax_weights(q, k, attention_mask) @ v

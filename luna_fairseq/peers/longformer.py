@@ -74,7 +74,7 @@ class LongformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with full masks of pairs, as a reference."""
+        """Compute the output of :meth:`attend` with masks of all pairs of positions, as a reference."""
         positions = torch.arange(q.size(2), device=q.device)
         unseen = ((positions[:, None] - positions).abs() > self.half) & (positions >= self.tokens)
         output = naive_softmax_weights(q, k, combine_masks(padding_mask, unseen)) @ v

@@ -140,7 +140,7 @@ class ReformerAttention(PeerAttention):
         return keys.transpose(3, 4).contiguous() - blocks
 
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)

@@ -100,8 +100,8 @@ class RandomFeatureAttention(FeatureMapAttention):
             before: sum up to the last earlier position [B, 1 or H, 1, 1] (default: None, at the start).
 
         Returns:
-            One tensor [B, 1, T, 1] without a gate, where the sum is the number of tokens. [B, H, T, 1] with a
-            gate.
+            One tensor. Without a gate, it has the number of tokens up to each position [B, 1, T, 1]; with a
+            gate, 1 minus the product of all gates so far [B, H, T, 1].
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

@@ -68,7 +68,7 @@ class SparseAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
         positions = torch.arange(q.size(2), device=q.device)
         distance = positions - positions[:, None]
         attention_mask = (distance.abs() > self.stride) & (distance % self.stride != 0)

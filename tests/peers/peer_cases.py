@@ -1,5 +1,4 @@
-"""Every attention in every form and variant that is tested, small, and what is excused from a test by
-name."""
+"""Small attentions of every form and variant for the tests of the peers."""
 
 from argparse import Namespace
 
@@ -9,9 +8,9 @@ import torch
 from fairseq.sequence_generator import SequenceGenerator
 from luna_fairseq.peers import ATTENTIONS, PeerOptions, build_attention
 
-# Width, heads, longest sequence: a head has 4, and no two numbers are alike.
+# Width, number of heads, and maximum length. All are different, and the width of a head is 4.
 C, H, LONGEST = 12, 3, 48
-# Options so small that a dozen positions fill several windows, blocks, chunks and buckets.
+# Options small enough that a dozen positions fill several windows, blocks, chunks and buckets.
 SMALL = {
     "performer_features": 7,
     "rfa_dim": 11,
@@ -31,7 +30,7 @@ SMALL = {
     "synthesizer_k": 3,
     "flare_latents": 5,
 }
-# The variants that change what is computed, besides each attention's defaults.
+# Options of the variants that compute something else than the defaults.
 VARIANTS = {
     "softmax, alibi": {"alibi": True},
     "softmax, diagonal": {"diagonal_prior": True},
@@ -52,7 +51,7 @@ NAMES = [*ATTENTIONS, *VARIANTS]
 
 
 def cases(*forms):
-    """(name, form) of everything that has one of these forms."""
+    """Return (name, form) of each attention and variant that has one of the forms."""
     return [
         (name, form) for name in NAMES for form in forms if form in ATTENTIONS[attention_name(name)].forms
     ]
@@ -67,7 +66,7 @@ def options(**given):
 
 
 def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given):
-    """In evaluation mode, with every parameter moved off its initial value."""
+    """Build an attention in evaluation mode, with random offsets added to the initial parameters."""
     torch.manual_seed(seed)
     given = {**VARIANTS.get(name, {}), **given}
     max_positions = given.pop("max_positions", LONGEST)
@@ -81,16 +80,24 @@ def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given
 
 
 def sequence(length, batch=2, dtype=torch.float64, seed=0):
-    """[T, B, C]."""
+    """Return a random input [T, B, C]."""
     return torch.randn(
         length, batch, C, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     ).to(dtype)
 
 
 def pad(sentences, left=0, right=0, value=9.0):
-    """Sentences [T_b, C] as a batch [T, B, C] with its mask [B, T]: so many positions more than the longest
-    on the left, and on the right; ``left`` may be a list, the rest then stands on the right. Padding holds
-    ``value``."""
+    """Pad sentences [T_b, C] to a batch [T, B, C].
+
+    Args:
+        sentences: list of B sentences.
+        left: number of padding positions on the left of each sentence, or a list with a number for each.
+        right: number of padding positions on the right of the longest sentence.
+        value: value of the padding.
+
+    Returns:
+        The batch, and its mask [B, T], True at padding.
+    """
     lefts = left if isinstance(left, list) else [left] * len(sentences)
     T = max(n + len(sentence) for n, sentence in zip(lefts, sentences)) + right
     x = torch.full((T, len(sentences), sentences[0].size(1)), value, dtype=sentences[0].dtype)
@@ -106,8 +113,15 @@ def assert_close(actual, expected, tolerance=1e-9):
 
 
 def beams(model, tolerance):
-    """Pairs of hypotheses that beam search finds for a sentence alone and in a batch, equal within the
-    tolerance."""
+    """Translate sentences alone and in a batch, and check that the hypotheses are equal.
+
+    Args:
+        model: translation model.
+        tolerance: largest difference between the scores of equal hypotheses.
+
+    Yields:
+        The length of the sentence, and a hypothesis alone and in the batch.
+    """
     source, _ = tiny_luna.example()
     generator = SequenceGenerator([model], tiny_luna.Task().target_dictionary, beam_size=3, max_len_b=12)
 

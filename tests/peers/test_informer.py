@@ -1,4 +1,4 @@
-"""Informer's encoders: the published parameter counts, the block against its definition, refusals."""
+"""Informer's encoders have the published parameter counts and equal their definition."""
 
 from argparse import Namespace
 
@@ -33,7 +33,7 @@ def model(name, dtype=torch.float64, **options):
 
 
 def count(name, rows):
-    """Parameters at the published size, with so many rows of embeddings for both languages together."""
+    """Count the parameters at the published size, with this number of embedding rows for both languages."""
     task = Task()
     task.source_dictionary, task.target_dictionary = dictionary(rows - 10), dictionary(10)
     options = {**ARCHITECTURES["peer_transformer"][name], "share_decoder_input_output_embed": True}
@@ -48,7 +48,7 @@ def test_the_published_parameters():
     difference = PUBLISHED["conv_linformer_encoder"] - PUBLISHED["informer_encoder"]
     assert counts["conv_linformer_encoder"] - counts["informer_encoder"] == difference == 8_755_872
     for name, published in PUBLISHED.items():
-        assert 0 <= published - counts[name] < 512  # less than a row of an embedding
+        assert 0 <= published - counts[name] < 512  # less than one row of the embedding
     layers, projections = 6, 8 * 200
     convolutions = 2 * (512 * 512 * 25 + 512)
     assert (
@@ -67,7 +67,7 @@ def test_the_information_block_is_its_definition():
     parts = torch.where(parts > 0, parts, 0.01 * parts)
     pairs = parts.view(n, -1, 2)
     largest = (pairs == pairs.amax(dim=-1, keepdim=True)).double()
-    spread = (pairs * largest).view(n, -1)  # the larger of two where it stood, zero beside it
+    spread = (pairs * largest).view(n, -1)  # the larger element of each pair, 0 in place of the other
     expected = torch.einsum("in,iok->onk", spread, block.spread_conv.weight).reshape(n, C)
     expected = expected + block.spread_conv.bias[:, None]
     assert_close(block(x, None)[:, 0], expected[:T])

@@ -1,4 +1,4 @@
-"""What every attention is held to, in every form and variant; what is excused is named with its reason."""
+"""Properties of all attentions in every form and variant, with a reason for each exception."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ each_causal = pytest.mark.parametrize("name, form", cases("causal"))
 each_cross = pytest.mark.parametrize("name, form", cases("cross"))
 each = pytest.mark.parametrize("name, form", cases(*FORMS))
 
-# State of decoding that grows with what was decoded.
+# Attentions whose decoding state grows with the number of decoded tokens, with the reason.
 GROWING_STATE = {
     "softmax": "keys and values of every position are what it attends to",
     "sparse": "every position is strided to by a later one",
@@ -24,7 +24,7 @@ GROWING_STATE = {
     "sinkhorn": "any block may be sorted to a later one",
     "synthesizer": "weights go to every position",
 }
-# Memory that grows faster than the length.
+# Attentions whose memory grows faster than the length, with the reason.
 FASTER_THAN_LINEAR = {
     "softmax": "weights, or their mask, for every pair of positions",
     "sparse": "every l-th position of all: n^2 / l weights",
@@ -152,7 +152,7 @@ def test_the_state_of_decoding_is_constant_or_excused(name, form):
 
 
 def storage_of(tensor):
-    return getattr(tensor, "untyped_storage", tensor.storage)()  # until torch 2.0 by its older name
+    return getattr(tensor, "untyped_storage", tensor.storage)()  # torch 1.13 has only ``storage``
 
 
 @each_self
@@ -196,7 +196,7 @@ def test_half_precision(name, form, dtype, tolerance):
     output = module(x, x, x, key_padding_mask=mask)[0]
     assert output.dtype == dtype and output.isfinite().all()
     assert all(g is None or g.isfinite().all() for g in gradients(output, [x, *module.parameters()]))
-    if not name.startswith("reformer"):  # a rounded hash is another hash
+    if not name.startswith("reformer"):  # rounding changes the buckets
         exact = module.double()(x.double(), x.double(), x.double(), key_padding_mask=mask)[0]
         real = ~mask.t()
         error, size = (x[real].pow(2).mean().sqrt() for x in (output.double() - exact, exact))
@@ -216,8 +216,8 @@ def test_autocast(name, form):
 @pytest.mark.parametrize("left", [0, 3])
 def test_cross_attention_to_the_sequence_itself_is_bidirectional_attention(name, form, left):
     cross, within = build(name, "cross"), build(name, "bidirectional")
-    within.alibi = False  # between two sequences there is no distance
-    cross.diagonal = None  # within one there is no prior
+    within.alibi = False  # cross-attention has no ALiBi
+    cross.diagonal = None  # self-attention has no diagonal prior
     within.load_state_dict(cross.state_dict())
     x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in (9, 6)], left)
     assert_close(cross(x, x, x, key_padding_mask=mask)[0], self_attention(within, x, mask))
@@ -226,7 +226,7 @@ def test_cross_attention_to_the_sequence_itself_is_bidirectional_attention(name,
 @each_cross
 def test_cross_attention_keeps_the_context_while_decoding(name, form):
     module, order = build(name, "cross"), torch.tensor([1, 1, 0])
-    module.diagonal = None  # its decoder tells it the places
+    module.diagonal = None  # the decoder would have to set the numbers of the tokens
     x, (context, mask) = sequence(6), pad([sequence(n, 1, seed=n)[:, 0] for n in (9, 6)])
     expected, state = module(x, context, context, key_padding_mask=mask)[0], {}
     for t in range(3):

@@ -1,5 +1,7 @@
-"""Where one attention is another: with a window of everything, one block, one bucket, or features without
-end."""
+"""Cases in which one attention equals another.
+
+Examples are a window or a block that covers everything, a single bucket, and the limit of many features.
+"""
 
 import pytest
 import torch
@@ -18,7 +20,10 @@ def with_weights_of(module, other):
 
 
 def both(name, form, **options):
-    """The attention and softmax attention with the same projections, of two sentences, the second padded."""
+    """Return the outputs of an attention and of softmax attention with the same projections.
+
+    The input has two sentences, of which the second is padded.
+    """
     softmax = build("softmax", form)
     module = with_weights_of(build(name, form, **options), softmax)
     x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in (17, 11)])
@@ -74,17 +79,17 @@ def test_reformer_with_one_bucket_is_softmax_attention_to_the_others_by_shared_q
     x = sequence(17)
     qk, v = module.project(x)
     logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
-    excluded = torch.eye(17, dtype=torch.bool)
+    mask = torch.eye(17, dtype=torch.bool)
     if form == "causal":
-        excluded = torch.ones(17, 17, dtype=torch.bool).triu()
-        excluded[0, 0] = False  # the first position sees nothing but itself
-    assert_close(module.attend(qk, v), masked_softmax(logits, excluded) @ v)
+        mask = torch.ones(17, 17, dtype=torch.bool).triu()
+        mask[0, 0] = False  # the first position can attend only to itself
+    assert_close(module.attend(qk, v), masked_softmax(logits, mask) @ v)
 
 
 def test_gated_rfa_forgets_everything_or_nothing():
     module, x = build("rfa, gate", "causal"), sequence(9)
     q, k, v, gate = module.project(x)
-    assert_close(module.attend(k, k, v, torch.full_like(gate, -40.0)), v)  # every position is alone
+    assert_close(module.attend(k, k, v, torch.full_like(gate, -40.0)), v)  # the gates forget everything
     plain = build("rfa", "causal")
     plain.load_state_dict(module.state_dict(), strict=False)
     assert_close(module.attend(q, k, v, torch.full_like(gate, 16.0)), plain.attend(q, k, v), 1e-5)
@@ -116,7 +121,7 @@ def test_the_diagonal_prior_is_added_to_the_logits():
 
 
 def error_of_features(name, features, seeds):
-    """Mean square difference from the softmax attention that the features approximate."""
+    """Return the mean squared error of random features as an approximation of softmax attention."""
     option = {"performer": "performer_features", "rfa": "rfa_dim"}[name]
     total = 0.0
     for seed in range(seeds):
@@ -125,7 +130,7 @@ def error_of_features(name, features, seeds):
         if name == "rfa":
             module.sigma.data.fill_(1.0)
         q, k, v = torch.randn(3, 2, 3, 20, 4, dtype=torch.float64) * 0.4
-        # Of rfa times sqrt(K).
+        # RFA does not divide by sqrt(K).
         exact = (q, k) if name == "performer" else (F.normalize(q, dim=-1) * 2, F.normalize(k, dim=-1))
         expected, _ = naive_attention(*exact, v)
         total += (module.attend(q, k, v) - expected).pow(2).mean().item() / seeds
@@ -136,7 +141,7 @@ def error_of_features(name, features, seeds):
 def test_random_features_converge_to_softmax_attention_as_one_over_their_number(name):
     few, many = (error_of_features(name, features, 24) for features in (64, 1024))
     assert many < 2e-3
-    assert 8 < few / many < 32  # 16 times the features: the mean square error is 16 times smaller
+    assert 8 < few / many < 32  # with 16 times the features, the error is about 16 times smaller
 
 
 def test_orthogonal_features_are_nearer_than_independent_ones_of_the_same_number():

@@ -1,5 +1,8 @@
-"""The causal language model of any attention: causal, indifferent to padding and batch, step by step as all
-at once, fairseq's own model with softmax attention, and refused options."""
+"""Causal language models with peer attentions.
+
+They are causal, independent of padding and of the rest of the batch, and decode step by step. With softmax
+attention they equal fairseq's model.
+"""
 
 from argparse import Namespace
 

@@ -1,4 +1,4 @@
-"""What each peer weighs, as a report shows it."""
+"""Recorded weights of the peers reproduce their outputs."""
 
 import peer_cases
 import pytest
@@ -11,7 +11,7 @@ from luna_fairseq.report.recording import recorded
 
 
 def maps(attention, *inputs, **options):
-    """What is recorded of the one attention of a model, and its output."""
+    """Return the records of a model with one attention, and the output of the attention."""
     model = torch.nn.Module()
     side, name = ("decoder", "encoder_attn") if attention.form == "cross" else ("encoder", "self_attn")
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({name: attention})])

@@ -1,4 +1,4 @@
-"""Models of any attention: built from the command line's options, trained a step, decoded, and refused."""
+"""Models with peer attentions are built, trained for a step and decoded; invalid options are refused."""
 
 from argparse import Namespace
 from functools import partial

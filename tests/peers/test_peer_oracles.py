@@ -1,8 +1,8 @@
-"""The peers against transformers' implementations, where it has one: weights carried over, outputs equal.
+"""Peers equal the implementations in transformers, if it has one, with the same weights.
 
-transformers' BigBird has its last block among the global ones, which here is padding, and draws random blocks
-in training alone. (The others were compared with performer-pytorch, linformer, local-attention,
-reformer-pytorch, sinkhorn-transformer and flash-linear-attention, by this file at version 0.1.0.)
+The BigBird of transformers has its last block among the global blocks, which is padding here, and draws
+random blocks in training only. At version 0.1.0, this file also compared other peers with performer-pytorch,
+linformer, local-attention, reformer-pytorch, sinkhorn-transformer and flash-linear-attention.
 """
 
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""Scores and windows of recurrent attention, against their formulas worked out by hand."""
+"""Scores and windows of recurrent attention equal their formulas, computed with loops."""
 
 import math
 
@@ -32,7 +32,7 @@ def run(attention, query, memory, padding, first=0):
 
 
 def by_hand(name, score, s, h, i):
-    """The score of one state s for the state h at place i."""
+    """Compute the score of decoder state s and encoder state h at position i."""
     if name == "dot":
         return s @ h
     if name == "general":
@@ -97,7 +97,7 @@ def test_a_monotonic_window_stands_at_the_tokens_own_place(D, first):
     query, memory, padding = inputs(queries=5)
     _, weights = run(build(local="monotonic", window=D), query, memory, padding, first)
     for t in range(5):
-        centre = min(first + t, S - 1)  # a target that is longer stays at the last token
+        centre = min(first + t, S - 1)  # longer targets stay at the last token
         inside = [i for i in range(S) if abs(i - centre) <= D]
         for b in range(B):
             scores = (memory[b] @ query[b, t])[inside]
@@ -110,7 +110,7 @@ def test_a_monotonic_window_stands_at_the_tokens_own_place(D, first):
 @pytest.mark.parametrize("D", [1, 3])
 @pytest.mark.parametrize("pull", [-40.0, 0.3, 40.0])
 def test_a_predictive_window_is_where_the_state_says_with_a_gaussian(D, pull):
-    """Also at the borders: far pulls predict the first token and the end."""
+    """The windows include those at the first and last token, which large values of ``pull`` predict."""
     attention = build(local="predictive", window=D)
     query, memory, padding = inputs()
     with torch.no_grad():

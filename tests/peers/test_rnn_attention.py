@@ -1,4 +1,4 @@
-"""Recurrent models with attention: each paper's order of steps, padding, decoding, what is refused."""
+"""Recurrent models with attention follow the papers; padding and invalid options are handled."""
 
 from argparse import Namespace
 
@@ -51,7 +51,12 @@ def model(variant="luong", dtype=torch.float64, task=None, **options):
 
 
 def one_layer(attention, cell, **options):
-    """A model of one layer, its source and target, and what the encoder says of it."""
+    """Build a model of one layer, with functions that compute its steps from the formulas.
+
+    Returns:
+        Logits of the model, embeddings of the target, states, function that moves the states by one step,
+        function that attends to the source, and decoder.
+    """
     rnn = model(attention, cell=cell, encoder_layers=1, decoder_layers=1, **options)
     source, target = example()
     source, target = torch.tensor(source[:1]), torch.tensor(target[:1])
