@@ -105,7 +105,7 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             embed_dim: model width C
-            anchor_strength: initial gamma of pack attention
+            anchor_strength: initial strength gamma of the distance bias in pack attention
             diagonal: add a diagonal prior to unpack attention (default: False)
         """
         if self.reads_tokens:
@@ -116,7 +116,7 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return the parts of the geometry that the attention reads."""
+        """Return the kinds of distances and places that the attention reads."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
@@ -145,7 +145,7 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             context: context [S, B, C], not used
-            geometry: geometry of the batch
+            geometry: distances and places of the batch
 
         Returns:
             bias [B, H, L, S], or None if pack attention is not anchored
@@ -173,7 +173,7 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             q: queries of n hypotheses for each of the B sentences [B, H, n T, K]
-            geometry: geometry of the batch, with the places of the queries
+            geometry: distances and places of the batch, with the places of the queries
             key_place: middle of each key, in tokens [B, N]
             mask: mask of the keys [B, N], True at padding; None if no key is padding
 
@@ -207,7 +207,7 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
     """Return the places of the rows of P and of the context's tokens, and check that they were passed.
 
     Args:
-        geometry: geometry of the batch, or None
+        geometry: distances and places of the batch, or None
 
     Raises:
         InputError: the geometry is None or has no part for the context
@@ -242,7 +242,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         num_pack_heads: number of heads of pack attention (default: None, H)
         dropout: dropout probability of the attention weights (default: 0)
         untie_kv: give keys and values separate projections (default: False)
-        anchor_strength: initial gamma of pack attention (default: 4)
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4)
         window: odd number of segments in a window, with a token's own segment in the middle (default: 0, no
             window)
 
@@ -276,7 +276,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
-        """Return the parts of the geometry that the attention reads."""
+        """Return the kinds of distances and places that the attention reads."""
         return super().needs()._replace(unpack=not self.window, window=self.window)
 
     def remember(
@@ -292,7 +292,7 @@ class AnchoredSelfAttention(AnchoredAttention):
             packed_context: packed context Y_P [L, B, C]
             pack_weights: mean of the pack weights over heads [B, L, S], or None
             context: context [S, B, C]
-            geometry: geometry of the batch, not used
+            geometry: distances and places of the batch, not used
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -310,7 +310,7 @@ class AnchoredSelfAttention(AnchoredAttention):
             q: projected queries [B, H, T, K]
             memory: memory returned by :meth:`remember`
             source: masks of the context and of P
-            geometry: geometry of the batch
+            geometry: distances and places of the batch
             need_weights: also return the weights over the context
 
         Returns:
@@ -332,7 +332,7 @@ class AnchoredSelfAttention(AnchoredAttention):
             q: projected queries [B, H, S, K], not used
             memory: memory returned by :meth:`remember`, not used
             source: masks of the context and of P, not used
-            geometry: geometry of the batch
+            geometry: distances and places of the batch
 
         Returns:
             bias [B, H, S, L]
@@ -369,7 +369,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         num_pack_heads: number of heads of pack attention (default: None, H)
         dropout: dropout probability of the attention weights (default: 0)
         untie_kv: give keys and values separate projections (default: False)
-        anchor_strength: initial gamma of pack attention (default: 4)
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4)
         lookup: number of segments whose tokens a query also reads, those with the largest logits (default: 0,
             no look-up)
         diagonal: add a diagonal prior to unpack attention (default: False)
@@ -406,7 +406,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     def needs(self) -> Needs:
-        """Return the parts of the geometry that the attention reads."""
+        """Return the kinds of distances and places that the attention reads."""
         return super().needs()._replace(lookup=self.lookup)
 
     def remember(
@@ -425,7 +425,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             packed_context: packed context Y_P [L, B, C]
             pack_weights: mean of the pack weights over heads [B, L, S], or None
             context: context [S, B, C]
-            geometry: geometry of the batch
+            geometry: distances and places of the batch
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -461,7 +461,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K]
             memory: memory returned by :meth:`remember`
             source: masks of the context and of P
-            geometry: geometry of the batch, or None without a diagonal prior
+            geometry: distances and places of the batch, or None without a diagonal prior
             need_weights: also return the weights over the context
 
         Returns:
@@ -480,7 +480,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K]
             memory: memory returned by :meth:`remember`
             source: masks of the context and of P
-            geometry: geometry of the batch, or None without a diagonal prior
+            geometry: distances and places of the batch, or None without a diagonal prior
 
         Returns:
             bias [B, H, T, L], or None without a diagonal prior

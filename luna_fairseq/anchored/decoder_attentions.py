@@ -35,7 +35,7 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
 
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Factory that builds the attentions of a decoder with anchored P and the other options of the extension.
+    """Factory that builds a decoder's attentions with anchored P, look-up, diagonal prior and decay.
 
     Args:
         options: options of the extension

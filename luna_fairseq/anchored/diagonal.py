@@ -57,7 +57,7 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def bias(self) -> Tensor:
-        """Return the bias of the keys' logits, relative to the nearest key of each query.
+        """Return the diagonal prior, a bias of the keys' logits relative to the nearest key of each query.
 
         The bias equals :func:`naive_diagonal_bias` up to a constant for each query, which does not change the
         softmax. It is at least ``-MAX_PENALTY``.
@@ -68,7 +68,7 @@ class Diagonal(NamedTuple):
         return self._penalty(self.further)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias of other keys, relative to the same nearest key as :meth:`bias`.
+        """Return the diagonal prior for other keys, relative to the same nearest key as :meth:`bias`.
 
         Args:
             place: middle of each key, in tokens of the source [B, H, T, M]

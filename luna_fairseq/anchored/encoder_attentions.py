@@ -17,7 +17,7 @@ class ExtensionOptions(NamedTuple):
 
     Attributes:
         anchored_packed: give every row of P a place in the context (default: False)
-        anchor_strength: initial gamma of pack attention (default: 4)
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4)
         local_parts: odd number of segments in a window of the encoder (default: 0, no window)
         cross_attention: attention to the source, "luna" or "softmax" (default: "luna")
         packed_lookup: number of segments whose tokens each query of cross-attention reads (default: 0, none)

@@ -144,7 +144,7 @@ class Gathered(NamedTuple):
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the sum of all queries for each token of the table, weighted by the token's weights.
+        """Compute the gradient of the table, a sum of outer products of weights and queries.
 
         Args:
             weights: weights of the tokens [M, N * W]
@@ -229,7 +229,7 @@ class Blocks(NamedTuple):
         return F.embedding_bag(place, arranged, mode="sum")
 
     def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the sum of all queries for each token of the table, weighted by the token's weights.
+        """Compute the gradient of the table, a sum of outer products of weights and queries.
 
         Args:
             weights: weights of the tokens [M, N * W]

@@ -45,7 +45,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
         num_pack_heads: number of heads of pack attention (default: None, H)
         dropout: dropout probability of the attention weights (default: 0)
         untie_kv: give keys and values of pack attention separate projections (default: False)
-        anchor_strength: initial gamma of pack attention (default: None, rows of P have no places)
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: None, rows of
+            P have no places)
         diagonal: add a diagonal prior to the softmax attention (default: False)
         packs: update P. False in the last layer, whose packed context is unused (default: True)
 
@@ -99,7 +100,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
             packed: packed sequence P [L, B, C]
             context: context [S, B, C]
             source: masks of the context and of P (default: no padding)
-            geometry: geometry of the batch (default: None)
+            geometry: distances and places of the batch (default: None)
             need_weights: not used, because unpack attention does not read P
 
         Returns:
@@ -128,7 +129,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
             packed: packed sequence P [L, B, C]
             context: context [S, B, C]
             source: masks of the context and of P (default: no padding)
-            geometry: geometry of the batch (default: None, the attention computes its own)
+            geometry: distances and places of the batch (default: None, the attention computes its own)
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
@@ -149,7 +150,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K]
             memory: memory returned by :meth:`pack`
             source: masks of the context and of P
-            geometry: geometry of the batch, or None without a diagonal prior
+            geometry: distances and places of the batch, or None without a diagonal prior
             need_weights: also return the weights
 
         Returns:

@@ -98,7 +98,7 @@ def naive_window_attention(
 def find_window(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, complete: bool = False
 ) -> Window:
-    """Compute the windows of a batch, which all layers share.
+    """Compute the positions, distances and masks of window attention for a batch.
 
     Args:
         context_padding_mask: mask of the context [B, S], True at padding

@@ -114,7 +114,7 @@ class LearnedPositions(nn.Embedding):
 
 
 class TokenEmbedding(nn.Module):
-    """Base class of the encoder and the decoder, which builds the parts of their token embeddings."""
+    """Base class of the encoder and the decoder, with the parts of the token embedding."""
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
         """Build the position embedding, or return None if the model has no positions.

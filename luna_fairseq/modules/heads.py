@@ -151,7 +151,8 @@ def rows_per_sentence(rows: int, sentences: int) -> int:
 def fold_rows(x: Tensor, n: int) -> Tensor:
     """Concatenate the queries of the n hypotheses of each sentence along the time dimension.
 
-    All these queries attend to the same source, so one sentence of n T queries replaces n rows of T.
+    All these queries attend to the same source. One example with n T queries therefore replaces n examples
+    with T queries each.
 
     Args:
         x: heads of all hypotheses [B n, H, T, K].

@@ -44,9 +44,9 @@ class AttentionWeights(NamedTuple):
 class LunaAttention(ProjectingAttention):
     """Luna attention for encoder self-attention and decoder cross-attention.
 
-    Pack attention computes Y_P = Attn(P, C) over the context C. Unpack attention computes
-    Y_X = Attn(X, Y_P) for the queries X (Luna, equations 3 to 5). The cost is linear in the length of the
-    context.
+    Pack attention computes Y_P = Attn(P, context), in which the packed sequence P of fixed length attends to
+    the context. Unpack attention computes Y_X = Attn(X, Y_P), in which the queries X attend to the result
+    (Luna, equations 3 to 5). The cost is linear in the lengths of X and of the context.
 
     A subclass can add a bias to the logits with :meth:`pack_bias` and :meth:`unpack_bias`. It can store and
     read more keys and values with :meth:`remember` and :meth:`read`.
@@ -132,8 +132,8 @@ class LunaAttention(ProjectingAttention):
                 padding).
             need_weights: also return the weights over the context (default: False).
             source: both masks in one value, instead of the two arguments (default: None).
-            geometry: geometry of the batch, computed by the encoder or decoder (default: None, the attention
-                computes its own).
+            geometry: token positions of the batch, computed by the encoder or decoder (default: None, the
+                attention computes its own).
 
         Returns:
             Tuple of three values:
@@ -187,7 +187,7 @@ class LunaAttention(ProjectingAttention):
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
             source: masks of the context and of P (default: no padding).
-            geometry: geometry of the batch, computed by the encoder or decoder (default: None).
+            geometry: token positions of the batch, computed by the encoder or decoder (default: None).
             need_weights: also cache the weights of P over the context, for :meth:`unpack` (default: False).
 
         Returns:
@@ -211,7 +211,7 @@ class LunaAttention(ProjectingAttention):
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
             source: masks of the context and of P (default: no padding).
-            geometry: geometry of the batch, computed by the encoder or decoder (default: None).
+            geometry: token positions of the batch, computed by the encoder or decoder (default: None).
             need_weights: also return the weights (default: False).
 
         Returns:
@@ -232,7 +232,7 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             context: context [S, B, C].
-            geometry: geometry of the batch, or None.
+            geometry: token positions of the batch, or None.
 
         Returns:
             Bias that can be broadcast to [B, H, L, S], or None.
@@ -252,7 +252,7 @@ class LunaAttention(ProjectingAttention):
             packed_context: packed context Y_P [L, B, C].
             pack_weights: mean of the pack weights over heads [B, L, S], or None.
             context: context [S, B, C].
-            geometry: geometry of the batch, or None.
+            geometry: token positions of the batch, or None.
 
         Returns:
             Memory: named tuple of tensors [B, ..] with a method ``select``.
@@ -274,7 +274,7 @@ class LunaAttention(ProjectingAttention):
             query: queries X [T, B n, C]. Each n consecutive hypotheses read the same sentence.
             memory: memory of the B sentences that :meth:`pack` returned.
             source: masks of the context and of P (default: no padding).
-            geometry: geometry of the batch, computed by the encoder or decoder (default: None).
+            geometry: token positions of the batch, computed by the encoder or decoder (default: None).
             need_weights: also return the weights over the context (default: False).
 
         Returns:
@@ -301,7 +301,7 @@ class LunaAttention(ProjectingAttention):
             q: projected queries [B, H, T, K].
             memory: memory of the B sentences that :meth:`pack` returned.
             source: masks of the context and of P.
-            geometry: geometry of the batch, or None.
+            geometry: token positions of the batch, or None.
             need_weights: also return the weights over the context.
 
         Returns:
@@ -327,7 +327,7 @@ class LunaAttention(ProjectingAttention):
             q: projected queries [B, H, T, K].
             memory: memory of the B sentences that :meth:`pack` returned.
             source: masks of the context and of P.
-            geometry: geometry of the batch, or None.
+            geometry: token positions of the batch, or None.
 
         Returns:
             Bias that can be broadcast to [B, H, T, L], or None.
@@ -385,7 +385,7 @@ class LunaAttention(ProjectingAttention):
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
             source: masks of the context and of P (default: no padding).
-            geometry: geometry of the batch (default: None, the attention computes its own).
+            geometry: token positions of the batch (default: None, the attention computes its own).
 
         Returns:
             Weights of all heads. They come from the naive attention, which stores them in full.

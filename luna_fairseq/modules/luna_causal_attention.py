@@ -200,7 +200,7 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack and unpack weights over whole sequences with the naive form.
+        """Compute the pack and unpack weights over whole sequences by their definition.
 
         Args:
             query: queries X [T, B, C].

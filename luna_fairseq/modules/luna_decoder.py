@@ -91,7 +91,7 @@ class LunaDecoder(TokenEmbedding):
         self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build all layers, first layer first.
+        """Build the list of layers.
 
         Args:
             options: options of the decoder.

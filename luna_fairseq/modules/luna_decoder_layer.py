@@ -24,6 +24,16 @@ class LunaDecoderLayer(LunaLayer):
             without an encoder.
         packed_embedding: learned P of this layer, or None with an encoder.
         update_packed: return Y_P + P as the next layer's P. False in the last layer, whose P is unused.
+
+    Example:
+        >>> import torch
+        >>> from luna_fairseq.modules import DecoderOptions, LunaAttention, LunaCausalAttention
+        >>> options = DecoderOptions(embed_dim=64, ffn_embed_dim=128, num_layers=1, num_heads=8)
+        >>> layer = LunaDecoderLayer(options, LunaCausalAttention(64, 8), LunaAttention(64, 8), None, True)
+        >>> x, packed, context = torch.randn(20, 4, 64), torch.randn(16, 4, 64), torch.randn(50, 4, 64)
+        >>> x, packed, _, _ = layer(x, packed, context, Source())
+        >>> x.shape, packed.shape
+        (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
     def __init__(
@@ -67,8 +77,8 @@ class LunaDecoderLayer(LunaLayer):
             target_padding_mask: boolean mask [B n, T], True at padding of X (default: None, no padding).
             state: state after the earlier positions, used only with ``keep_state`` (default: None, the
                 sequences start here).
-            geometry: geometry of the batch, computed by the decoder (default: None, the attention computes
-                its own).
+            geometry: token positions of the batch, computed by the decoder (default: None, the attention
+                computes its own).
             keep_state: also return the state after these positions (default: False).
             need_weights: also return the weights over the source (default: False).
 

@@ -111,7 +111,7 @@ class LunaEncoder(TokenEmbedding):
         return sinusoidal_table(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build all layers, first layer first.
+        """Build the list of layers.
 
         Args:
             options: options of the encoder.

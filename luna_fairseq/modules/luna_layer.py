@@ -139,8 +139,8 @@ class LunaEncoderLayer(LunaLayer):
             x: tokens X [S, B, C].
             packed: packed sequence P [L, B, C].
             source: masks of X and of P.
-            geometry: geometry of the batch, computed by the encoder (default: None, the attention computes
-                its own).
+            geometry: token positions of the batch, computed by the encoder (default: None, the attention
+                computes its own).
             need_weights: also return the weights of self-attention (default: False).
 
         Returns:

@@ -99,8 +99,8 @@ class DecoderState(NamedTuple):
         layers: state of each layer.
         count: number of tokens of each hypothesis so far [B n], not counting padding.
         position: number of positions so far, padding included.
-        target: state of an extension's target positions, with a method ``select`` (default: None, the
-            attentions read no target positions).
+        target: state of the target positions, with a method ``select``, for attentions that read positions
+            (default: None, no attention reads positions).
 
     Example:
         >>> import torch

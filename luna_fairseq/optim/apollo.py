@@ -273,7 +273,11 @@ _RANGES: Dict[str, Tuple[Callable[[float], bool], str]] = {
 
 
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
-    """Raise InputError if an option of a parameter group is out of range."""
+    """Check that the options of a parameter group are in range.
+
+    Raises:
+        InputError: an option is out of range
+    """
     for name, (is_good, wanted) in _RANGES.items():
         value = group[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)

@@ -138,7 +138,11 @@ class MilestoneSchedule(FairseqLRScheduler):
 
 
 def _check(cfg: MilestoneScheduleConfig) -> None:
-    """Raise InputError if an option of the schedule is out of range or does not fit another option."""
+    """Check that the options of the schedule are in range and fit together.
+
+    Raises:
+        InputError: an option is out of range or does not fit another option
+    """
     options = {field.name: getattr(cfg, field.name) for field in fields(MilestoneScheduleConfig)}
     check_bounds({**options, "milestones": list(cfg.milestones), "lr": list(cfg.lr)}, MilestoneScheduleConfig)
     if len(cfg.lr) != 1:

@@ -56,6 +56,7 @@ MODULES = [
     "luna_fairseq.modules.luna_attention",
     "luna_fairseq.modules.luna_causal_attention",
     "luna_fairseq.modules.luna_decoder",
+    "luna_fairseq.modules.luna_decoder_layer",
     "luna_fairseq.modules.luna_encoder",
     "luna_fairseq.modules.luna_layer",
     "luna_fairseq.modules.options",

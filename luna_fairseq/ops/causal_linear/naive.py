@@ -13,7 +13,9 @@ from torch import Tensor
 def naive_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute output_t = x_t S_t with S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t.
+    """Compute causal linear attention by its definition, with a loop over positions.
+
+    The formulas are output_t = x_t S_t and S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t.
 
     Args:
         x: features of the queries [.., T, M]

@@ -33,10 +33,10 @@ from luna_fairseq.ops.chunks import chunk_size, spans, write_chunk
 
 
 class KeysValues(NamedTuple):
-    """Pair of tensors, one for the keys and one for the values: inputs, states, or gradients of either.
+    """Pair of tensors for keys and values, which hold inputs, states, or gradients of either.
 
-    In tied attention there is one tensor for both, so ``values`` is None. The inputs of keys and values are
-    then equal, and so are their states. Of their gradients, ``keys`` holds the sum.
+    In tied attention, keys and values are the same tensor and have the same state, so ``values`` is None. A
+    pair of gradients then holds the sum of both gradients in ``keys``.
 
     Attributes:
         keys: inputs [N, c, K], or states A^T K [N, L, K]

@@ -34,9 +34,10 @@ PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
 
 
 def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
-    """Compute the causal pack weights A_pack = omega(pack_k pack_q^T / sqrt(K)) (Luna, section 3.3).
+    """Compute the pack weights of causal Luna attention (Luna, section 3.3).
 
-    Row t holds the weight of position t for each of the L rows of P.
+    The formula is A_pack = omega(pack_k pack_q^T / sqrt(K)). Row t holds the weight of position t for each of
+    the L rows of P.
 
     Args:
         pack_q: projection of P [B, H, L, K], not yet scaled by K^-0.5

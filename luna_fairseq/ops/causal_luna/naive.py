@@ -15,7 +15,9 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute f(X, Y, Z) of equation 7: f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
+    """Compute the causal mean of outer products, f(X, Y, Z) of equation 7.
+
+    The formula is f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
 
     Args:
         x: queries of the mean [.., T, M]
@@ -31,7 +33,9 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute f(X, Y, Z) with decay: f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
+    """Compute the causal mean of outer products with decay.
+
+    The formula is f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
 
     Args:
         x: queries of the mean [.., T, M]

@@ -178,7 +178,10 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
 
 @triton.jit
 def load_times(row, start, reciprocal, ages, BLOCK_T):
-    """Load 1/t of equation 7 and the ages of a chunk's positions.
+    """Load the divisors and the ages of a chunk's positions.
+
+    The divisor of position t is 1/t of equation 7. The age of a position is its negative cumulative log
+    decay.
 
     Args:
         row: index of the chunk's first row among the rows of all heads
