@@ -26,10 +26,10 @@ LIMIT = 32.0
 
 
 class BoundedMemoryAttention(PeerAttention):
-    """Attention to n slots per head that summarize the keys and values.
+    """Bounded-memory attention (ABC): attention to n slots per head that summarize the keys and values.
 
     The decoding state has a constant size: the keys and values of the slots, and the sum of the write
-    weights.
+    weights. See :class:`PeerAttention` for the arguments.
     """
 
     name = "abc"

@@ -17,9 +17,10 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class BigBirdAttention(PeerAttention):
-    """Block-sparse attention with global and random blocks.
+    """BigBird attention: block-sparse attention with global and random blocks.
 
-    For each block, the keys and values that it attends to are gathered and joined along the length.
+    For each block, the keys and values that it attends to are gathered and joined along the length. See
+    :class:`PeerAttention` for the arguments.
     """
 
     name = "bigbird"

@@ -28,7 +28,10 @@ POOL = 2
 
 
 class ConvLinformerAttention(PeerAttention):
-    """Softmax attention to r / 2 convolved keys and values."""
+    """Convolutional Linformer: softmax attention to r / 2 keys and values, shortened by a convolution.
+
+    See :class:`PeerAttention` for the arguments.
+    """
 
     name = "conv_linformer"
     forms = (BIDIRECTIONAL,)

@@ -21,7 +21,10 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class FlareAttention(PeerAttention):
-    """Softmax attention from learned latents to the tokens, then from the tokens to the same latents."""
+    """FLARE: softmax attention from learned latents to the tokens, then from the tokens to the latents.
+
+    See :class:`PeerAttention` for the arguments.
+    """
 
     name = "flare"
     forms = (BIDIRECTIONAL,)

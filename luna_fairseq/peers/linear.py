@@ -20,7 +20,10 @@ def positive(x: Tensor) -> Tensor:
 
 
 class LinearAttention(FeatureMapAttention):
-    """Feature-map attention with elu(x) + 1. The number of features is the width of a head."""
+    """Linear attention: feature-map attention with the feature map elu(x) + 1.
+
+    The number of features is the width of a head. See :class:`PeerAttention` for the arguments.
+    """
 
     name = "linear"
 

@@ -19,14 +19,17 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class LinformerAttention(PeerAttention):
-    """Softmax attention to k projected keys and values."""
+    """Linformer: softmax attention to k keys and values, which are projected along the length.
+
+    See :class:`PeerAttention` for the arguments.
+    """
 
     name = "linformer"
     forms = (BIDIRECTIONAL,)
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the projections E and F, shared as ``--linformer-sharing`` says."""
+        """Create the projections E and F, which ``--linformer-sharing`` may share."""
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
         shape = (heads, options.linformer_k, self.max_positions)

@@ -25,7 +25,10 @@ from luna_fairseq.peers.attention import (
 
 
 class LocalAttention(PeerAttention):
-    """Sliding-window or block attention. The decoding state holds the last w keys and values."""
+    """Local attention: softmax attention within a sliding window or within blocks of w tokens.
+
+    The decoding state holds the last w keys and values. See :class:`PeerAttention` for the arguments.
+    """
 
     name = "local"
     forms = (BIDIRECTIONAL, CAUSAL)

@@ -18,7 +18,10 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class LongformerAttention(PeerAttention):
-    """Sliding-window attention with global tokens."""
+    """Longformer: sliding-window attention with global tokens at the start of the sequence.
+
+    See :class:`PeerAttention` for the arguments.
+    """
 
     name = "longformer"
     forms = (BIDIRECTIONAL,)

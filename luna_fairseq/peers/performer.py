@@ -21,9 +21,10 @@ from luna_fairseq.peers.resampling import ResampledNormal
 
 
 class PerformerAttention(FeatureMapAttention):
-    """Feature-map attention with positive orthogonal random features.
+    """Performer: feature-map attention with positive orthogonal random features.
 
-    The features are resampled during training only. A checkpoint stores the seed of the current sample.
+    The features are resampled during training only. A checkpoint stores the seed of the current sample. See
+    :class:`PeerAttention` for the arguments.
     """
 
     name = "performer"

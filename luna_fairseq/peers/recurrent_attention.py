@@ -61,7 +61,10 @@ class DotScore(nn.Module):
 
 
 class GeneralScore(DotScore):
-    """Bilinear form ``s . (W h)`` of states whose widths may differ. Arguments: see :class:`DotScore`."""
+    """Bilinear form ``s . (W h)`` of states whose widths may differ.
+
+    See :class:`DotScore` for the arguments.
+    """
 
     needs_equal_widths = False
 
@@ -75,7 +78,7 @@ class GeneralScore(DotScore):
 
 
 class ConcatScore(GeneralScore):
-    """Additive score ``v . tanh(W [s; h])``. Arguments: see :class:`DotScore`.
+    """Additive score ``v . tanh(W [s; h])``. See :class:`DotScore` for the arguments.
 
     W is stored as two matrices, so that the part for h is computed once. v is as wide as s.
     """
@@ -86,14 +89,14 @@ class ConcatScore(GeneralScore):
         self.v = Linear(query_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores [B, T, S]. Arguments: see :meth:`DotScore.forward`."""
+        """Compute the scores [B, T, S]. See :meth:`DotScore.forward` for the arguments."""
         return self.v(torch.tanh(self.query_proj(query)[:, :, None] + keys[:, None])).squeeze(-1)
 
 
 class LocationScore(DotScore):
     """Score ``(W s)_i`` of position i, which ignores the encoder states.
 
-    W has one row for each possible position. Arguments: see :class:`DotScore`.
+    W has one row for each possible position. See :class:`DotScore` for the arguments.
     """
 
     needs_equal_widths = False
@@ -103,7 +106,7 @@ class LocationScore(DotScore):
         self.place_proj = Linear(query_dim, longest, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores [B, T, S]. Arguments: see :meth:`DotScore.forward`.
+        """Compute the scores [B, T, S]. See :meth:`DotScore.forward` for the arguments.
 
         Raises:
             InputError: a source has more tokens than W has rows.
@@ -120,7 +123,7 @@ class LocationScore(DotScore):
 
 
 class ContentScore(DotScore):
-    """Scaled cosine ``beta cos(s, h)`` of states with equal widths. Arguments: see :class:`DotScore`.
+    """Scaled cosine ``beta cos(s, h)`` of states with equal widths. See :class:`DotScore` for the arguments.
 
     The strength beta is one learned number, initially 1. A softmax of cosines without it cannot be sharp.
     """
@@ -134,7 +137,7 @@ class ContentScore(DotScore):
         return F.normalize(memory, dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores [B, T, S]. Arguments: see :meth:`DotScore.forward`."""
+        """Compute the scores [B, T, S]. See :meth:`DotScore.forward` for the arguments."""
         return self.strength * (F.normalize(query, dim=-1) @ keys.transpose(1, 2))
 
 

@@ -29,9 +29,10 @@ SELF = -1e5
 
 
 class ReformerAttention(PeerAttention):
-    """Attention within buckets. The hash functions are resampled at each update.
+    """Reformer attention: softmax attention within the buckets of random hash functions.
 
-    If the positions are sorted by bucket and position, the keys of a query lie in a window around it.
+    The hash functions are resampled at each update. If the positions are sorted by bucket, the keys of a
+    query lie in a window around it. See :class:`PeerAttention` for the arguments.
     """
 
     name = "reformer"

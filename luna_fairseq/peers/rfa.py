@@ -32,7 +32,10 @@ GATE_BIAS = 3.0
 
 
 class RandomFeatureAttention(FeatureMapAttention):
-    """Feature-map attention with sines and cosines. Each head has its own random vectors, drawn once."""
+    """Random feature attention (RFA): feature-map attention with sines and cosines of random projections.
+
+    Each head has its own random vectors, which are drawn once. See :class:`PeerAttention` for the arguments.
+    """
 
     name = "rfa"
 

@@ -243,7 +243,10 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the features of the next tokens. Arguments and results: see :meth:`forward`."""
+        """Compute the features of the next tokens.
+
+        See :meth:`forward` for the arguments and the results.
+        """
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
             tokens, first = roll_left(prev_output_tokens, left), 0

@@ -26,7 +26,10 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class SinkhornAttention(PeerAttention):
-    """Block attention with 2 b keys for each position, the own block and the sorted block."""
+    """Sparse Sinkhorn attention: each block attends to itself and to one block that a learned order gives it.
+
+    See :class:`PeerAttention` for the arguments.
+    """
 
     name = "sinkhorn"
     forms = (BIDIRECTIONAL, CAUSAL)

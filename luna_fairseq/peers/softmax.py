@@ -28,7 +28,9 @@ from luna_fairseq.peers.attention import (
 
 
 class SoftmaxAttention(PeerAttention):
-    """Attention with torch's fused kernel. The decoding state holds all keys and values.
+    """Softmax attention, computed by torch's fused kernel.
+
+    The decoding state holds all keys and values. See :class:`PeerAttention` for the arguments.
 
     Attributes:
         places: number of each query token in its target or sentence [B, T], and number of source tokens

@@ -27,10 +27,10 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, c
 
 
 class SparseAttention(PeerAttention):
-    """Strided attention, computed in blocks of l positions.
+    """Strided attention of the Sparse Transformer, computed in blocks of l positions.
 
-    The window of a query lies in three neighbouring blocks. The strided keys of a query have its index within
-    their own blocks.
+    The window of a query lies in three neighbouring blocks. The strided keys of a query have the same index
+    within their blocks as the query. See :class:`PeerAttention` for the arguments.
     """
 
     name = "sparse"

@@ -28,9 +28,10 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 
 
 class SynthesizerAttention(PeerAttention):
-    """Attention with weights that do not come from products of queries and keys.
+    """Synthesizer: attention with weights that do not come from products of queries and keys.
 
-    Time and memory are quadratic in the length, as in softmax attention.
+    Time and memory are quadratic in the length, as in softmax attention. See :class:`PeerAttention` for the
+    arguments.
     """
 
     name = "synthesizer"
