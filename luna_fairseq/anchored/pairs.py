@@ -111,7 +111,7 @@ class _Mixture(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products that gather the tokens of its segments for each query, for few queries as in decoding.
+    """Products of queries and segments with a gather for each query, which is fast for few queries.
 
     Attributes:
         segment: segments that each query reads [M, N]

@@ -12,7 +12,7 @@ from torch import Tensor
 from luna_fairseq.anchored.places import count_tokens
 from luna_fairseq.ops.attention import in_a_graph
 
-# A look-up reads all tokens of a context that has at most this many.
+# A look-up reads all tokens of a context with at most this many tokens.
 DENSE_LENGTH = 64
 # Longest context for which the dense layout is faster than reading surplus segments. At 256 tokens, with 4
 # heads of width 64 and 64 rows on a CPU, the dense layout took 1.15 times the time of the long contexts
@@ -80,7 +80,7 @@ def find_layout(
     is_short = is_short_context(context_padding_mask)
     has_short = True
     # If the chosen segments hold 64 tokens, short contexts cost nothing extra. Otherwise the values of the
-    # mask decide, although reading them makes the CPU wait for a GPU.
+    # mask decide, although reading them makes the CPU wait for a GPU. A compiled graph cannot read them.
     if num_segments_read(number, L, max_segment_tokens(S, L), True) > min(number, L):
         if not (in_a_graph() or is_short.any()):
             has_short = False
