@@ -340,6 +340,9 @@ def test_options_of_all_tasks_stand_before_or_after_the_task(words, task):
     assert getattr(build_parser().parse_args([task]), name) != value
 
 
+NO_FOLDER = Path("no/such/folder").absolute()
+
+
 @pytest.mark.parametrize(
     "words, said",
     [
@@ -351,8 +354,14 @@ def test_options_of_all_tasks_stand_before_or_after_the_task(words, task):
         ("train --task classify --preset small", "--preset small: --task classify has only base"),
         ("--device tpu", "--device tpu: "),
         ("--device cuda:99", "--device cuda:99: "),
-        ("causal --json no/such/folder/x.json", "cannot write no/such/folder/x.json: "),
-        ("apollo --plot no/such/folder/x.png", "cannot write no/such/folder/x.png: "),
+        (
+            "causal --json no/such/folder/x.json",
+            f"cannot write no/such/folder/x.json: {NO_FOLDER} does not exist. Use --json",
+        ),
+        (
+            "apollo --plot no/such/folder/x.png",
+            f"cannot write no/such/folder/x.png: {NO_FOLDER} does not exist. Use --plot",
+        ),
         ("decode --lengths 1", "--lengths 1 leaves no room for a token"),
         (f"decode {SMALL} --beam 40", "--beam 40 needs a larger --dictionary-size than 40"),
         ("apollo --without adam", "--without adam: no row has this name. Choose from adamw"),
