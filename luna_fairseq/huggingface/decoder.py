@@ -178,7 +178,8 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
     return EncoderOutput(context.transpose(0, 1), packed.transpose(0, 1), source)
 
 
-class LunaGenerationMixin(nn.Module):
+# transformers 4.40 does not let a model generate if the name of this class contains "GenerationMixin".
+class CachedGeneration(nn.Module):
     """Mixin with the methods that ``generate`` calls on a model with a :class:`LunaCache`.
 
     The model must have an output projection ``lm_head``.

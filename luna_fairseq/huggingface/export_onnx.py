@@ -82,7 +82,7 @@ def write_onnx(model: Any, folder: Path) -> None:
     Raises:
         InputError: ONNX cannot express the model, or a graph computes other logits.
     """
-    from luna_fairseq.huggingface.decoder import LunaGenerationMixin
+    from luna_fairseq.huggingface.decoder import CachedGeneration
     from luna_fairseq.huggingface.onnx_parts import WholeModel, source_tokens
     from luna_fairseq.huggingface.onnx_runs import batches_to_compare, graph_logits, model_logits
 
@@ -103,7 +103,7 @@ def write_onnx(model: Any, folder: Path) -> None:
         elif isinstance(module, LunaDecoder):
             module.attentions.for_export = True
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
-    if not isinstance(model, LunaGenerationMixin):
+    if not isinstance(model, CachedGeneration):
         _write_graph(WholeModel(model), folder / "model.onnx", tokens)
     else:
         _write_decoder(model, folder, tokens)

@@ -11,11 +11,11 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from luna_fairseq.huggingface.configuration_luna import LunaDecoderConfig
-from luna_fairseq.huggingface.decoder import LunaCache, LunaDecoder, LunaGenerationMixin
+from luna_fairseq.huggingface.decoder import CachedGeneration, LunaCache, LunaDecoder
 from luna_fairseq.huggingface.modeling_luna import LunaPreTrainedModel
 
 
-class LunaForCausalLM(LunaGenerationMixin, LunaPreTrainedModel, GenerationMixin):
+class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
     """Luna decoder without an encoder, and an output projection to the vocabulary.
 
     Args:

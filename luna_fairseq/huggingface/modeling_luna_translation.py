@@ -12,7 +12,7 @@ from transformers import GenerationMixin
 from transformers.modeling_outputs import Seq2SeqLMOutput, Seq2SeqModelOutput
 
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
-from luna_fairseq.huggingface.decoder import LunaCache, LunaDecoder, LunaGenerationMixin
+from luna_fairseq.huggingface.decoder import CachedGeneration, LunaCache, LunaDecoder
 from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, LunaPreTrainedModel
 
 
@@ -130,7 +130,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         return output if self.resolve_output_options(output_options)[2] else output.to_tuple()
 
 
-class LunaForConditionalGeneration(LunaGenerationMixin, LunaPreTrainedModel, GenerationMixin):
+class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
     """Luna translation model: encoder, decoder and an output projection to the target vocabulary.
 
     Args:

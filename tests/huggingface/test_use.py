@@ -8,7 +8,7 @@ from tiny_luna import batch, sentences
 
 transformers = pytest.importorskip("transformers")
 
-from luna_fairseq.huggingface.conversion import CAUSAL_LM, MASKED_LM, convert, find_kind  # noqa: E402
+from luna_fairseq.huggingface.conversion import CAUSAL_LM, MASKED_LM, TRANSLATION, convert, find_kind  # noqa: E402
 
 KINDS = [
     ("translation", "look-up diagonal decay", None),
@@ -105,6 +105,12 @@ def test_a_new_configuration_has_all_defaults(kind, more):
     config = model.config_class(vocab_size=11, **widths, **more)
     assert config.pad_token_id == 1 and config.projection_length == 128
     assert model(config)(torch.tensor([[4, 5]])).logits.shape == (1, 2, 11)
+
+
+@pytest.mark.parametrize("kind", [TRANSLATION, CAUSAL_LM])
+def test_transformers_4_40_lets_a_model_generate(kind):
+    """This version looks for "GenerationMixin" in the name of the class that defines the method."""
+    assert "GenerationMixin" not in str(kind.load_class().prepare_inputs_for_generation)
 
 
 def test_missing_shared_embeddings_are_reported(tmp_path):
