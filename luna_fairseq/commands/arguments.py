@@ -85,8 +85,8 @@ def describe_command(doc: str) -> str:
     r"""Return the description that ``--help`` shows, from the docstring of a command's module.
 
     Args:
-        doc: docstring that begins with "Command ``NAME``: " and a sentence. If it begins with the name alone
-            or with "Command ``NAME``, which", the first paragraph is not shown.
+        doc: docstring that starts with "Command ``NAME``: " and a sentence. If the docstring starts with the
+            name alone or with "Command ``NAME``, which", its first paragraph is omitted.
 
     Example:
         >>> describe_command("Command ``luna-x``: print x.\n\nMore about x.")
@@ -99,12 +99,12 @@ def describe_command(doc: str) -> str:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command line with short methods for the commonest options.
+    """Parser of a command line, with methods for the most common options.
 
     Args:
         program: name of the command.
-        doc: docstring of its module; see :func:`describe_command`.
-        example: command line that ``--help`` ends with (default: none).
+        doc: docstring of the command's module, see :func:`describe_command`.
+        example: command line at the end of ``--help`` (default: none).
         **options: further arguments of :class:`argparse.ArgumentParser`.
     """
 
@@ -134,8 +134,8 @@ class CommandParser(argparse.ArgumentParser):
             help: help text. A default other than None is appended.
             **options: further arguments of ``add_argument``.
         """
-        shown = help if default is None else f"{help} (default: %(default)s)"
-        self.add_argument(name, type=positive, metavar="N", default=default, help=shown, **options)
+        text = help if default is None else f"{help} (default: %(default)s)"
+        self.add_argument(name, type=positive, metavar="N", default=default, help=text, **options)
 
     def workers(self, description: str = "number of processes") -> None:
         """Add ``--workers``, the number of processes.
@@ -143,17 +143,17 @@ class CommandParser(argparse.ArgumentParser):
         Args:
             description: beginning of the help text.
         """
-        shown = f"{description} (default: one per core); the output does not depend on it"
-        self.count("--workers", None, shown)
+        text = f"{description} (default: one per core). The output does not depend on this number"
+        self.count("--workers", None, text)
         self.set_defaults(workers=os.cpu_count() or 1)
 
     def ema(self) -> None:
         """Add ``--ema``, which selects averaged weights; see :mod:`luna_fairseq.models.ema`."""
-        shown = (
+        text = (
             "use the exponential moving average of the weights, which fairseq-train --store-ema stores "
             "(default: use the trained weights)"
         )
-        self.add_argument("--ema", action="store_true", help=shown)
+        self.add_argument("--ema", action="store_true", help=text)
 
     def max_unknown(self) -> None:
         """Add ``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
@@ -162,5 +162,5 @@ class CommandParser(argparse.ArgumentParser):
             type=Number(float, least=0, most=100),
             default=2.0,
             metavar="PERCENT",
-            help="largest share of unknown tokens; text with more is refused (default: %(default)g)",
+            help="largest percentage of unknown tokens in a text (default: %(default)g)",
         )

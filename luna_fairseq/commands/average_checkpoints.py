@@ -1,9 +1,11 @@
 """Command ``luna-average-checkpoints``: average the parameters of several checkpoints of one training.
 
 The averaged model often translates better than the last checkpoint. The result is a checkpoint that
-fairseq-generate and from_pretrained can load. Everything except the parameters, such as the configuration and
-integer buffers, is copied from the last checkpoint; the optimizer state is omitted. The options are those of
-fairseq's scripts/average_checkpoints.py, which "pip install fairseq" does not install.
+fairseq-generate and from_pretrained can load. Only the parameters are averaged. The configuration and integer
+buffers are copied from the last checkpoint, and the optimizer state is omitted.
+
+The options are those of fairseq's scripts/average_checkpoints.py, which "pip install fairseq" does not
+install.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import check_writable
 
 PROGRAM = "luna-average-checkpoints"
-# How checkpoints are numbered: a readable form of the file name, and a pattern with groups for the number and
-# for the suffix.
+# File names of numbered checkpoints: a readable form, and a pattern with groups for the number and the
+# suffix.
 NUMBERED = {
     "epoch": ("checkpoint<epoch>.pt", r"checkpoint(\d+)(|\D.*)\.pt"),
     "update": ("checkpoint_<epoch>_<update>.pt", r"checkpoint_\d+_(\d+)(|\D.*)\.pt"),
@@ -39,8 +41,8 @@ def build_parser() -> CommandParser:
     parser.path("--output", "checkpoint to write", required=True)
     group = parser.add_mutually_exclusive_group()
     for unit, (names, _) in NUMBERED.items():
-        shown = f"average the last N files {names} in the folder"
-        group.add_argument(f"--num-{unit}-checkpoints", type=positive, metavar="N", help=shown)
+        text = f"average the last N files {names} in the folder"
+        group.add_argument(f"--num-{unit}-checkpoints", type=positive, metavar="N", help=text)
     parser.add_argument(
         "--checkpoint-upper-bound",
         type=positive,
@@ -50,7 +52,7 @@ def build_parser() -> CommandParser:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="also average checkpoints of different runs (their models, tasks and languages must agree)",
+        help="also average checkpoints of different runs; their models, tasks and languages must agree",
     )
     parser.ema()
     return parser
@@ -64,14 +66,14 @@ def _average(args: argparse.Namespace) -> None:
     paths = select_checkpoints(args)
     check_writable(args.output, "--output")
     if args.output.resolve() in [path.resolve() for path in paths]:
-        raise InputError(f"--output {args.output} is one of the checkpoints to average")
+        raise InputError(f"--output {args.output} is one of the checkpoints to average. Use another name")
     print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
     save(average_checkpoints(paths, args.force, args.ema), args.output)
     print(f"wrote {args.output}")
 
 
 def select_checkpoints(args: argparse.Namespace) -> List[Path]:
-    """Return the checkpoints to average, oldest first: the given files, or the latest files of a folder.
+    """Return the checkpoints to average, oldest first: files that the user lists, or the last of a folder.
 
     Args:
         args: parsed options of the command.
@@ -92,24 +94,26 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
         raise InputError("--num-epoch-checkpoints and --num-update-checkpoints need one folder as --inputs")
     names, pattern = NUMBERED["epoch" if args.num_epoch_checkpoints else "update"]
     numbered = find_numbered(paths[0], pattern)
-    found = [path for count, path in sorted(numbered.items()) if bound is None or count <= bound]
-    if len(found) < number:
+    candidates = [path for count, path in sorted(numbered.items()) if bound is None or count <= bound]
+    if len(candidates) < number:
         limit = f" up to {bound}" if bound is not None else ""
-        raise InputError(f"{paths[0]} holds {len(found)} files {names}{limit}, expected at least {number}")
-    return found[-number:]
+        raise InputError(
+            f"expected at least {number} files {names}{limit} in {paths[0]}, got {len(candidates)}"
+        )
+    return candidates[-number:]
 
 
 def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
     """Return the checkpoints of a run by their number.
 
-    Checkpoints with a suffix (``--checkpoint-suffix``) are used only if all have one.
+    Checkpoints with a suffix (``--checkpoint-suffix``) are used only if all checkpoints have a suffix.
 
     Args:
         folder: folder of the checkpoints.
         pattern: regular expression of a file name with groups for the number and for the suffix.
 
     Raises:
-        InputError: all checkpoints have a suffix, and there are several suffixes.
+        InputError: all checkpoints have a suffix, and their suffixes differ.
     """
     by_suffix: Dict[str, Dict[int, Path]] = {}
     for path in folder.iterdir():
@@ -120,20 +124,20 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
         return by_suffix.get("", {})
     if len(by_suffix) > 1:
         raise InputError(
-            f"{folder} holds checkpoints with the suffixes {', '.join(sorted(by_suffix))}. Give the files "
-            "with one suffix as --inputs"
+            f"{folder} has checkpoints with the suffixes {', '.join(sorted(by_suffix))}. List the files with "
+            "one suffix as --inputs"
         )
-    ((suffix, found),) = by_suffix.items()
+    ((suffix, checkpoints),) = by_suffix.items()
     print(f"all checkpoints in {folder} have the suffix {suffix}")
-    return found
+    return checkpoints
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Check files that the user has given one by one.
+    """Check the files that the user lists.
 
     Args:
-        paths: the files.
-        bound: value of ``--checkpoint-upper-bound``, which applies to folders only; None if not given.
+        paths: paths of the files.
+        bound: value of ``--checkpoint-upper-bound``, which applies to folders only; None without the option.
 
     Raises:
         InputError: a path is a folder, a file is given twice, or there is a bound.

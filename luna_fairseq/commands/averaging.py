@@ -1,4 +1,4 @@
-"""Mean of the parameters of several fairseq checkpoints."""
+"""Functions that average the parameters of several fairseq checkpoints."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
             weights (default: False).
 
     Returns:
-        The last checkpoint with averaged ``"model"``, without optimizer state and without EMA weights.
+        The last checkpoint with averaged parameters, and without optimizer state and EMA weights.
 
     Raises:
         InputError: a file cannot be read or is not a fairseq checkpoint, or the models or their runs differ.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")
-    # The options of all models of this package are then known.
+    # Registers the models of this package, whose options are compared.
     luna_fairseq.register()
     sums: Dict[str, torch.Tensor] = {}
     first: Dict[str, Any] = {}
@@ -76,7 +76,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
 
 
 def save(state: Dict[str, Any], path: Path) -> None:
-    """Save a checkpoint. An existing file is replaced only when the new one is complete.
+    """Save a checkpoint. An existing file is replaced when the new file is complete.
 
     Args:
         state: content of the checkpoint.
@@ -93,7 +93,7 @@ def save(state: Dict[str, Any], path: Path) -> None:
 
 
 def load(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Load a checkpoint without its optimizer state and EMA weights, which averaging makes meaningless.
+    """Load a checkpoint without its optimizer state and EMA weights, which do not fit averaged parameters.
 
     Args:
         path: fairseq checkpoint.
@@ -128,9 +128,9 @@ def describe(state: Dict[str, Any]) -> Dict[str, Any]:
         state: content of a checkpoint.
 
     Returns:
-        Dictionary with the model's ``"options"``, the fingerprints of the ``"dictionaries"``, the shape and
-        type of all ``"entries"``, the ``"run"``, and the ``"identity"`` of the training: its task and
-        languages.
+        Dictionary with five entries: the ``"options"`` of the model, the fingerprints of the
+        ``"dictionaries"``, the shapes and types of all ``"entries"``, the ``"run"``, and the ``"identity"``
+        of the training (its task and languages).
     """
     entries = {
         name: f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
@@ -147,7 +147,7 @@ def describe(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the settings that tell two runs apart if their checkpoints do not name the run.
+    """Return the settings that distinguish two runs whose checkpoints do not name the run.
 
     Args:
         state: content of a checkpoint.
@@ -162,42 +162,42 @@ def check_same(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, p
     """Check that two checkpoints belong to the same model.
 
     Args:
-        first: properties of the first checkpoint, as :func:`describe` returns them.
+        first: properties of the first checkpoint, returned by :func:`describe`.
         other: properties of the other checkpoint.
         first_path: file of the first checkpoint.
         path: file of the other checkpoint.
 
     Raises:
-        InputError: their options, dictionaries, tasks, or the names, shapes or types of their parameters
-            differ.
+        InputError: the options, dictionaries or tasks differ, or the names, shapes or types of the
+            parameters.
     """
-    found = differences(first["options"], other["options"])
+    changes = differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]
     shared = stored[0].keys() & stored[1].keys()
-    found += [(f"{name} dictionary", stored[0][name], stored[1][name]) for name in sorted(shared)]
-    for name, ours, theirs in found:
-        if ours != theirs:
+    changes += [(f"{name} dictionary", stored[0][name], stored[1][name]) for name in sorted(shared)]
+    for name, first_value, value in changes:
+        if first_value != value:
             raise InputError(
-                f"{path} is of another architecture or other data: {name} is {theirs}, "
-                f"in {first_path} it is {ours}"
+                f"{path} has another architecture or other data than {first_path}: {name} is {value}, not "
+                f"{first_value}"
             )
     check_identity(first_path, first["identity"], other["identity"])
     for name in {**first["entries"], **other["entries"]}:
-        ours, theirs = first["entries"].get(name), other["entries"].get(name)
-        if theirs is None:
+        first_entry, entry = first["entries"].get(name), other["entries"].get(name)
+        if entry is None:
             raise InputError(f"{path} has no parameter {name}, which {first_path} has")
-        if ours is None:
+        if first_entry is None:
             raise InputError(f"{path} has a parameter {name}, which {first_path} does not have")
-        if ours != theirs:
-            raise InputError(f"{path}: parameter {name} is {theirs}, in {first_path} it is {ours}")
+        if first_entry != entry:
+            raise InputError(f"{path}: parameter {name} is {entry}, but {first_entry} in {first_path}")
 
 
 def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
     """Check that two checkpoints belong to the same run. Checkpoints that do not name a run pass.
 
     Args:
-        first: the ``"run"`` of the first checkpoint, as :func:`describe` returns it.
-        other: the ``"run"`` of the other checkpoint.
+        first: entry ``"run"`` of the first checkpoint, returned by :func:`describe`.
+        other: entry ``"run"`` of the other checkpoint.
         first_path: file of the first checkpoint.
         path: file of the other checkpoint.
 
@@ -205,25 +205,24 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
         InputError: the runs differ.
     """
     names = [name for name in first if first[name] is not None and other[name] is not None]
-    # If both name their run, the folder does not count: a run may be resumed in another folder.
+    # If both checkpoints name their run, the folder is not compared, because a run may be resumed elsewhere.
     for name in ["run"] if "run" in names else names:
         if first[name] != other[name]:
             raise InputError(
-                f"{path} is of another training than {first_path} ({name} {other[name]}, not {first[name]}), "
-                "and the mean of unrelated weights is useless. Give --force if both began from the same "
+                f"{path} and {first_path} belong to different runs ({name} {other[name]} and {first[name]}), "
+                "and the mean of unrelated weights is useless. Use --force if both started from the same "
                 "weights"
             )
 
 
 def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
-    """Let averaged tensors share storage again where the tensors of the last checkpoint did.
+    """Make averaged tensors share storage if they share it in the last checkpoint.
 
-    Tensors that share storage in the last checkpoint but not in an earlier one may have different means, and
-    then stay separate.
+    If they do not share storage in an earlier checkpoint, their means may differ. They then stay separate.
 
     Args:
         model: averaged entries, updated in place.
-        storage_keys: dictionary from the name of a tensor to a key that is equal for shared storage.
+        storage_keys: keys by the name of the tensor, which are equal for tensors that share storage.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

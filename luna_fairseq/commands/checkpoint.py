@@ -1,11 +1,11 @@
-"""Read options from the configuration of a checkpoint."""
+"""Function that reads an option from the configuration of a checkpoint."""
 
 import argparse
 from typing import Any
 
 
 def option_of(config: Any, name: str) -> Any:
-    """Return an option of a checkpoint's configuration; None if the option is missing.
+    """Return an option of a checkpoint's configuration, or None if the option is missing.
 
     Args:
         config: configuration in fairseq's old form (a namespace) or new form (a mapping).

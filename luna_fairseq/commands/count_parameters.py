@@ -1,7 +1,7 @@
 """Command ``count_parameters``: print the number of parameters of a translation recipe's model.
 
-The parameters of the embeddings, the learned P, the encoder and the decoder are also shown separately. The
-default dictionary size is the one that four of the five parameter counts in the paper's Table 4 imply.
+The numbers for the embeddings, the learned packed sequence P, the encoder and the decoder are also printed.
+The default dictionary size follows from four of the five parameter counts in the paper's Table 4.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
         dictionary_size: number of entries in the joined dictionary, including special symbols.
 
     Returns:
-        Dictionary from a part of the model to its number of parameters.
+        Number of parameters by the part of the model.
 
     Raises:
         InputError: the recipe has another task, or the dictionary has no room for the special symbols.

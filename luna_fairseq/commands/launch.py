@@ -1,4 +1,4 @@
-"""Options that fit a recipe to a machine: the batch divided among its GPUs, and their best precision."""
+"""Options that adapt a recipe to a machine: division of the batch among GPUs, and numerical precision."""
 
 from __future__ import annotations
 
@@ -32,60 +32,60 @@ class Launch:
 
 
 def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capability) -> Launch:
-    """Compute the options that train a recipe on given GPUs with the recipe's batch size.
+    """Compute the options that train a recipe with its batch size on the GPUs of a machine.
 
     Args:
         recipe: recipe to train.
-        given: options of fairseq-train that override the recipe. ``--fp32`` is accepted as well.
+        given: options of fairseq-train that override the recipe, and ``--fp32``.
         gpus: number of devices, 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
         capability: compute capability of the GPUs, such as (8, 0); None without a GPU.
 
     Raises:
         InputError: the recipe's batch cannot be divided among the GPUs.
     """
-    found = _parse(given)
+    parsed = _parse(given)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
-    folder = found.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
+    folder = parsed.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
     if folder is None:
         folder = f"checkpoints/{recipe.path.stem}"
         options += ["--save-dir", folder]
         hydra.append(f"checkpoint.save_dir={folder}")
-    devices = found.distributed_world_size or gpus
-    if recipe.gpus == 1 and gpus > 1 and found.distributed_world_size is None:
+    devices = parsed.distributed_world_size or gpus
+    if recipe.gpus == 1 and gpus > 1 and parsed.distributed_world_size is None:
         devices = 1
         options += ["--distributed-world-size", "1"]
         hydra.append("distributed_training.distributed_world_size=1")
-    frequency, batch = _update_freq(recipe, found, devices)
+    frequency, batch = _update_freq(recipe, parsed, devices)
     if frequency is not None:
         options += ["--update-freq", str(frequency)]
         hydra.append(f"optimization.update_freq=[{frequency}]")
-    precision, reason = _precision(recipe, found, capability)
+    precision, reason = _precision(recipe, parsed, capability)
     hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
     options += [*precision, *(word for word in given if word != "--fp32")]
     return Launch(options, hydra, [batch, reason], folder)
 
 
-def _update_freq(recipe: Recipe, found: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:
+def _update_freq(recipe: Recipe, parsed: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:
     """Compute ``--update-freq``, the number of batches whose gradients are accumulated.
 
     Returns:
         The number, or None if the user has given ``--update-freq``, and a line that explains the batch.
     """
     unit, size = _batch_unit(recipe)
-    at_a_time = getattr(found, size) or recipe.settings["dataset"][size]
+    per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
     accumulated = int(recipe.settings.get("optimization", {}).get("update_freq", [1])[0])
     batch = recipe.gpus * recipe.settings["dataset"][size] * accumulated
-    each = f"batch: {devices} GPU{'s' if devices > 1 else ''} x {at_a_time:,} {unit}"
-    if found.update_freq is not None:
-        return None, f"{each} x --update-freq {found.update_freq}, as given"
-    frequency = max(1, round(batch / (devices * at_a_time)))
-    total = devices * at_a_time * frequency
+    each = f"batch: {devices} GPU{'s' if devices > 1 else ''} x {per_gpu:,} {unit}"
+    if parsed.update_freq is not None:
+        return None, f"{each} x --update-freq {parsed.update_freq} (your option)"
+    frequency = max(1, round(batch / (devices * per_gpu)))
+    total = devices * per_gpu * frequency
     if abs(total - batch) > batch / 1000:
-        fitting = f"--{size.replace('_', '-')} {_fitting(batch, devices, at_a_time, unit)}"
+        fitting = f"--{size.replace('_', '-')} {_fitting(batch, devices, per_gpu, unit)}"
         raise InputError(
-            f"{devices} GPUs x {at_a_time:,} {unit} do not divide the recipe's batch of {batch:,} {unit}. "
-            f"Give {fitting}, use another number of GPUs (CUDA_VISIBLE_DEVICES), or give --update-freq for "
-            "another batch"
+            f"{devices} GPUs x {per_gpu:,} {unit} do not divide the recipe's batch of {batch:,} {unit}. "
+            f"Use {fitting}, another number of GPUs (CUDA_VISIBLE_DEVICES), or --update-freq for another "
+            "batch"
         )
     return frequency, f"{each} x --update-freq {frequency} = {total:,} {unit}"
 
@@ -99,36 +99,39 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
     raise InputError(f"{recipe.path} has neither dataset.max_tokens nor dataset.batch_size. Set one of them")
 
 
-def _fitting(batch: int, devices: int, at_a_time: int, unit: str) -> int:
-    """Return the largest number per GPU, up to ``at_a_time``, that divides the batch (tokens: nearly)."""
-    frequency = -(-batch // (devices * at_a_time))
+def _fitting(batch: int, devices: int, per_gpu: int, unit: str) -> int:
+    """Return the largest number per GPU, at most ``per_gpu``, that divides the batch.
+
+    A number of tokens divides the batch up to a small remainder.
+    """
+    frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":
         while batch % (devices * frequency) and devices * frequency < batch:
             frequency += 1
     return max(1, batch // (devices * frequency))
 
 
-def _precision(recipe: Recipe, found: argparse.Namespace, capability: Capability) -> Tuple[List[str], str]:
+def _precision(recipe: Recipe, parsed: argparse.Namespace, capability: Capability) -> Tuple[List[str], str]:
     """Choose the precision: bf16 from compute capability 8.0, fp16 from 7.0, otherwise fp32.
 
     Returns:
         The options of fairseq-train, and a line that explains the choice.
     """
-    chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(found, name)), None)
-    why = "as given"
+    chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(parsed, name)), None)
+    why = "your option"
     if chosen is None:
         major = capability[0] if capability else 0
         chosen = "bf16" if major >= 8 else "fp16" if major == 7 else "fp32"
         why = f"compute capability {capability[0]}.{capability[1]}" if capability else "no GPU"
-    words = [] if chosen == "fp32" or getattr(found, chosen) else [f"--{chosen}"]
-    # fairseq would flatten all gradients into one tensor, but Apollo needs the norm of each.
+    words = [] if chosen == "fp32" or getattr(parsed, chosen) else [f"--{chosen}"]
+    # fairseq would flatten all gradients into one tensor, but Apollo needs the norm of each gradient.
     if chosen == "fp16" and recipe.settings["optimizer"]["_name"] == "apollo":
         words.append("--fp16-no-flatten-grads")
     return words, f"precision: {chosen} ({why})"
 
 
 def _parse(given: Sequence[str]) -> argparse.Namespace:
-    """Parse the given options that decide the batch, the precision and the folder."""
+    """Parse the user's options for the batch, the precision and the folder."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--max-tokens", type=positive)
     parser.add_argument("--batch-size", "--max-sentences", type=positive)

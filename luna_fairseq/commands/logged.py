@@ -1,4 +1,4 @@
-"""Run fairseq's commands with their output in a log file and a progress bar on the terminal."""
+"""Functions that run fairseq's commands with a log file, and with a progress bar on the terminal."""
 
 import os
 import re
@@ -41,9 +41,9 @@ def train_logged(command: List[str], log: Path, description: str, shown: Sequenc
     with counter(description, total, "updates") as bar:
 
         def count(line: str) -> None:
-            found = _UPDATES.search(line)
-            if found:
-                bar.update(int(found[1]) - bar.n)
+            match = _UPDATES.search(line)
+            if match:
+                bar.update(int(match[1]) - bar.n)
 
         run_logged(command, log, shown, watch=count)
 
@@ -53,7 +53,7 @@ def run_logged(
     log: Path,
     shown: Sequence[str] = (),
     output: Optional[Path] = None,
-    anew: bool = False,
+    empty_log: bool = False,
     watch: Callable[[str], Any] = str,
 ) -> None:
     """Run a command with its output in a log file.
@@ -63,14 +63,14 @@ def run_logged(
         log: log file for standard output and standard error.
         shown: lines of standard output that contain one of these texts are also printed (default: none).
         output: file for standard output (default: None, write it to ``log``).
-        anew: empty the log first (default: False, append to it).
+        empty_log: empty the log file first (default: False, append to the log file).
         watch: function called with each line of standard output (default: ignore the lines).
 
     Raises:
         InputError: the command failed. The message has the last line of the log and the name of the log.
     """
     with ExitStack() as stack:
-        file = stack.enter_context(log.open("wb" if anew else "ab"))
+        file = stack.enter_context(log.open("wb" if empty_log else "ab"))
         target = file if output is None else stack.enter_context(output.open("wb"))
         stderr = subprocess.STDOUT if output is None else file
         # The output is decoded as UTF-8 below, whatever the encoding of the terminal.
@@ -87,7 +87,7 @@ def run_logged(
     if process.returncode:
         program = command[command.index("-m") + 1] if "-m" in command else command[0]
         program = program.replace("fairseq_cli.", "fairseq-")
-        raise InputError(f"{program} failed ({_last_line(log)}): its whole output is in {log}")
+        raise InputError(f"{program} failed ({_last_line(log)}). Its output is in {log}")
 
 
 def _last_line(log: Path) -> str:

@@ -1,4 +1,4 @@
-"""Plots drawn with matplotlib, an optional requirement of the commands that draw."""
+"""Functions for plots with matplotlib, which is an optional requirement."""
 
 import logging
 from pathlib import Path
@@ -13,32 +13,32 @@ def check_plot(path: Path, option: str) -> None:
 
     Args:
         path: file of the plot.
-        option: name of the option that asks for the plot, for error messages.
+        option: name of the option for the plot, for error messages.
 
     Raises:
         InputError: the file cannot be written.
         MissingRequirementError: matplotlib is not installed.
     """
     check_writable(path, option)
-    # Importing fairseq may turn on the debugging messages of every library.
+    # Importing fairseq may enable the debugging messages of every library.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
     import_package("matplotlib", option)
 
 
 def new_figure(**options: Any) -> Any:
-    """Create an empty matplotlib figure, whose parts are laid out without overlap.
+    """Create an empty matplotlib figure, whose parts do not overlap.
 
     Args:
         **options: arguments of ``matplotlib.figure.Figure``, such as ``figsize`` in inches.
     """
-    # pyplot would look for a display.
+    # matplotlib.pyplot would need a display.
     from matplotlib.figure import Figure
 
     return Figure(layout="constrained", **options)
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """Write a figure as a PNG file. An existing file is replaced only when the new one is complete.
+    """Write a figure as a PNG file. An existing file is replaced when the new file is complete.
 
     Args:
         figure: matplotlib figure.

@@ -1,4 +1,4 @@
-"""Checks of a recipe's file: does fairseq know its groups, components and options?"""
+"""Functions that load a recipe's file and check that fairseq knows its groups, components and options."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from luna_fairseq.checks.names import nearest
 from luna_fairseq.errors import InputError
 
 Settings = Dict[str, Dict[str, Any]]
-# Group with settings of hydra itself, which are not options of a command line.
+# Group with settings of hydra, which are not options of fairseq-train.
 HYDRA = "hydra"
 
 
@@ -30,7 +30,7 @@ def load(path: Path) -> Settings:
         path: YAML file.
 
     Returns:
-        Dictionary from a group to its options.
+        Options by group.
 
     Raises:
         InputError: the file is missing, or is not a mapping of groups to options.
@@ -49,11 +49,11 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
     Args:
         path: a recipe's file.
-        content: groups of that file with their options.
-        settings: groups of the whole recipe, which name the task, the model and other components.
+        content: groups of this file with their options.
+        settings: groups of the whole recipe, including the family, which name the task and other components.
 
     Raises:
-        InputError: a name is unknown. The message has its line and the most similar known name.
+        InputError: a name is unknown. The message has the number of its line and the most similar known name.
     """
     luna_fairseq.register()
     # Components that a group can name. Groups that are not listed here name no component.
@@ -67,7 +67,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
         name = str(settings[group].get("_name", ""))
         registry = registries.get(group)
         if registry is not None and name not in registry:
-            # Otherwise the name stands in the family's file, which is checked by itself.
+            # Otherwise the name is in the file of the family, which is checked separately.
             if options.get("_name") == name:
                 raise _unknown(path, [group, "_name"], f"{group} {name}", registry)
             continue
@@ -78,7 +78,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def _options(group: str, component: Any) -> List[str]:
-    """Return the options that a group, or the component it names, adds to fairseq's command line."""
+    """Return the options that a group, or its component, adds to fairseq's command line."""
     parser = argparse.ArgumentParser(add_help=False)
     if component is None:
         gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
@@ -97,14 +97,14 @@ def _unknown(
         keys: keys that lead to the name in the file.
         what: name with its kind, such as "group modle".
         known: known names.
-        word: name to compare with the known ones (default: last word of ``what``).
+        word: name to compare with the known names (default: None, the last word of ``what``).
     """
     near = nearest(word or what.split()[-1], known)
     return InputError(f"{path}, line {_line(path, keys)}: {what} is unknown{near}")
 
 
 def _line(path: Path, keys: Sequence[str]) -> int:
-    """Return the number of the line on which nested keys stand in a YAML file."""
+    """Return the number of the line with a nested key in a YAML file."""
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:
         for name, value in node.value:

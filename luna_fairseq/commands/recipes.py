@@ -1,8 +1,7 @@
 """Recipes: YAML files with all options of a training (``configs/FAMILY/ROW.yaml``).
 
-A recipe lists the options that differ from the file of its family (``configs/FAMILY.yaml``). The family lists
-those that differ from fairseq's defaults; see ``configs/README.md``. Every command that trains with published
-settings reads them through this module.
+A recipe lists the options that differ from the file of its family (``configs/FAMILY.yaml``). The file of the
+family lists the options that differ from fairseq's defaults. See ``configs/README.md``.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import luna_fairseq
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.regular import is_data
 
-# Groups of a recipe that name a component, and the option of fairseq-train that takes the name.
+# Groups of a recipe that name a component, and the option of fairseq-train for this name.
 NAMED = {
     "task": "--task",
     "model": "--arch",
@@ -26,15 +25,15 @@ NAMED = {
     "optimizer": "--optimizer",
     "lr_scheduler": "--lr-scheduler",
 }
-# Settings that are not options of fairseq-train (hydra) or that the commands give themselves.
-LEFT_OUT = (("hydra", None), ("common", "user_dir"), ("task", "data"))
+# Settings that are not options of fairseq-train (hydra), or that the commands set.
+OMITTED = (("hydra", None), ("common", "user_dir"), ("task", "data"))
 
 Settings = Dict[str, Dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Recipe that has been read and checked.
+    """Recipe whose options have been read and checked.
 
     Attributes:
         name: FAMILY/ROW, or the path of a file outside the package.
@@ -56,34 +55,34 @@ class Recipe:
         """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``.
 
         Args:
-            *without: names of further options to leave out, such as ``update_freq``.
+            *without: names of further options to omit, such as ``update_freq``.
         """
         words: List[str] = []
         for group, settings in self.settings.items():
             for key, value in settings.items():
-                if (group, None) not in LEFT_OUT and (group, key) not in LEFT_OUT and key not in without:
+                if (group, None) not in OMITTED and (group, key) not in OMITTED and key not in without:
                     words += _words(NAMED[group] if key == "_name" else f"--{key.replace('_', '-')}", value)
         return words
 
 
 def folder() -> Path:
-    """Return the folder of the recipes: in an installed package, or beside it in a checkout."""
+    """Return the folder of the recipes, which is inside an installed package, and beside it in a checkout."""
     package = Path(luna_fairseq.__file__).resolve().parent
     folders = (package / "configs", package.parent / "configs")
     return next((path for path in folders if path.is_dir()), folders[0])
 
 
 def names() -> List[str]:
-    """Return the names of all recipes as FAMILY/ROW, sorted."""
-    found = (path for path in folder().glob("*/*.yaml") if is_data(path.name))
-    return sorted(f"{path.parent.name}/{path.stem}" for path in found)
+    """Return the sorted names of all recipes, as FAMILY/ROW."""
+    paths = (path for path in folder().glob("*/*.yaml") if is_data(path.name))
+    return sorted(f"{path.parent.name}/{path.stem}" for path in paths)
 
 
 def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
     """Read a recipe, and check that fairseq knows all of its options.
 
     Args:
-        name: FAMILY/ROW, ROW alone if no other family has it, or the path of a file.
+        name: FAMILY/ROW, ROW alone if only one family has a recipe of this name, or the path of a file.
         family: family in which to look for ROW first (default: None).
 
     Raises:
@@ -134,11 +133,11 @@ def find(name: str, family: Optional[str] = None) -> Path:
         return Path(name).resolve()
     known = names()
     exact = [recipe for recipe in (name, f"{family}/{name}") if recipe in known]
-    found = exact[:1] or [recipe for recipe in known if recipe.split("/")[1] == name]
-    if len(found) == 1:
-        return folder() / f"{found[0]}.yaml"
-    if found:
-        raise InputError(f"recipe {name} could be any of {', '.join(found)}. Give one of these names")
+    matches = exact[:1] or [recipe for recipe in known if recipe.split("/")[1] == name]
+    if len(matches) == 1:
+        return folder() / f"{matches[0]}.yaml"
+    if matches:
+        raise InputError(f"recipe {name} could be any of {', '.join(matches)}. Use one of these names")
     near = get_close_matches(name, known, 3, 0.5)
     if not near:
         rows = get_close_matches(name, [recipe.split("/")[1] for recipe in known], 3, 0.5)
@@ -148,7 +147,7 @@ def find(name: str, family: Optional[str] = None) -> Path:
 
 
 def read_heading(path: Path) -> List[str]:
-    """Return the lines of the comment at the top of a recipe, without those for hydra.
+    """Return the lines of the comment at the top of a recipe, without lines for hydra.
 
     Args:
         path: a recipe's file.
@@ -158,13 +157,13 @@ def read_heading(path: Path) -> List[str]:
 
 
 def _gpus(path: Path, heading: List[str]) -> int:
-    """Return the number of GPUs in the line "Batch: N GPUs x ..." of a heading, 1 without that line."""
+    """Return the number N in the line "Batch: N GPUs x ..." of a heading, or 1 without such a line."""
     for line in heading:
         if line.startswith("Batch:"):
-            found = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
-            if found is None:
+            match = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
+            if match is None:
                 raise InputError(f"{path}: expected a line such as 'Batch: 8 GPUs x ...', got {line!r}")
-            return int(found[1])
+            return int(match[1])
     return 1
 
 

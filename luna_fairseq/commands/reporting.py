@@ -1,4 +1,4 @@
-"""Entry points of commands: one-line errors, ``--quiet``, and options passed on to fairseq's commands."""
+"""Entry points of commands, with one-line errors, ``--quiet``, and options for fairseq's commands."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
     """Call a function, and report errors of the user in one line on standard error.
 
     Args:
-        program: name of the command, with which the line begins.
+        program: name of the command, at the start of the line.
         work: function without arguments, which raises InputError for bad input.
-        place: file or folder to name if an OSError names none, as for a full disk (default: None, name
-            nothing).
+        place: file or folder for the message of an OSError without a file, such as a full disk (default:
+            None).
 
     Returns:
         The exit status: 0, or 1 after an error.
@@ -38,10 +38,10 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
         print(f"{program}: error: {f'{where}: ' if where else ''}{error.strerror or error}", file=sys.stderr)
         return 1
     except Exception as error:
-        said = one_line_for(error)
-        if said is None:
+        message = one_line_for(error)
+        if message is None:
             raise
-        print(f"{program}: error: {said}", file=sys.stderr)
+        print(f"{program}: error: {message}", file=sys.stderr)
         return 1
     return 0
 
@@ -51,7 +51,7 @@ def offer_quiet(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
 
 
-# Options of fairseq-train that decide where its checkpoints are, which a command then has to find.
+# Options of fairseq-train that determine the files of its checkpoints, which a command has to find.
 OWN_FOLDER = ("--save-dir", "--no-save", "--checkpoint-suffix")
 
 
@@ -71,18 +71,17 @@ def console_script(
         build_parser: function that builds the parser of the command line.
         work: function that does the work, called with the parsed arguments. It raises InputError for bad
             input.
-        place: name of the argument whose file or folder an error message names if an OSError names none
-            (default: none).
-        passes_on: options that the user must not give after ``--``, because the command itself sets them. The
-            other options after ``--`` are passed to ``work`` as a second argument, for one of fairseq's
-            commands. With None (the default), the command does not accept ``--``.
+        place: name of the argument with the file or folder for :func:`reported` (default: none).
+        passes_on: options after ``--`` that the user must not give, because the command sets them. All other
+            options after ``--`` are passed to ``work`` as a second argument, for one of fairseq's commands
+            (default: None, the command does not accept ``--``).
         hides_log: hide fairseq's log messages and warnings (default: False).
-        takes_words: call ``work`` with the unparsed words of the command line, among which are options of
-            fairseq-train (default: False). The parser is then used for ``--help`` only.
+        takes_words: call ``work`` with the unparsed words of the command line, which include options of
+            fairseq-train. The parser is then used for ``--help`` only (default: False).
 
     Returns:
-        Function ``main(argv)``, which returns the exit status: 0, or 1 after a one-line error on standard
-        error. Without ``argv`` it reads the arguments of the process.
+        Function ``main(argv)``, which returns the exit status: 0, or 1 after a one-line error. The default of
+        ``argv`` is None, the arguments of the process.
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -106,7 +105,7 @@ def console_script(
             for name in (word.split("=")[0] for word in extra):
                 # fairseq accepts abbreviated options.
                 if name.strip("-") and any(own.startswith(name) for own in passes_on or ()):
-                    raise InputError(f"{name} after --: {program} sets this option itself. Leave it out")
+                    raise InputError(f"{name} after --: {program} sets this option. Remove it")
             return work(args) if passes_on is None else work(args, extra)
 
         with quietly(args.quiet):

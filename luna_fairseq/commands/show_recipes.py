@@ -1,10 +1,11 @@
-"""Command ``luna-recipes``: list the recipes (files with all options of a training), or show one of them.
+"""Command ``luna-recipes``: list the recipes (files with all options of a training), or show a recipe.
 
-Without arguments, the command lists all recipes. With NAME, it prints the recipe's heading, all of its
-options, and the equivalent commands of fairseq-train and fairseq-hydra-train for the GPUs of this machine.
-NAME is FAMILY/ROW, ROW alone if no other family has it, or a file of your own. Options of fairseq-train after
-NAME override the recipe. With --folder, the command prints the folder of the recipes. Use luna-train to train
-with a recipe.
+Without arguments, the command lists all recipes. With NAME, it prints the recipe's heading, its options, and
+the equivalent commands of fairseq-train and fairseq-hydra-train for the GPUs of this machine. NAME is
+FAMILY/ROW, ROW alone if only one family has a recipe of this name, or the path of a file. Options of
+fairseq-train after NAME override the recipe.
+
+With --folder, the command prints the folder of the recipes. Use luna-train to train with a recipe.
 """
 
 from __future__ import annotations
@@ -52,16 +53,16 @@ def _show(name: str, given: List[str]) -> None:
 
     from luna_fairseq.commands.train import launch_here
 
-    found = launch_here(recipe, given)
+    launch = launch_here(recipe, given)
     print(*(f"# {line}" for line in recipe.heading), sep="\n")
     print(OmegaConf.to_yaml(OmegaConf.create(recipe.settings)))
-    print(*(f"# {note}" for note in found.notes), sep="\n")
-    print(_command(["fairseq-train", "DATA", *found.options]))
+    print(*(f"# {note}" for note in launch.notes), sep="\n")
+    print(_command(["fairseq-train", "DATA", *launch.options]))
     if not given and recipe.base is not None:
         family, row = recipe.path.parent.name, recipe.path.stem
         where = ["--config-dir", str(recipe.path.parent.parent), "--config-name", family, f"+{family}={row}"]
         print()
-        print(_command(["fairseq-hydra-train", *where, "task.data=DATA", *found.hydra]))
+        print(_command(["fairseq-hydra-train", *where, "task.data=DATA", *launch.hydra]))
 
 
 def _command(words: List[str]) -> str:

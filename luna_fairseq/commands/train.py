@@ -1,11 +1,12 @@
 """Command ``luna-train``: train a model with a recipe on the GPUs of this machine.
 
-The command checks RECIPE and DATA, and then runs fairseq-train. luna-recipes lists the recipes. The batch
-size is that of the recipe for any number of GPUs, because --update-freq is chosen accordingly. Training uses
---bf16 if the GPU supports it, --fp16 on a V100, and otherwise 32 bits. Checkpoints are written to
-checkpoints/ROW unless you give --save-dir. If you start the command again, training resumes from the last
-checkpoint. Options of fairseq-train override the recipe; --fp32 is accepted as well. With --dry-run as the
-first argument, the command only prints the fairseq-train command.
+The command checks RECIPE and DATA, and then runs fairseq-train. luna-recipes lists the recipes. With any
+number of GPUs, the batch has the size of the recipe, because --update-freq is chosen accordingly. Training
+uses --bf16 if the GPU supports it, --fp16 on a V100, and 32 bits elsewhere.
+
+Checkpoints are written to checkpoints/ROW unless you give --save-dir. If you repeat the command, training
+resumes from the last checkpoint. Options of fairseq-train override the recipe, and --fp32 selects 32 bits.
+With --dry-run as the first argument, the command only prints the fairseq-train command.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from luna_fairseq.commands.arguments import CommandParser
-from luna_fairseq.commands.launch import Launch, launch
+from luna_fairseq.commands.launch import Launch
+from luna_fairseq.commands.launch import launch as compute_launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -39,12 +41,15 @@ def command(words: List[str], records: bool = True, option: str = "--save-dir") 
 
     Args:
         words: RECIPE, DATA, and options of fairseq-train.
-        records: record the options and the data in the folder of the checkpoints, so that a later call can
-            tell whether it resumes the same run (default: True).
-        option: name of the option that chooses the folder of the checkpoints, for error messages.
+        records: record the options and the data in the folder of the checkpoints, to be compared when the run
+            is resumed (default: True).
+        option: name of the option for the folder of the checkpoints, for error messages.
+
+    Returns:
+        The words of the command.
 
     Raises:
-        InputError: an argument is missing or wrong, or the folder has checkpoints of another run.
+        InputError: an argument is missing or invalid, or the folder has checkpoints of another run.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing: {USAGE}. luna-recipes lists the recipes")
@@ -55,25 +60,25 @@ def command(words: List[str], records: bool = True, option: str = "--save-dir") 
     for folder in data.split(":"):
         if not os.path.isdir(folder):
             raise InputError(
-                f"{folder} is not a folder. Give a folder that a luna-prepare command or fairseq-preprocess "
-                "made"
+                f"{folder} is not a folder. Use a folder that a luna-prepare command or fairseq-preprocess "
+                "has written"
             )
-    found = launch_here(recipe, given)
-    print(*(f"{PROGRAM}: {note}" for note in found.notes), sep="\n", flush=True)
+    launch = launch_here(recipe, given)
+    print(*(f"{PROGRAM}: {note}" for note in launch.notes), sep="\n", flush=True)
     identity = _run_identity(recipe, data, given)
     if identity is not None:
-        checkpoints = Path(found.save_dir)
+        checkpoints = Path(launch.save_dir)
         has_begun = (checkpoints / "checkpoint_last.pt").is_file()
         # If several processes train, only the first one writes the record.
         is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
         check_same_run(checkpoints, option, identity, has_begun, records and is_first)
-    return [sys.executable, "-m", "fairseq_cli.train", data, *found.options]
+    return [sys.executable, "-m", "fairseq_cli.train", data, *launch.options]
 
 
 def _run_identity(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[Dict[str, str]]:
     """Return the options and the data that must not change when a run is resumed.
 
-    Returns None if the user tells fairseq to start from another checkpoint or to reset parts of it.
+    The result is None if the user chooses another checkpoint, or resets parts of the checkpoint.
     """
     words = [*recipe.words("update_freq"), *given]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
@@ -98,7 +103,8 @@ def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
     import torch
 
     gpus = torch.cuda.device_count()
-    return launch(recipe, given, max(gpus, 1), torch.cuda.get_device_capability() if gpus else None)
+    capability = torch.cuda.get_device_capability() if gpus else None
+    return compute_launch(recipe, given, max(gpus, 1), capability)
 
 
 def _train(words: List[str]) -> None:

@@ -257,7 +257,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     words += ["--log-format", "simple"]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"
-    run_logged(fairseq("validate", words), log, anew=True)
+    run_logged(fairseq("validate", words), log, empty_log=True)
     found = re.findall(r"\| accuracy ([\d.]+)", log.read_text(encoding="utf-8", errors="replace"))
     if not found:
         raise InputError(f"{log} has no accuracy. Use a recipe with --criterion lra_cross_entropy")

@@ -1,1 +1,1 @@
-"""Masked language models (Luna, section 4.3): data preparation, fine-tuning and evaluation."""
+"""Commands that prepare data for masked language models, and fine-tune and evaluate the models."""

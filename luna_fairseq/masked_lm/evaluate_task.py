@@ -1,8 +1,8 @@
 """Command ``luna-evaluate-task``: compute the metrics of a fine-tuned checkpoint on a split of a task.
 
-DATA is a folder that luna-prepare-task wrote. The metrics are those of the task, in percent. With
---predictions, the command also writes the predicted labels, one a line, in the order of the task's file. For
-a split without answers it computes only predictions.
+DATA is a folder that luna-prepare-task wrote. The metrics of the task are printed in percent. With
+--predictions, the command also writes the predicted labels to a file, one label per line, in the order of the
+task's file. For a split without answers, the command only predicts labels.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ EXAMPLE = f"{PROGRAM} rte-data --path rte-runs/batch32-lr1e-05/checkpoint_best.p
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    # Imported here so that --help does not wait for fairseq.
     """Evaluate the checkpoint, print the metrics and write the predictions."""
+    # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
     from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 
@@ -28,9 +28,9 @@ def _evaluate(args: argparse.Namespace) -> None:
     results, predicted, cut = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:
         write_text(args.predictions, "".join(f"{value}\n" for value in predicted))
-    shown = "".join(f"  {name} {value:.2f}" for name, value in results.items())
-    shown = shown or "  no answers to compare with"
-    print(f"{data.task} {args.split}, {len(predicted):,} examples{cut}:{shown}")
+    metrics = "".join(f"  {name} {value:.2f}" for name, value in results.items())
+    metrics = metrics or "  no answers to compare with"
+    print(f"{data.task} {args.split}, {len(predicted):,} examples{cut}:{metrics}")
 
 
 def build_parser() -> CommandParser:

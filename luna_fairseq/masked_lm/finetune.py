@@ -1,12 +1,12 @@
 """Command ``luna-finetune``: fine-tune a pretrained masked language model on a task and choose the best run.
 
-DATA is a folder that luna-prepare-task wrote. The size of the model is read from the checkpoint. Each
-combination of batch size, learning rate and dropout is a run of fairseq-train in its own folder below DIR. A
-run keeps the epoch that is best on the validation text, and ends early if the metric has not improved for
-some epochs. A table shows all runs and the best one.
+DATA is a folder that luna-prepare-task wrote. The size of the model is read from the checkpoint. For each
+combination of batch size, learning rate and dropout, fairseq-train runs in a separate folder inside DIR. A
+run saves the epoch that is best on the validation text, and ends early if the metric has not improved for a
+few epochs. At the end, a table shows all runs and the best run.
 
-All other settings are those of the paper's Table 9. Options after -- go to fairseq-train and override them.
-If you start the command again with the same options, it continues where it stopped.
+All other settings are those of the paper's Table 9. Options of fairseq-train after -- override these
+settings. If you repeat the command with the same options, it resumes the runs.
 """
 
 from __future__ import annotations
@@ -36,21 +36,27 @@ def build_parser() -> CommandParser:
     add(
         "--sweep",
         choices=[SEARCH, TABLE_9],
-        help="search: all settings among which the paper's section 4.3 chooses (GLUE: batch sizes 16 and 32 "
-        "with rates 5e-6, 1e-5 and 2e-5; RACE and CommonsenseQA: rates 1e-5, 2e-5 and 3e-5 with dropout 0, "
-        "0.1 and 0.2). table-9: one run with the settings of its Table 9 (default: search; for RACE and "
-        "CommonsenseQA table-9)",
+        help="search: a run for each setting that section 4.3 of the paper compares (GLUE: batch sizes 16 "
+        "and 32 with learning rates 5e-6, 1e-5 and 2e-5; RACE and CommonsenseQA: learning rates 1e-5, 2e-5 "
+        "and 3e-5 with dropout 0, 0.1 and 0.2). table-9: a single run with the settings of the paper's Table 9 "
+        "(default: search for GLUE, table-9 for RACE and CommonsenseQA)",
     )
-    parser.count("--batch-sizes", None, "examples per update (default: those of --sweep)", nargs="+")
-    rates = "learning rates (default: those of --sweep)"
+    parser.count(
+        "--batch-sizes",
+        None,
+        "numbers of examples per update (default: the batch sizes of --sweep)",
+        nargs="+",
+    )
+    rates = "learning rates (default: the learning rates of --sweep)"
     add("--lrs", nargs="+", type=Number(float, above=0), metavar="X", help=rates)
-    at_a_time = "number of examples that fit into memory; gradients are accumulated up to the batch size"
+    at_a_time = "number of examples that fit into memory; gradients are accumulated to reach the batch size"
     parser.count("--at-a-time", 32, at_a_time)
     parser.count("--epochs", 20, "maximum number of epochs")
-    parser.count("--patience", 5, "number of epochs without improvement after which a run ends")
+    parser.count("--patience", 5, "end a run after this number of epochs without improvement")
     head = (
-        "name of the classification head. pooling_, mean_ and attention_classification_head read the packed "
-        "sequence P of the last layer; with any other name the head reads <s> (default: %(default)s)"
+        "name of the classification head. pooling_classification_head, mean_classification_head and "
+        "attention_classification_head read the packed sequence P of the last layer. A head of any other "
+        "name reads <s> (default: %(default)s)"
     )
     add("--head", default="sentence_classification_head", metavar="NAME", help=head)
     parser.count("--seed", 1, "seed of the runs")

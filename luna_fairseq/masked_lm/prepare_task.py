@@ -1,12 +1,12 @@
 """Command ``luna-prepare-task``: convert the published files of a fine-tuning task for fairseq.
 
-FOLDER holds the files as they are published: GLUE's tab-separated files of one task (train.tsv, dev.tsv and
-so on), RACE's folders train, dev and test, or the .jsonl files of CommonsenseQA. The text is encoded with the
+FOLDER has the published files: the tab-separated files of a GLUE task (train.tsv, dev.tsv and so on), the
+folders train, dev and test of RACE, or the .jsonl files of CommonsenseQA. The text is encoded with the
 tokenizer and the dictionary of the pretrained model.
 
-DIR then holds the folders input0, input1 and so on and label, which fairseq's sentence_prediction reads
-(sentence_ranking for multiple choice), and the tokenizer's files. If you start the command again, it does
-nothing unless something changed.
+The command writes to DIR the folders input0, input1 and so on, the folder label, and the files of the
+tokenizer. fairseq's tasks sentence_prediction and sentence_ranking (for multiple choice) read these folders.
+If you repeat the command, it does nothing unless its input has changed.
 """
 
 from __future__ import annotations

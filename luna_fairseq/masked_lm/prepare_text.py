@@ -1,14 +1,14 @@
-"""Command ``luna-prepare-text``: convert raw text into the data folder that a language model is trained on.
+"""Command ``luna-prepare-text``: convert raw text into training data for language models.
 
-fairseq's tasks masked_lm and language_modeling read the data. Text is UTF-8 with one sentence or paragraph a
-line, and empty lines separate documents. The text is encoded with GPT-2's byte-pair encoding if you give its
-files, otherwise with a sentencepiece encoding that is learned from the training text. Text is streamed, so
-that it may exceed the memory.
+fairseq's tasks masked_lm and language_modeling read the data. The text is in UTF-8, with one sentence or
+paragraph per line, and empty lines between documents. It is encoded with GPT-2's byte-pair encoding if you
+give its files. Otherwise, a sentencepiece encoding is learned from the training text. The text may be larger
+than the memory.
 
-DIR then holds the binarised data, dict.txt, and the tokenizer's files under the names by which
-LunaMaskedLM.from_pretrained finds them. With --shards the documents of the training text are dealt to
-DIR/shard0, DIR/shard1 and so on, and each epoch of training reads one of these folders. If you start the
-command again, it does only what is left or what has changed.
+The command writes to DIR the binarised data, dict.txt, and the files of the tokenizer, which
+LunaMaskedLM.from_pretrained finds by their names. With --shards, the documents of the training text are
+divided among the folders DIR/shard0, DIR/shard1 and so on, and each epoch of training reads one of these
+folders. If you repeat the command, it skips finished steps whose input has not changed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Preparation of text for language models: check, learn a tokenizer, encode (``luna-prepare-text``)."""
+"""Preparation of text for language models, which ``luna-prepare-text`` runs."""
 
 from __future__ import annotations
 
@@ -34,21 +34,22 @@ from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentenc
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 DICTIONARY = "dict.txt"
-# Tokens per sample in the presets. With --sample-break-mode complete fairseq skips longer lines.
+# Tokens per sample in the presets. With --sample-break-mode complete, fairseq skips longer lines.
 SAMPLE = 512
 Part = Tuple[str, str]  # split, folder
-# Part of every key. Increase it if a step writes something else, so that old output counts as unfinished.
+# Number that is part of every key. Increase it if a step writes different output, so that old output is
+# repeated.
 VERSION = 3
 
 
 class TextPreparation:
-    """Preparation of raw text in a folder, in steps that are skipped if they are done already.
+    """Preparation of raw text in a folder. It consists of steps, and finished steps are skipped.
 
     Args:
         args: parsed command line of ``luna-prepare-text``.
 
     Raises:
-        InputError: the options name no encoding, or two.
+        InputError: the options name no encoding, or two encodings.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -70,19 +71,19 @@ class TextPreparation:
         ]
 
     def run(self) -> None:
-        """Do all steps that are not finished yet, and print the counts.
+        """Run all steps that are not finished, and print the numbers of lines and tokens.
 
         Raises:
             InputError: a text is missing, empty or malformed, or too many of its tokens are unknown.
         """
-        given = [
-            require_regular_file(path) for path in (*self.gpt2, *([self.args.dict] if self.args.dict else []))
-        ]
+        input_files = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
+        for path in input_files:
+            require_regular_file(path)
         given_dictionary = self._given_dictionary()
         checked = {split: self._check(split) for split in self.files}
         owned = [*self.tokenizer, DICTIONARY, *self.binarised]
         steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
-        files = {str(path): sha256(path) for path in given}
+        files = {str(path): sha256(path) for path in input_files}
         training = checked["train"][1]
         key = digest(VERSION, training, self.args.vocab_size, files, sentencepiece.__version__)
         steps.do("tokenizer", key, self._make_tokenizer)
@@ -97,13 +98,13 @@ class TextPreparation:
                 print(
                     f"{split}: {facts['long'][split]:,} lines have {SAMPLE - 1} pieces or more. With "
                     f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
-                    "fairseq skips these lines: break them, or give --sample-break-mode none."
+                    "fairseq skips these lines. Split them, or use --sample-break-mode none."
                 )
         data = os.pathsep.join(dict.fromkeys(str(self.args.destdir / folder) for _, folder in self.parts))
         print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
 
     def _check(self, split: str) -> Tuple[int, str]:
-        """Read the text of a split and check that it suffices for the shards.
+        """Read the text of a split, and check that it has enough documents for the shards.
 
         Args:
             split: "train", "valid" or "test".
@@ -133,12 +134,12 @@ class TextPreparation:
         return lines, state.hexdigest()
 
     def _lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
-        """Yield all lines of a split, with an empty line between two files, which ends a document.
+        """Yield all lines of a split. An empty line between two files separates documents.
 
         Args:
             split: "train", "valid" or "test".
-            controls: counter of lines with control characters by file, updated in place; see
-                :func:`read_lines`. None does not count.
+            controls: counter of lines with control characters by file, updated in place, see
+                :func:`read_lines` (default: None, do not count).
         """
         for number, path in enumerate(self.files[split]):
             if number:
@@ -146,7 +147,7 @@ class TextPreparation:
             yield from read_lines(path, controls=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files or learn the sentencepiece encoding.
+        """Copy GPT-2's files, or learn the sentencepiece encoding.
 
         Returns:
             names: files of the tokenizer, relative to DIR.
@@ -163,10 +164,10 @@ class TextPreparation:
         return self.tokenizer, {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all text as numbers of pieces, and write fairseq's files once the dictionary is known.
+        """Encode all text, build the dictionary, and write fairseq's files.
 
         Args:
-            given_dictionary: dictionary of ``--dict``, or None to use all pieces by their frequency.
+            given_dictionary: dictionary of ``--dict``; None for a dictionary of all pieces.
 
         Returns:
             names: files that were written, relative to DIR.
@@ -200,7 +201,7 @@ class TextPreparation:
         return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
 
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
-        """Encode a split and deal its documents to its parts in turn.
+        """Encode a split, and distribute its documents among its parts in turn.
 
         Args:
             split: "train", "valid" or "test".
@@ -217,13 +218,13 @@ class TextPreparation:
             begins = text & ~np.append(inside, text[:-1])
             document = documents + np.cumsum(begins)
             documents, inside = int(document[-1]), bool(text[-1])
-            long += int((batch[1] >= SAMPLE - 1).sum())  # the sample also holds <s> and </s>
+            long += int((batch[1] >= SAMPLE - 1).sum())  # a sample also has <s> and </s>
             for number, part in enumerate(parts):
                 part.add(*select_sentences(batch, (document - 1) % len(parts) == number))
         return long
 
     def _given_dictionary(self) -> Optional[Dictionary]:
-        """Load the dictionary of ``--dict``, and return None if the option is not given."""
+        """Load the dictionary of ``--dict``, or return None without this option."""
         if not self.args.dict:
             return None
         try:
@@ -235,7 +236,7 @@ class TextPreparation:
             ) from error
 
     def _dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
-        """Return the dictionary of all pieces, sorted by how often they occur in the training text."""
+        """Return the dictionary of all pieces, sorted by their frequency in the training text."""
         if self.gpt2:
             return build_dictionary(gpt2_pieces(tokenizer), counts)
         return bpe_dictionary(tokenizer, counts)

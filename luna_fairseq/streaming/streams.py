@@ -1,4 +1,4 @@
-"""Streams of text: each example of a batch continues the same example of the previous batch."""
+"""Dataset and iterator of streams, whose examples continue from batch to batch."""
 
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -15,9 +15,9 @@ from luna_fairseq.errors import InputError
 class StreamDataset(FairseqDataset):
     """Dataset that cuts a text into streams, and each stream into segments.
 
-    Item i holds segment i of all streams. All streams have the same length, so that a few tokens at the end
-    of the text, fewer than there are streams, are not read. With ``every_token``, each of these tokens
-    makes one of the first streams longer.
+    Item i has segment i of all streams. All streams have the same length, so that a few tokens at the end of
+    the text are not read, fewer than the number of streams. With ``every_token``, these tokens are read: some
+    of the first streams are longer by one token.
 
     Args:
         dataset: indexed dataset with the items of the text in their order.
@@ -25,8 +25,8 @@ class StreamDataset(FairseqDataset):
         segment_length: number of tokens of a segment.
         pad: index of the padding symbol.
         eos: index of the symbol that precedes the first token.
-        context_segments: number of earlier segments that are read again with each segment, so that the
-            gradient reaches them.
+        context_segments: number of earlier segments that are read again with each segment, so that gradients
+            flow into them.
         all_streams: number of streams of all processes.
         first_stream: index of the first stream of this process.
         every_token: read every token of the text (default: False).
@@ -69,7 +69,7 @@ class StreamDataset(FairseqDataset):
             - ``tokens`` [B, 1 + T]: the preceding token and the T tokens of the segments. In shorter streams,
               the last token is padding.
             - ``context``: number of tokens that are read again.
-            - ``keep_after``: number of tokens after which the next item begins.
+            - ``keep_after``: number of tokens before the first token of the next item.
         """
         first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
         start = first * self.segment_length
@@ -81,7 +81,13 @@ class StreamDataset(FairseqDataset):
         }
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
-        """Return the preceding token and the tokens of a stream from ``start`` to ``end`` [1 + T]."""
+        """Return tokens of a stream, after the token that precedes them [1 + T].
+
+        Args:
+            stream: index of the stream in this process.
+            start: position of the first token in the stream.
+            end: position after the last token.
+        """
         number = self.first_stream + stream
         if end > self.stream_length + (number < self.longer):
             return F.pad(self._tokens(stream, start, end - 1), (0, 1), value=self.pad)
@@ -90,16 +96,16 @@ class StreamDataset(FairseqDataset):
         begin = max(0, start - 1)
         item = int(np.searchsorted(self.ends, begin, side="right"))
         offset = begin - (int(self.ends[item - 1]) if item else 0)
-        parts, found = [], -offset
-        while found < end - begin:
+        parts, number_read = [], -offset
+        while number_read < end - begin:
             parts.append(self.dataset[item])
-            found += len(parts[-1])
+            number_read += len(parts[-1])
             item += 1
         tokens = torch.cat(parts)[offset : offset + end - begin].long()
         return tokens if start else torch.cat([tokens.new_tensor([self.eos]), tokens])
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Convert an item to a batch, in which tokens that are read again have padding as target.
+        """Convert an item to a batch. Tokens that are read again have padding as their target.
 
         Args:
             samples: list with one item.
@@ -125,13 +131,13 @@ class StreamDataset(FairseqDataset):
 class StreamIterator(EpochBatchIterator):
     """Iterator over the segments of a text in their order, with the state of the model in every batch.
 
-    A checkpoint stores the state, so that a resumed run continues in the middle of the text. With several
-    processes, only the first one writes checkpoints, and it does not know the states of the others. All
-    streams then restart with an empty state.
+    A checkpoint stores the state, so that a resumed run continues within the text. With several processes,
+    only the first process writes checkpoints, and it does not have the states of the other processes. All
+    streams of a resumed run then start with an empty state.
 
     Args:
         dataset: segments of the text.
-        stream: state that the model carries from segment to segment.
+        stream: state of the model between segments, a :class:`luna_fairseq.models.stream.Stream`.
         processes: number of training processes.
         kwargs: further arguments of fairseq's iterator.
     """
@@ -139,12 +145,12 @@ class StreamIterator(EpochBatchIterator):
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
         batches = [[index] for index in range(len(dataset))]
         super().__init__(dataset, dataset.collater, batches, disable_shuffling=True, **kwargs)
-        # At the end fairseq waits five seconds for each worker that outlives its epoch.
+        # At the end, fairseq would wait five seconds for each persistent worker.
         self.persistent_workers = False
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator with the stream in every batch, and clear the stream in a new epoch.
+        """Return fairseq's iterator with the stream in every batch. A new epoch clears the stream.
 
         Args:
             args: positional arguments of fairseq's method.
@@ -157,6 +163,7 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
+        """Yield the batches with the stream among the arguments of the model."""
         for batch in batches:
             batch["net_input"]["stream"] = self.stream
             yield batch
@@ -176,21 +183,21 @@ class StreamIterator(EpochBatchIterator):
             state_dict: result of :meth:`state_dict`.
 
         Raises:
-            InputError: The text was divided into other streams or segments.
+            InputError: The text was divided into another number of streams or segments.
         """
         saved = state_dict.get("stream")
         for key, name, value in self._division():
             if saved is not None and saved[key] != value:
                 raise InputError(
-                    f"The checkpoint was written within a text that was read with {name} {saved[key]}, now "
-                    f"it is {value}. Use {saved[key]} again, or restart the epoch with --reset-dataloader."
+                    f"The checkpoint was written within an epoch with {name} {saved[key]}, got {value}. Use "
+                    f"{saved[key]}, or restart the epoch with --reset-dataloader."
                 )
         super().load_state_dict(state_dict)
         if saved is not None and self.processes == 1:
             self.stream.load_state_dict(saved["state"])
 
     def _division(self) -> List[Tuple[str, str, int]]:
-        """Return the division of the text, as (key in checkpoints, name in messages, value)."""
+        """Return the numbers that divide the text: tuples of key in checkpoints, name in messages, number."""
         dataset: Any = self.dataset
         return [
             ("rows", "number of streams", dataset.streams),

@@ -29,13 +29,11 @@ class StreamingLMConfig(FairseqDataclass):
     """Options of ``--task streaming_lm``."""
 
     data: str = option(MISSING, "folder of the data, as for language_modeling")
-    segment_length: int = option(
-        512, "number of tokens that are read at once from each stream of a batch", least=1
-    )
+    segment_length: int = option(512, "number of tokens of each stream in a batch", least=1)
     bptt_segments: int = option(
         0,
-        "number of earlier segments that gradients reach: they are read again with each segment (0: gradients"
-        " stop at the beginning of the segment)",
+        "number of earlier segments that are read again with each segment, so that gradients flow into them "
+        "(0: gradients stop at the beginning of the segment)",
         least=0,
     )
     # The size of a table of learned positions. Sinusoidal positions have no limit.
@@ -94,7 +92,7 @@ class StreamingLMTask(LanguageModelingTask):
             from_checkpoint: True if the parameters are loaded from a checkpoint afterwards (default: False).
 
         Raises:
-            InputError: The model cannot carry its state from segment to segment.
+            InputError: The model cannot pass its state from segment to segment.
         """
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, LunaLanguageModel):
@@ -104,18 +102,18 @@ class StreamingLMTask(LanguageModelingTask):
         for name in ("decoder_layerdrop", "checkpoint_activations"):
             if getattr(cfg, name, None):
                 raise InputError(
-                    f"--{name.replace('_', '-')} does not work with --task streaming_lm, which carries the "
-                    "state of every layer. Leave the option out."
+                    f"--{name.replace('_', '-')} does not work with --task streaming_lm, which passes the "
+                    "state of every layer to the next segment. Remove the option."
                 )
         self.has_positions = model.decoder.embed_positions is not None
         return model
 
     def max_positions(self) -> None:
-        """Return None: a stream has no maximum length."""
+        """Return None, because a stream has no maximum length."""
         return None
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split and cut it into streams. Only training reads earlier segments again.
+        """Load a split, and cut it into streams. Earlier segments are read again in training only.
 
         Args:
             split: name of the split, such as train, valid or test.
@@ -123,7 +121,7 @@ class StreamingLMTask(LanguageModelingTask):
             kwargs: ignored.
 
         Raises:
-            InputError: The split is missing, or has fewer tokens than there are streams.
+            InputError: The split is missing, or has fewer tokens than streams.
         """
         options, dictionary = self.args, self.source_dictionary
         path = Path(options.data) / split
@@ -144,7 +142,7 @@ class StreamingLMTask(LanguageModelingTask):
         )
         if not dataset.stream_length:
             raise InputError(
-                f"{path} has fewer tokens than there are streams ({all_streams}). Use a smaller --batch-size."
+                f"{path} has fewer tokens than streams ({all_streams}). Use a smaller --batch-size."
             )
         logger.info(
             f"{split}: {all_streams} streams of {dataset.stream_length:,} tokens, {len(dataset):,} segments"
@@ -152,31 +150,32 @@ class StreamingLMTask(LanguageModelingTask):
         if self.has_positions and training:
             logger.warning(
                 f"positions are counted from the beginning of a stream, up to {dataset.stream_length:,}. The "
-                "model will read longer texts badly. Use --no-token-positional-embeddings and --causal-decay."
+                "model will predict longer texts badly. Use --no-token-positional-embeddings and "
+                "--causal-decay."
             )
         self.datasets[split] = dataset
 
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
         """Return an iterator over the segments in their order.
 
-        Other limits on the batch, such as ``--max-tokens``, do not apply. For any other dataset, such as the
-        sentences that fairseq-interactive reads, return fairseq's iterator without a maximum length.
+        Other limits on the batch, such as ``--max-tokens``, do not apply. For other datasets, such as the
+        sentences of fairseq-interactive, fairseq's iterator without a maximum length is returned.
 
         Args:
             dataset: dataset to iterate over.
             kwargs: arguments of fairseq's method.
 
         Raises:
-            InputError: The dataset was loaded for another batch size. fairseq-validate uses the batch size
-                of the checkpoint.
+            InputError: The dataset was loaded for another batch size, such as the checkpoint's in
+                fairseq-validate.
         """
         if not isinstance(dataset, StreamDataset):
             return super().get_batch_iterator(dataset, **{**kwargs, "max_positions": None})
         batch_size = kwargs.get("max_sentences")
         if batch_size is not None and batch_size != dataset.streams:
             raise InputError(
-                f"--batch-size {batch_size} differs from the {dataset.streams} streams of the text. Give "
-                f"--batch-size-valid {batch_size}, too."
+                f"--batch-size {batch_size} differs from the {dataset.streams} streams of the text. Also use "
+                f"--batch-size-valid {batch_size}."
             )
         return StreamIterator(
             dataset,
@@ -197,9 +196,11 @@ class StreamingLMTask(LanguageModelingTask):
             kwargs: arguments of fairseq's method, of which only ``num_workers`` is used.
 
         Raises:
-            InputError: ``context_window`` is not 0. The model remembers the whole text without a window.
+            InputError: ``context_window`` is not 0.
         """
         if context_window:
-            raise InputError("--task streaming_lm remembers the whole text. Leave --context-window out.")
+            raise InputError(
+                "--task streaming_lm has the whole earlier text as context. Remove --context-window."
+            )
         batches = self.get_batch_iterator(dataset, num_workers=kwargs.get("num_workers", 0))
         return batches.next_epoch_itr(shuffle=False)

@@ -52,7 +52,9 @@ def test_another_batch_only_if_asked_for():
     assert launch(LUNA, "--max-tokens", "7281", gpus=3)[1][0].endswith("--update-freq 3 = 65,529 tokens")
     words, said = launch(LUNA, "--update-freq", "5", gpus=3)
     assert (
-        words[-2:] == ["--update-freq", "5"] and words.count("--update-freq") == 1 and "as given" in said[0]
+        words[-2:] == ["--update-freq", "5"]
+        and words.count("--update-freq") == 1
+        and "your option" in said[0]
     )
 
 

@@ -23,13 +23,13 @@ def test_output_is_added_to_the_log_and_some_of_it_shown(tmp_path, capsys):
 
 def test_standard_output_goes_to_a_file_of_its_own(tmp_path):
     for _ in range(2):
-        run_logged(command(0), tmp_path / "log", output=tmp_path / "output", anew=True)
+        run_logged(command(0), tmp_path / "log", output=tmp_path / "output", empty_log=True)
     assert (tmp_path / "output").read_text() == "one\ntwo\n"
     assert (tmp_path / "log").read_text() == "three\n"
 
 
 def test_failure_is_one_line_that_names_the_log(tmp_path):
-    with pytest.raises(ValueError, match="failed .three.: its whole output is in .*log") as refused:
+    with pytest.raises(ValueError, match="failed .three.. Its output is in .*log") as refused:
         run_logged(command(3), tmp_path / "log", output=tmp_path / "output")
     assert "\n" not in str(refused.value)
 

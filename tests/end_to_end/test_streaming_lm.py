@@ -37,13 +37,13 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, trai
     succeed("train", *data, TRAIN, "--max-update 5 --save-dir", tmp_path)
     assert_same_training(load(trained / "checkpoint_last.pt"), load(tmp_path / "checkpoint_last.pt"))
     line = refused("train", *data, TRAIN, "--segment-length 8 --max-update 6 --save-dir", tmp_path)
-    assert "was read with segment length 16, now it is 8" in line
+    assert "within an epoch with segment length 16, got 8" in line
 
 
 @pytest.mark.parametrize("words, warned", [("", True), ("--no-token-positional-embeddings", False)])
 def test_positions_that_end_with_the_stream_are_warned_of(words, warned, data, tmp_path):
     said = succeed("train", *data, TRAIN, words, "--max-update 1 --no-save --save-dir", tmp_path)
-    assert said.count("The model will read longer texts badly") == warned
+    assert said.count("The model will predict longer texts badly") == warned
 
 
 def test_the_length_of_segments_does_not_change_the_score(data, trained):
@@ -78,7 +78,7 @@ def test_nothing_is_sampled_and_scored_as_nothing(data, trained):
     [
         ("--segment-length 0", "--segment-length 0: must be at least 1"),
         ("--bptt-segments -1", "--bptt-segments -1: must be at least 0"),
-        ("--batch-size 100000", "fewer tokens than there are streams (100000)"),
+        ("--batch-size 100000", "fewer tokens than streams (100000)"),
         ("-a transformer_lm", "--task streaming_lm needs the model luna_lm"),
         ("--decoder-layerdrop 0.5", "--decoder-layerdrop"),
         ("--checkpoint-activations", "--checkpoint-activations"),
@@ -91,7 +91,7 @@ def test_what_cannot_be(data, tmp_path, words, message):
 
 def test_validation_has_the_rows_that_it_is_asked_for(data, trained):
     words = *data, "--task streaming_lm --path", trained / "checkpoint_last.pt", "--batch-size 1"
-    assert "--batch-size 1 differs from the 4 streams of the text. Give --batch-size-valid 1" in refused(
+    assert "--batch-size 1 differs from the 4 streams of the text. Also use --batch-size-valid 1" in refused(
         "validate", *words
     )
     assert "valid: 1 streams" in succeed("validate", *words, "--batch-size-valid 1")

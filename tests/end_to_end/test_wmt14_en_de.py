@@ -63,7 +63,8 @@ def test_the_steps(tmp_path):
     assert tokens[2] == "Ein Mann &amp; sein Hund aus Nordrhein @-@ Westfalen &lt; Katze ."
     out = succeed("train", tmp_path, recipe, *TINY, *HEADS, "--max-update", 100, "--max-epoch", 1)
     assert (
-        "batch: 1 GPU x 4,096 tokens x --update-freq 1, as given" in out and "precision: fp32 (no GPU)" in out
+        "batch: 1 GPU x 4,096 tokens x --update-freq 1 (your option)" in out
+        and "precision: fp32 (no GPU)" in out
     )
     assert "averaging 1 checkpoints" in succeed("average", tmp_path, recipe, 1)
     generate = ["--beam", 2, "--", "--cpu", "--max-len-b", 20]

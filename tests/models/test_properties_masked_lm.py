@@ -101,5 +101,5 @@ def test_bad_input():
         LunaMaskedLM.build_model(model.args, Task(31)).load_state_dict(model.state_dict())
     with pytest.raises(InputError, match="has 40 positions, the model has 60: use --max-positions 40"):
         tiny_model(max_positions=60).load_state_dict(model.state_dict())
-    with pytest.raises(InputError, match="of another architecture than the model"):
+    with pytest.raises(InputError, match="has another architecture than the model"):
         tiny_model(encoder_ffn_embed_dim=24).load_state_dict(model.state_dict())

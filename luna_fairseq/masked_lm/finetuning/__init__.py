@@ -1,4 +1,4 @@
-"""Tasks of fine-tuning masked language models (Luna, section 4.3), read from their published files."""
+"""Fine-tuning tasks of section 4.3 of the paper, whose examples are read from their published files."""
 
 from typing import Dict
 

@@ -7,7 +7,7 @@ from typing import Any, Dict, Iterator, List, Tuple
 
 import torch
 
-import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
+import luna_fairseq.models  # noqa: F401  (registers the models of checkpoints)
 from fairseq import checkpoint_utils, utils
 from fairseq.dataclass.utils import overwrite_args_by_name
 from luna_fairseq.commands.checkpoint import option_of
@@ -32,7 +32,7 @@ def evaluate(
     Returns:
         metrics: value of each metric in percent, empty for a split without answers.
         predictions: predicted labels or numbers, in the order of the data.
-        cut: note on how many examples were cut to the model's positions, "" if none was.
+        cut: note on the number of truncated examples, or an empty string.
 
     Raises:
         InputError: the split or the checkpoint does not exist, or the checkpoint was trained on another task.
@@ -52,7 +52,7 @@ def evaluate(
     expected: List[Any] = [None] * data.examples[split]
     batches = -(-data.examples[split] // batch_size)
     for sample in progress(_batches(task.dataset(split), batch_size), split, "batches", batches):
-        # For multiple choice there is one input for each candidate.
+        # Multiple choice has an input for each candidate.
         inputs = [sample[name] for name in sorted(sample) if name.startswith("net_input")]
         with torch.no_grad():
             logits = torch.cat([model(**x, classification_head_name=head)[0] for x in inputs], dim=1)
@@ -67,14 +67,16 @@ def evaluate(
 
 
 def _count_cut(task: Any, split: str) -> str:
-    """Count the examples that exceed the model's positions, and let the task cut them as in training.
+    """Count the examples that are longer than the model's positions.
+
+    The options of the task are changed, so that these examples are truncated as in training.
 
     Args:
-        task: task of fairseq, whose options are changed.
+        task: task of fairseq, changed in place.
         split: fairseq's name of the split.
 
     Returns:
-        note for the report, "" if no example is cut.
+        note for the report, or an empty string if no example is truncated.
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -110,7 +112,7 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
             f"Give a checkpoint that was fine-tuned on {data.task}."
         )
     trained = Path(str(option_of(options, "data")))
-    # Two tasks with as many classes can have the same labels, so the folder of the training data decides.
+    # Different tasks can have the same labels, so the folder of the training data is compared.
     if (trained / DESCRIPTION).is_file() and PreparedTask.load(trained).task != data.task:
         raise InputError(
             f"{path} was fine-tuned on {PreparedTask.load(trained).task}, not on {data.task}. "

@@ -1,4 +1,4 @@
-"""Preparation of a fine-tuning task: read the published files, encode and write (``luna-prepare-task``)."""
+"""Preparation of a fine-tuning task from its published files, which ``luna-prepare-task`` runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from luna_fairseq.text.encoders import (
 )
 from luna_fairseq.text.pieces import check_tokenizer, detect_encoding
 
-# Part of the key. Increase it if something else is written, so that old output counts as unfinished.
+# Number that is part of the key. Increase it if the output changes, so that old output is written again.
 VERSION = 1
 
 
@@ -49,7 +49,7 @@ class TaskPreparation:
         self.encoder, self.tokenizer = load_tokenizer(args.vocabulary, self.dictionary, args.workers)
 
     def run(self) -> None:
-        """Prepare the task unless this is done already, and print the sizes of its splits.
+        """Prepare the task unless this is already done, and print the sizes of its splits.
 
         Raises:
             InputError: a published file is missing or malformed, or too many tokens are unknown.
@@ -66,9 +66,9 @@ class TaskPreparation:
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
-        # Everything is read before anything is written, so that a bad line is found at once. Test sets and
-        # further validation sets may be missing.
         """Encode and write all splits, and return the names of the written files."""
+        # All files are read before anything is written, so that invalid lines are found first. Test sets and
+        # further validation sets may be missing.
         examples = {
             split: self.task.read(self.args.folder, split)
             for split, name in self.task.splits.items()
@@ -79,7 +79,7 @@ class TaskPreparation:
             writer.write(split, examples[split], self.encoder)
             if writer.unknown[split]:
                 print(f"{split}: {share_unknown(writer.unknown[split], writer.tokens[split])}")
-        if self.tokenizer:  # whole words may be unknown, pieces should not be
+        if self.tokenizer:  # a dictionary of words may lack some words
             check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
         forget_checksums(self.args.destdir)
         names = writer.finish()

@@ -23,18 +23,19 @@ from luna_fairseq.text.indexed import encoded_texts
 
 DESCRIPTION = "task.json"
 DICTIONARY = "dict.txt"
-HIGHEST_SCORE = 5.0  # of STS-B. Scores are divided by it, so that the model learns numbers from 0 to 1.
+# Highest score of STS-B. Scores are divided by this number, so that the model learns numbers from 0 to 1.
+HIGHEST_SCORE = 5.0
 
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """Contents of a prepared folder, as its file ``task.json`` describes them.
+    """Contents of a prepared folder, read from its file ``task.json``.
 
     Attributes:
         folder: path of the folder.
         task: name of the task.
         examples: number of examples, by split.
-        longest: number of tokens of the longest example as the model reads it, by split.
+        longest: number of tokens of the longest example, including special symbols, by split.
         labelled: splits that have answers.
     """
 
@@ -52,7 +53,7 @@ class PreparedTask:
             folder: folder that luna-prepare-task wrote.
 
         Raises:
-            InputError: luna-prepare-task did not write the folder, or did not finish.
+            InputError: luna-prepare-task has not written the folder, or was interrupted.
         """
         path = folder / DESCRIPTION
         check_files(path)
@@ -65,7 +66,7 @@ class PreparedTask:
 
 
 class PreparedWriter:
-    """Writer of a prepared folder. Splits are written to a temporary folder that ``finish`` moves into place.
+    """Writer of a prepared folder. The files are written to a temporary folder until :meth:`finish`.
 
     Args:
         folder: folder to write.
@@ -87,7 +88,7 @@ class PreparedWriter:
         self.names = [*(f"input{number}" for number in range(task.inputs)), "label"]
         for name in self.names:
             (self.temporary / name).mkdir(parents=True)
-        # Recorded here and not listed in the end, so that a dictionary that vanished is noticed.
+        # The names are recorded here instead of listed at the end, so that a missing dictionary is noticed.
         self.written = {f"{name}/{DICTIONARY}" for name in self.names[:-1]}
         for name in self.written:
             dictionary.save(str(self.temporary / name))
@@ -117,7 +118,7 @@ class PreparedWriter:
             self._write_labels(self.temporary / "label" / split, labels)
 
     def finish(self) -> List[str]:
-        """Replace the files of an earlier preparation.
+        """Move the written files into place, and replace the files of an earlier preparation.
 
         Returns:
             names of the written files, relative to the folder.
@@ -131,9 +132,9 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of examples as the model reads them.
+        """Return the numbers of tokens of examples, including ``<s>``, end and separator symbols.
 
-        These include ``<s>``, end and separator symbols. For multiple choice, the longest candidate counts.
+        For multiple choice, the longest candidate counts.
 
         Args:
             pieces: [inputs, B] number of pieces of each text.
@@ -148,8 +149,8 @@ class PreparedWriter:
     def _write_labels(self, path: Path, labels: Sequence[str]) -> None:
         """Write the labels of a split in the form that fairseq's task reads.
 
-        fairseq reads the numbers of the right candidates (multiple choice), scores from 0 to 1 (regression),
-        or labels encoded with a dictionary of their own.
+        These are the numbers of the right candidates for multiple choice, scores from 0 to 1 for regression,
+        and otherwise labels that are encoded with a separate dictionary.
 
         Args:
             path: path of the files without their endings.
