@@ -38,8 +38,8 @@ def build_parser() -> CommandParser:
         choices=[SEARCH, TABLE_9],
         help="search: a run for each setting that section 4.3 of the paper compares (GLUE: batch sizes 16 "
         "and 32 with learning rates 5e-6, 1e-5 and 2e-5; RACE and CommonsenseQA: learning rates 1e-5, 2e-5 "
-        "and 3e-5 with dropout 0, 0.1 and 0.2). table-9: a single run with the settings of the paper's Table 9 "
-        "(default: search for GLUE, table-9 for RACE and CommonsenseQA)",
+        "and 3e-5 with dropout 0, 0.1 and 0.2). table-9: a single run with the settings of the paper's "
+        "Table 9 (default: search for GLUE, table-9 for RACE and CommonsenseQA)",
     )
     parser.count(
         "--batch-sizes",
