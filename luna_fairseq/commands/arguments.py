@@ -73,6 +73,7 @@ class HelpFormatter(argparse.HelpFormatter):
     """Formatter of ``--help`` that wraps paragraphs and keeps the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
+        """Wrap the paragraphs of a description or epilog."""
         paragraphs = text.strip().split("\n\n")
         wrapper = TextWrapper(width, break_on_hyphens=False)
         return "\n\n".join(

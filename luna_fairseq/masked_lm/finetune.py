@@ -64,6 +64,7 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace, extra: List[str]) -> None:
+    """Fine-tune the model on the task."""
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 

@@ -36,6 +36,7 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
+    """Prepare the task."""
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.finetuning.preparation import TaskPreparation
 

@@ -41,6 +41,7 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
+    """Prepare the text."""
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.text_preparation import TextPreparation
 

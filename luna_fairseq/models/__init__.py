@@ -1,6 +1,6 @@
 """Luna models for fairseq.
 
-Each model has a file of its own, which registers the model with fairseq. Importing this package also
+The module of each model registers the model with fairseq. Importing this package also
 registers the tasks, criterions and optimizers of luna_fairseq.
 """
 

@@ -1,7 +1,8 @@
 """Assignment of beam-search hypotheses to source sentences.
 
-State that depends on the source alone is computed and stored once for all hypotheses of a sentence. The n
-hypotheses of a sentence are adjacent, so that a tensor of the hypotheses of B sentences has batch size B n.
+A part of the decoding state depends only on the source. This part is computed and stored once for all
+hypotheses of a sentence. The n hypotheses of a sentence are adjacent, so that a tensor for B sentences has
+batch size B n.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -51,7 +52,7 @@ class Hypotheses(NamedTuple):
         Returns:
             the indices of the remaining sentences [B'], and the new assignment. None if hypotheses only
             changed places within their sentences. If the sentences no longer have equally many adjacent
-            hypotheses, every hypothesis gets its own copy of its sentence, and B' = N'.
+            hypotheses, every hypothesis gets a separate copy of its sentence, and B' = N'.
         """
         moved = self.sentences.index_select(0, new_order)
         if torch.equal(moved, self.sentences):

@@ -97,6 +97,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return wrap_luna_layer(super().build_layer(options, number), "LunaEncoderLayer", self.cfg)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        """Load parameters as torch does, after adapting the layer norm of the last P."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             find_packed_norm(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)

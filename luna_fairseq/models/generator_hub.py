@@ -1,6 +1,6 @@
 """Python interface to a trained translation or causal language model.
 
-The interface extends fairseq's generator hub by checks of its input, alignments, documents and long texts.
+The interface adds checks of the input, alignments, documents and long texts to fairseq's generator hub.
 """
 
 import os

@@ -1,9 +1,9 @@
-"""Linear layers for inference in float32 on a CPU, whose weights oneDNN has reordered once.
+"""Linear layers for float32 inference on a CPU that store their weights in the order of oneDNN.
 
-A product of a few vectors with a large matrix takes as long as reading the matrix.
-``torch.nn.functional.linear`` first copies the matrix into the order that the product needs, in every call.
-The layers below keep the reordered matrix. With 5 vectors, which is one sentence with a beam of 5, they take
-half of the time. The reordered matrices take as much memory as the weights themselves.
+The product of a few vectors with a large matrix takes as long as reading the matrix. In every call,
+``torch.nn.functional.linear`` first copies the matrix into the order that the product needs. The layers of
+this module store the reordered matrix. For 5 vectors (a sentence with a beam of 5), they need half of the
+time. The reordered matrices need as much memory as the weights.
 """
 
 from functools import lru_cache
@@ -21,11 +21,11 @@ VECTORS = 64
 
 
 class OneDnnLinear(nn.Module):
-    """Linear layer that shares the parameters of another one and keeps a reordered copy of its weight.
+    """Linear layer that shares the parameters of another layer and stores a reordered copy of its weight.
 
-    The copy is made in the first call, and again after the weight was changed. Wherever the copy is of no
-    use, the layer calls ``torch.nn.functional.linear``: on a GPU, in other precisions, if a gradient may be
-    asked for, and while torch records a graph. Results are equal up to rounding.
+    The copy is made in the first call, and again after a change of the weight. In four cases, the layer calls
+    ``torch.nn.functional.linear`` instead: on a GPU, in other precisions, if gradients are enabled, and while
+    torch records a graph. Results are equal up to rounding.
 
     Args:
         linear: layer to replace, whose parameters are shared
@@ -41,7 +41,7 @@ class OneDnnLinear(nn.Module):
         self.weight = linear.weight
         self.bias = linear.bias
         self.reordered: Optional[Tensor] = None
-        self.version = 0  # of the weight that was reordered
+        self.version = 0  # version of the weight that was reordered
 
     def forward(self, x: Tensor) -> Tensor:
         """Project vectors [.., inputs] to vectors [.., outputs]."""
@@ -55,6 +55,7 @@ class OneDnnLinear(nn.Module):
         return torch.ops.mkldnn._linear_pointwise(x, self.reordered, self.bias, "none", [], "")
 
     def _apply(self, *args: Any, **kwargs: Any) -> "OneDnnLinear":
+        """Drop the reordered copy before the layer moves to another device or type."""
         self.reordered = None
         return super()._apply(*args, **kwargs)
 
@@ -81,7 +82,7 @@ def use_onednn(model: nn.Module) -> None:
     """Replace the linear layers of a model by :class:`OneDnnLinear`, if this torch supports them.
 
     Args:
-        model: model, changed in place; the names of its parameters stay
+        model: model, changed in place; parameters keep their names
     """
     if not has_onednn():
         return

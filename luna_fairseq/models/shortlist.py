@@ -1,9 +1,9 @@
 """Vocabulary shortlist: decode with the target pieces that may translate the sources of the batch.
 
-The candidates of a batch are the special symbols, the candidates that a lexicon has for every sentence, and
-those that it has for each source piece of the batch. Beam search runs on the candidates alone: the output
-projection has one row for each of them, and no tensor has the width of the dictionary. Log-probabilities are
-normalised over the candidates.
+The candidates of a batch are the special symbols, the target pieces that a lexicon lists for every sentence,
+and the target pieces that the lexicon lists for the source pieces of the batch. Beam search only uses the
+candidates. The output projection has a row for each candidate, so that no tensor has the width of the
+dictionary. Log-probabilities are normalised over the candidates.
 """
 
 from contextlib import contextmanager
@@ -22,17 +22,17 @@ from luna_fairseq.text.lexicon import EVERY_SENTENCE, read_lexicon
 
 
 class Shortlist:
-    """Candidates for every source piece.
+    """Target pieces that may translate each source piece.
 
     Args:
-        candidates: target pieces for each source piece, by their symbols, and for :data:`EVERY_SENTENCE`
+        candidates: symbols of target pieces by the symbol of a source piece, or by :data:`EVERY_SENTENCE` for
+            the candidates of every sentence
         source: source dictionary
         target: target dictionary
 
     Attributes:
-        table: indices of the candidates for each index of the source dictionary [S, N], filled up with
-            padding
-        always: True for candidates for every sentence [V]
+        table: target indices of the candidates for each source index [S, N], padded with the padding symbol
+        always: mask [V], True at candidates of every sentence
 
     Raises:
         InputError: a candidate is not in the target dictionary
@@ -83,8 +83,9 @@ class Shortlist:
 
         Args:
             tokens: source tokens, of any shape
-            more: tensors with indices of further candidates, of any shape
-            least: smallest number of candidates; the first pieces of the dictionary make up the number
+            more: tensors with indices of further candidates, of any shape (default: none)
+            least: smallest number of candidates. If there are fewer, the first pieces of the dictionary are
+                added (default: 0).
 
         Returns:
             increasing indices of the target dictionary [K]
@@ -107,16 +108,16 @@ class Shortlist:
         constraints: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ) -> List[List[Dict[str, Tensor]]]:
-        """Generate translations of a batch out of its candidates.
+        """Generate translations of a batch from its candidates.
 
-        Prefixes, constraints and the first token are candidates, too.
+        The tokens of prefixes and constraints and the first token are also candidates.
 
         Args:
             generate: method ``_generate`` of ``generator``
             generator: fairseq's generator, whose models have output projections
             sample: batch of fairseq
-            prefix_tokens: beginnings of the translations [B, T] (default: None)
-            constraints: packed constraints [B, M] (default: None)
+            prefix_tokens: first tokens of the translations [B, T] (default: None, no prefixes)
+            constraints: packed constraints [B, M] (default: None, no constraints)
             bos_token: first token of the input of the decoder (default: None, the end symbol)
 
         Returns:
@@ -158,12 +159,12 @@ def check_generator(generator: Any) -> None:
         generator: fairseq's generator
 
     Raises:
-        InputError: the generator combines the scores with those of a language model, or a function of the
-            user restricts the tokens
+        InputError: the generator also uses the scores of a language model, or a function of the user that
+            restricts the tokens
     """
     if generator.lm_model is not None:
         raise InputError(
-            "a shortlist cannot be combined with a language model, whose scores are of the whole dictionary: "
+            "a shortlist cannot be combined with a language model, which scores the whole dictionary: "
             "leave out --shortlist or --lm-path"
         )
     if isinstance(generator.search, PrefixConstrainedBeamSearch):
@@ -175,10 +176,10 @@ def check_generator(generator: Any) -> None:
 
 @contextmanager
 def narrowed(generator: Any, pieces: Tensor, places: Tensor) -> Iterator[None]:
-    """Context manager in which a generator and its models know the candidates of a batch alone.
+    """Context manager in which a generator and its models only use the candidates of a batch.
 
-    The tokens of the generator are indices of ``pieces``. Special symbols keep their indices, because they
-    are the first pieces of every dictionary.
+    The tokens of the generator are then indices of ``pieces``. Special symbols keep their indices, because
+    they are the first pieces of every dictionary.
 
     Args:
         generator: fairseq's generator
@@ -209,7 +210,7 @@ def narrowed(generator: Any, pieces: Tensor, places: Tensor) -> Iterator[None]:
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer with some of the outputs of another layer.
+    """Return a linear layer that computes some of the outputs of another layer.
 
     Args:
         projection: :class:`torch.nn.Linear`, :class:`OneDnnLinear` or :class:`Linear8`

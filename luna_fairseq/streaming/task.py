@@ -48,10 +48,10 @@ class StreamingLMConfig(FairseqDataclass):
 class StreamingLMTask(LanguageModelingTask):
     """Language modelling task in which each example of a batch continues an example of the previous batch.
 
-    The task reads the same data as ``--task language_modeling``. It cuts the text into streams, one for each
-    example in the batches of all processes. Each stream begins with an empty state. Validation and evaluation
-    read every token. Training skips a few tokens at the end, fewer than there are streams. With
-    ``--batch-size 1``, the default of fairseq-eval-lm, the text is read from beginning to end.
+    The task reads the data of ``--task language_modeling``, and cuts the text into streams. There is a stream
+    for each example in the batches of all processes, and each stream starts with an empty state. Validation
+    and evaluation read every token. Training skips a few tokens at the end of the text, fewer than the number
+    of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single stream.
 
     Args:
         cfg: a :class:`StreamingLMConfig`.

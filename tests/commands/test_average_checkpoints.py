@@ -233,9 +233,9 @@ def test_what_may_change_does_not_matter(tmp_path, arch, changed):
 @pytest.mark.parametrize(
     "runs, groups, message",
     [
-        ((None, None), {"common": {"seed": 2}}, "(--seed 2, not 1)"),
-        ((None, None), {"checkpoint": {"save_dir": "other"}}, "(--save-dir other, not run)"),
-        (("a", "b"), {}, "(run b, not a)"),
+        ((None, None), {"common": {"seed": 2}}, "(--seed 2 and 1)"),
+        ((None, None), {"checkpoint": {"save_dir": "other"}}, "(--save-dir other and run)"),
+        (("a", "b"), {}, "(run b and a)"),
         (("a", "a"), {"checkpoint": {"save_dir": "moved"}}, None),
         ((None, "b"), {}, None),
     ],
@@ -265,7 +265,7 @@ def test_other_dictionaries_are_refused(tmp_path, capsys):
     for state, stored in zip(states, ("50 entries, a", "50 entries, b")):
         state["extra_state"]["dictionaries"] = {"source": stored}
     line = refused(capsys, "--inputs", *write(tmp_path, *states), "--output", tmp_path / "out.pt")
-    assert "other data: source dictionary is 50 entries, b, in " in line
+    assert ": source dictionary is 50 entries, b, not " in line
 
 
 def test_unreadable_files_are_refused(tmp_path, capsys):
@@ -290,7 +290,7 @@ def test_contradictory_arguments_are_refused(tmp_path, capsys):
     output = tmp_path / "out.pt"
     cases = {
         "expected at least 3 files checkpoint<epoch>.pt": [tmp_path, "--num-epoch-checkpoints", 3],
-        "holds 0 files checkpoint_<epoch>_<update>.pt": [tmp_path, "--num-update-checkpoints", 1],
+        "at least 1 files checkpoint_<epoch>_<update>.pt": [tmp_path, "--num-update-checkpoints", 1],
         "need one folder": [*paths, "--num-epoch-checkpoints", 2],
         "is a folder": [tmp_path],
         "does not exist": [tmp_path / "absent.pt"],

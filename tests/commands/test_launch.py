@@ -37,10 +37,10 @@ def test_a_batch_of_sequences():
     assert said[0] == "batch: 4 GPUs x 8 sequences x --update-freq 64 = 2,048 sequences"
     assert words.count("--update-freq") == 1
     with pytest.raises(
-        InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences. Give --batch-size 1,"
+        InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences. Use --batch-size 1,"
     ):
         launch("base_16gb", gpus=3)
-    with pytest.raises(InputError, match="5 GPUs x 16 .* Give --batch-size"):
+    with pytest.raises(InputError, match="5 GPUs x 16 .* Use --batch-size"):
         launch("base_16gb", gpus=5)
 
 

@@ -83,7 +83,7 @@ def test_averaging_and_resuming(checkpoints):
     stored = dict(state["cfg"]["model"])
     state["cfg"]["model"]["another_option"] = 8
     torch.save(state, str(checkpoints[1]))
-    with pytest.raises(InputError, match="another_option is 8, in .* it is 7"):
+    with pytest.raises(InputError, match="another_option is 8, not 7"):
         average_checkpoints(checkpoints)
     with pytest.raises(InputError, match="--another-option 7, but this run has --another-option 8, which"):
         check_options("x.pt", stored, state["cfg"]["model"])

@@ -95,7 +95,7 @@ def test_bad_input():
         model(torch.full((1, 41), 5))
     with pytest.raises(InputError, match="no classification head 'sst2'; its heads: sentence_.*, mean"):
         model(batch(example()), classification_head_name="sst2")
-    with pytest.raises(InputError, match="up to 1024 tokens, .* 40 positions: give --tokens-per-sample 40"):
+    with pytest.raises(InputError, match="up to 1024 tokens, .* 40 positions: use --tokens-per-sample 40"):
         LunaMaskedLM.build_model(model.args, Task(23, 1024))
     with pytest.raises(InputError, match="checkpoint's dictionary has 23 entries, the data's has 31"):
         LunaMaskedLM.build_model(model.args, Task(31)).load_state_dict(model.state_dict())
