@@ -2,13 +2,18 @@
 
 Models have base size and random weights. They translate in turns in one process with one thread. A batch
 holds up to 16 lines of the same length. The length of a line is its number of words and punctuation marks,
-plus one for the end symbol.
+plus one for the end symbol. Single lines of --line tokens are measured beside them.
+
+With --shortlist N, models are measured with a vocabulary shortlist, too: N random candidates for each source
+piece, and 200 for every sentence. Candidates of real words overlap, and random candidates do not. Of random
+ones, 10 lead to as many candidates in a batch as 50 real ones.
 
     pip install ctranslate2==4.8.5
     python examples/beside_ctranslate2.py --text test_2016_flickr.de
 """
 
 import argparse
+import json
 import random
 import re
 import sys
@@ -27,10 +32,13 @@ from luna_fairseq.benchmark.__main__ import build_parser
 from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.freed_memory import keep_freed_memory
 from luna_fairseq.benchmark.task import BatchSize
+from luna_fairseq.files.writing import write_text
+from luna_fairseq.models.shortlist import Shortlist
+from luna_fairseq.text.lexicon import EVERY_SENTENCE, write_lexicon
 
 OURS = ("transformer", "luna-16-tied", "peer-softmax-int8", "luna-16-int8")
 THEIRS = ("float32", "int8")
-BEAM, PARTS = 5, 8
+BEAM, PARTS, COMMON, WORDS = 5, 8, 200, 31000
 
 
 def make_batches(lines, most):
@@ -49,13 +57,27 @@ def make_batches(lines, most):
     return random.Random(1).sample(batches, len(batches))
 
 
-def convert_transformer(task, longest, folder):
+def draw_candidates(number):
+    """Return random candidates for every word.
+
+    Args:
+        number: number of candidates for each word.
+    """
+    draw = random.Random(2)
+    candidates = {EVERY_SENTENCE: [f"w{i}" for i in range(COMMON)]}
+    for i in range(WORDS):
+        candidates[f"w{i}"] = [f"w{draw.randrange(WORDS)}" for _ in range(number)]
+    return candidates
+
+
+def convert_transformer(task, longest, folder, candidates):
     """Convert fairseq's Transformer for CTranslate2 and return the folder of the converted model.
 
     Args:
         task: decoding benchmark that makes the model.
         longest: number of tokens of the longest sentence.
         folder: folder for the checkpoint and the converted model.
+        candidates: candidates for every word; None without a shortlist.
     """
     model = task.make_model(task.rows()["transformer"], longest).eval()
     for language in ("a", "b"):
@@ -67,17 +89,56 @@ def convert_transformer(task, longest, folder):
     ARCH_CONFIG_REGISTRY["transformer"](options)
     torch.save({"args": options, "model": model.state_dict()}, str(folder / "model.pt"))
     converter = ctranslate2.converters.FairseqConverter(str(folder / "model.pt"), str(folder))
-    return converter.convert(str(folder / "converted"), force=True)
+    vmap = None
+    if candidates is not None:
+        write_lexicon(folder / "shortlist", candidates)
+        vmap = str(folder / "shortlist")
+    return converter.convert(str(folder / "converted"), vmap=vmap, force=True)
 
 
-def search_by_ctranslate2(translator, batch):
+def search_by_ctranslate2(translator, batch, use_vmap=False):
     """Translate a batch of random sentences with CTranslate2."""
     draw = random.Random(batch.T)
-    words = [[f"w{draw.randrange(31000)}" for _ in range(batch.T - 1)] for _ in range(batch.sentences)]
-    length = {"max_decoding_length": batch.T, "min_decoding_length": batch.T}
-    results = translator.translate_batch([[*line, "</s>"] for line in words], beam_size=BEAM, **length)
+    words = [[f"w{draw.randrange(WORDS)}" for _ in range(batch.T - 1)] for _ in range(batch.sentences)]
+    options = {"max_decoding_length": batch.T, "min_decoding_length": batch.T, "use_vmap": use_vmap}
+    results = translator.translate_batch([[*line, "</s>"] for line in words], beam_size=BEAM, **options)
     if any(len(result.hypotheses[0]) != batch.T for result in results):
         sys.exit(f"CTranslate2 returned hypotheses whose length is not {batch.T}")
+
+
+def build_searches(task, longest, names, number, folder):
+    """Return a function that translates a batch, for each row of the output.
+
+    Args:
+        task: decoding benchmark that makes our models.
+        longest: number of tokens of the longest sentence.
+        names: names of our models.
+        number: number of candidates for each word in the shortlist; None without a shortlist.
+        folder: folder for the converted model.
+    """
+    candidates = None if number is None else draw_candidates(number)
+    searches = {}
+
+    def search(model, shortlist, batch):
+        if model is not None:
+            model.shortlist = shortlist
+        task.search(model, batch)()
+
+    for name in names:
+        model = task.ready_model(task.rows()[name], longest)
+        searches[name] = partial(search, model, None)
+        if candidates is not None and name != "transformer":
+            shortlist = Shortlist(candidates, task.dictionary(), task.dictionary())
+            searches[f"{name} + shortlist"] = partial(search, model, shortlist)
+    path = convert_transformer(task, longest, folder, candidates)
+    for kind in THEIRS:
+        options = {"compute_type": kind, "inter_threads": 1, "intra_threads": 1}
+        translator = ctranslate2.Translator(path, device="cpu", **options)
+        name = f"CTranslate2 {kind}"
+        searches[name] = partial(search_by_ctranslate2, translator)
+        if candidates is not None:
+            searches[f"{name} + shortlist"] = partial(search_by_ctranslate2, translator, use_vmap=True)
+    return searches
 
 
 def main():
@@ -85,37 +146,41 @@ def main():
     parser.add_argument("--text", type=argparse.FileType(encoding="utf-8"), default=sys.stdin)
     parser.add_argument("--sentences", type=int, default=1000, help="maximum number of lines to read")
     parser.add_argument("--batch", type=int, default=16, help="maximum number of sentences in a batch")
+    parser.add_argument("--line", type=int, default=30, help="number of tokens of a single line")
+    parser.add_argument("--models", nargs="*", choices=OURS, default=OURS, help="our models (default: all)")
+    parser.add_argument("--shortlist", type=int, metavar="N", help="candidates of a word (default: none)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
-    batches = make_batches(args.text.read().splitlines()[: args.sentences], args.batch)
-    longest = max(batch.T for batch in batches)
+    work = {
+        f"one line of {args.line}": [BatchSize(1, args.line)] * PARTS,
+        "sentences": make_batches(args.text.read().splitlines()[: args.sentences], args.batch),
+    }
+    longest = max(batch.T for batches in work.values() for batch in batches)
     task = Decode(build_parser().parse_args(["decode", "--beam", str(BEAM)]))
-    rows = {}
-    for name in OURS:
-        model = task.ready_model(task.rows()[name], longest)
-        rows[name] = lambda batch, model=model: task.search(model, batch)()
     with tempfile.TemporaryDirectory() as folder:
-        path = convert_transformer(task, longest, Path(folder))
-        for kind in THEIRS:
-            options = {"compute_type": kind, "inter_threads": 1, "intra_threads": 1}
-            translator = ctranslate2.Translator(path, device="cpu", **options)
-            rows[f"CTranslate2 {kind}"] = partial(search_by_ctranslate2, translator)
-    for search in rows.values():
-        search(BatchSize(2, 9))
-    seconds = Counter()
-    for part in range(PARTS):
-        for name, search in rows.items():
-            begun = time.process_time()
-            for batch in batches[part::PARTS]:
-                search(batch)
-            seconds[name] += time.process_time() - begun
-        print(f"{part + 1} of {PARTS} parts", file=sys.stderr)
-    sentences = sum(batch.sentences for batch in batches)
-    tokens = sum(batch.sentences * batch.T for batch in batches)
-    print(f"{sentences:,} sentences, {tokens:,} tokens, per second of CPU time:")
-    for name, spent in seconds.items():
-        print(f"{name:20} {sentences / spent:8.1f} sentences/s {tokens / spent:8.0f} tokens/s")
+        searches = build_searches(task, longest, args.models, args.shortlist, Path(folder))
+        for search in searches.values():
+            search(BatchSize(2, 9))
+        seconds = {name: Counter() for name in work}
+        for part in range(PARTS):
+            for name, search in searches.items():
+                for case, batches in work.items():
+                    begun = time.process_time()
+                    for batch in batches[part::PARTS]:
+                        search(batch)
+                    seconds[case][name] += time.process_time() - begun
+            print(f"{part + 1} of {PARTS} parts", file=sys.stderr)
+    tokens = {case: sum(x.sentences * x.T for x in batches) for case, batches in work.items()}
+    found = {name: {case: tokens[case] / seconds[case][name] for case in work} for name in searches}
+    title = "tokens per second of CPU time"
+    print(f"{title:40}" + "".join(f"{case:>20}" for case in work))
+    for name, rates in found.items():
+        print(f"{name:40}" + "".join(f"{rate:20.0f}" for rate in rates.values()))
+    print(f"{args.sentences:,} lines, {tokens['sentences']:,} tokens, batches of up to {args.batch}")
+    if args.json is not None:
+        write_text(args.json, json.dumps({"tokens per second": found, "tokens": tokens}, indent=1) + "\n")
 
 
 if __name__ == "__main__":
