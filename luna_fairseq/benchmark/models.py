@@ -112,6 +112,7 @@ class Model:
         change: function that changes the model after it has been built (default: none).
         peer: True to compare the speed of all rows with this one.
         optional: True to measure the row only if ``--with`` names it.
+        dtype: data type of the model (default: the one of ``--dtype``).
     """
 
     architectures: Names
@@ -119,6 +120,7 @@ class Model:
     change: Change = None
     peer: bool = False
     optional: bool = False
+    dtype: str = ""
 
     def definition(self) -> "Model":
         """Return the row that computes the same results by definition.
@@ -176,6 +178,8 @@ MODELS: Dict[str, Model] = {
     "peer-softmax-int8": replace(peer("softmax"), architectures=INT8, change=quantise),
     "luna-{l}-tied": luna(PLAIN),
     "luna-{l}-untied": luna(PLAIN, untied=True),
+    "transformer-bfloat16": Model({"translate": "transformer"}, dtype="bfloat16", optional=True),
+    "luna-{l}-bfloat16": replace(luna({"translate": "luna"}), dtype="bfloat16", optional=True),
     "luna-{l}-anchored": luna({**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
     "luna-{l}-no-look-up": luna(ANCHORED, packed_lookup=0),
     "luna-{l}-softmax-cross": luna(ANCHORED, packed_lookup=0, cross_attention="softmax"),
@@ -280,7 +284,7 @@ class ModelTask(Task):
         model = ARCH_MODEL_REGISTRY[architecture].build_model(options, self.fairseq_task(T))
         if row.change is not None:
             row.change(model)
-        return model.to(self.args.device, DTYPES[self.args.dtype]).train()
+        return model.to(self.args.device, DTYPES[row.dtype or self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
         """Create random sentences [B, T] that end with EOS.

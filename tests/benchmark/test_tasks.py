@@ -318,6 +318,16 @@ def test_models_of_long_range_arena_are_those_that_are_trained():
             assert getattr(model.args, option) == value, option
 
 
+@pytest.mark.parametrize("name", ["transformer", "luna-16"])
+def test_bfloat16_beside_float32_in_one_run(name):
+    task = task_of("train")
+    rows = task.rows()
+    plain = name if name in rows else f"{name}-tied"
+    for row, dtype in ((f"{name}-bfloat16", torch.bfloat16), (plain, torch.float32)):
+        assert {x.dtype for x in task.make_model(rows[row], 8).parameters()} == {dtype}
+    assert rows[f"{name}-bfloat16"].optional
+
+
 COMMON = {
     "--repetitions 3": ("repetitions", 3),
     "--threads 99": ("threads", 99),
