@@ -77,13 +77,15 @@ class FinishedSteps:
         return recorded["facts"]
 
     def facts(self, step: str) -> Dict[str, Any]:
-        """Return the facts recorded with a step, whatever its key.
+        """Return the values that a finished step has recorded, such as its scores.
+
+        The inputs and options of the step are not compared with those of this run.
 
         Args:
             step: name of the step.
 
         Returns:
-            The facts, or an empty dictionary if the step was never recorded.
+            The recorded values by name, or an empty dictionary if the step was never recorded.
         """
         return self._steps.get(step, {}).get("facts", {})
 
@@ -114,7 +116,7 @@ class FinishedSteps:
             step: name of the step.
             key: digest of the step's input and options.
             work: function that runs the step, and returns the names of its files and the facts to record.
-            says: print whether the step runs now or was finished before (default: True).
+            says: print a line that says whether the step runs now or was already finished (default: True).
 
         Returns:
             The facts of the step.

@@ -47,13 +47,13 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
 
     Args:
         folder: folder that ``save_pretrained`` or luna-export-huggingface wrote.
-        like: checkpoint that was exported. All entries other than the parameters are copied from it, without
-            the optimizer state.
+        like: fairseq checkpoint from which the folder was exported. Everything but the parameters is copied
+            from it, without the optimizer state.
         path: checkpoint to write, which must not exist yet.
 
     Raises:
-        InputError: a file is missing, ``path`` exists, or the folder has another model or vocabulary than the
-            checkpoint.
+        InputError: a file is missing, ``path`` exists, or model or vocabulary of the folder differs from
+            that of the checkpoint.
         MissingRequirementError: transformers is not installed.
 
     Example:

@@ -87,9 +87,9 @@ def named_tensors(state: DecoderState) -> Dict[str, Tensor]:
 
 
 class InitialState(nn.Module):
-    """Encoder that computes the initial decoding state of each sentence.
+    """ONNX part that encodes the source and returns the decoding state before the first target token.
 
-    The initial state is the state after a padding token, which changes nothing.
+    The state is obtained from a decoding step on a padding token. Such a step leaves the state as it was.
 
     Args:
         model: exported model with a decoder. Without an encoder only the batch size of the input matters.

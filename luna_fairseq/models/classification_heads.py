@@ -50,7 +50,14 @@ class PackedClassificationHead(RobertaClassificationHead):
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on the maximum over the rows of P, after a linear layer.
+    """Classification head that reads the packed sequence P of the last encoder layer.
+
+    A linear layer is applied to every row of P, then the maximum over the rows is classified.
+
+    Args:
+        input_dim: width of P.
+        args, kwargs: further arguments of fairseq's ``RobertaClassificationHead``: the width of its hidden
+            layer, the number of classes, the activation function and the dropout probability.
 
     Example:
         >>> import torch

@@ -94,7 +94,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return choose_decoder_attentions(cfg)
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build fairseq's sinusoidal positions, or another kind of positions as :class:`LunaDecoder` does."""
+        """Build the position embeddings: fairseq's if they are sinusoidal, otherwise those of the base class.
+
+        Args:
+            options: options of the decoder.
+            padding_idx: index of the padding symbol.
+
+        Returns:
+            Position embeddings, or None if the model has none.
+        """
         if options.positions == SINUSOIDAL:
             return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
         return super().build_positions(options, padding_idx)

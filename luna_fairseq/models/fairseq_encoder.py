@@ -85,7 +85,15 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return super().build_positions(options, padding_idx)
 
     def packed_positions(self, length: int, embed_dim: int) -> Tensor:
-        """Return fairseq's sinusoidal positions of the rows of P [L, C]."""
+        """Compute fairseq's sinusoidal position embeddings for P.
+
+        Args:
+            length: number of rows of P, L.
+            embed_dim: width C.
+
+        Returns:
+            Position embeddings [L, C].
+        """
         return SinusoidalPositionalEmbedding.get_embedding(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:

@@ -33,7 +33,14 @@ class SoftmaxState(NamedTuple):
     prev_key_padding_mask: Optional[Tensor] = None
 
     def reorder(self, rows: Tensor) -> "SoftmaxState":
-        """Return the state in which hypothesis i continues hypothesis ``rows[i]`` [B']."""
+        """Select the hypotheses that beam search continues.
+
+        Args:
+            rows: indices of the hypotheses to continue [R].
+
+        Returns:
+            State of R hypotheses.
+        """
         return map_tensors(lambda x: x.index_select(0, rows), self)
 
     def select(self, sentences: Tensor) -> "SoftmaxState":
@@ -126,7 +133,19 @@ class SoftmaxCausalAttention(nn.Module):
         store: Optional[Dict[str, Any]],
         future: Optional[Tensor] = None,
     ) -> Tensor:
-        """Call fairseq's attention. ``future`` [T, T] is minus infinity at later positions, None in steps."""
+        """Apply fairseq's softmax self-attention.
+
+        Args:
+            query: X [T, B, C].
+            key_padding_mask: boolean mask [B, T], True at padding, or None without padding.
+            store: fairseq's incremental state, which holds the keys and values of earlier positions, or None
+                for whole sequences.
+            future: attention mask [T, T], minus infinity at later positions (default: None, as in decoding
+                step by step).
+
+        Returns:
+            Output [T, B, C].
+        """
         output, _ = self.softmax(
             *(query, query, query),
             key_padding_mask=key_padding_mask,

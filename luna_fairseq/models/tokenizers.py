@@ -130,11 +130,25 @@ class MosesText:
         tokenize("", cfg.source_lang)  # reports a missing package before a model is loaded
 
     def encode(self, text: str) -> str:
-        """Tokenise plain text of the source language. The tokens are separated by spaces."""
+        """Tokenise plain text of the source language.
+
+        Args:
+            text: plain text.
+
+        Returns:
+            The tokens as one string, separated by spaces.
+        """
         return " ".join(tokenize(normalize(text, self.cfg.source_lang), self.cfg.source_lang))
 
     def decode(self, text: str) -> str:
-        """Join tokens of the target language to plain text. ``text`` holds tokens separated by spaces."""
+        """Join tokens of the target language to plain text.
+
+        Args:
+            text: tokens, separated by spaces.
+
+        Returns:
+            Plain text.
+        """
         return detokenize(text.split(), self.cfg.target_lang)
 
 

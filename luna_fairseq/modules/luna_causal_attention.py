@@ -229,11 +229,14 @@ class LunaCausalAttention(nn.Module):
         return None
 
     def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
-        """Return the pack weights [B n, H, T, L] after dropout.
+        """Compute the weights with which each position is packed into each row of P, with dropout.
 
         Args:
-            pack_q: projected P [B, H, L, K].
-            pack_k: keys of pack attention [B n, H, T, K].
+            pack_q: projected P of B sentences [B, H, L, K].
+            pack_k: keys of n hypotheses for each sentence [B n, H, T, K].
+
+        Returns:
+            Pack weights [B n, H, T, L].
         """
         n = rows_per_sentence(pack_k.size(0), pack_q.size(0))
         weights = self.dropout_module(pack_weights(pack_q, fold_rows(pack_k, n), self.pack_activation))

@@ -32,9 +32,10 @@ class LunaLayer(nn.Module):
 
         Args:
             options: options of the encoder or decoder.
-            update_packed: return Y_P + P as the next layer's P.
-            normalize_packed: build a layer norm of P. A norm whose output is unused must not be built: its
-                parameters would have no gradient, which breaks distributed training.
+            update_packed: True if the layer passes a new P on to the next layer, the sum of P and the packed
+                context Y_P.
+            normalize_packed: True to build a layer norm of P. A norm whose output is unused must not be
+                built: its parameters would have no gradient, which breaks distributed training.
         """
         C = options.embed_dim
         self.activation_fn = options.activation_fn
