@@ -7,12 +7,13 @@ time. The reordered matrices need as much memory as the weights.
 """
 
 from functools import lru_cache
-from typing import Any, Dict, Optional
+from typing import Any, List, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.ops.attention import in_a_graph
 
 # Number of vectors for which oneDNN chooses the order. The order for 64 vectors was the fastest or within 2 %
@@ -40,28 +41,83 @@ class OneDnnLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight
         self.bias = linear.bias
-        self.reordered: Optional[Tensor] = None
-        self.version = 0  # version of the weight that was reordered
+        self.reordered = Reordered()
 
     def forward(self, x: Tensor) -> Tensor:
         """Project vectors [.., inputs] to vectors [.., outputs]."""
-        weight = self.weight
-        is_plain = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-        if not is_plain or torch.is_grad_enabled() or weight.is_inference() or in_a_graph():
-            return F.linear(x, weight, self.bias)
-        if self.reordered is None or self.version != weight._version:
-            self.reordered = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), VECTORS)
-            self.version = weight._version
-        return torch.ops.mkldnn._linear_pointwise(x, self.reordered, self.bias, "none", [], "")
+        if not can_use_onednn(x, self.weight):
+            return F.linear(x, self.weight, self.bias)
+        return self.reordered.multiply(x, [self.weight], None if self.bias is None else [self.bias])
 
     def _apply(self, *args: Any, **kwargs: Any) -> "OneDnnLinear":
         """Drop the reordered copy before the layer moves to another device or type."""
-        self.reordered = None
+        self.reordered = Reordered()
         return super()._apply(*args, **kwargs)
 
-    def __getstate__(self) -> Dict[str, Any]:
-        # The reordered copy can be neither pickled nor copied.
-        return {**self.__dict__, "reordered": None}
+
+class FusedOneDnnLinear(nn.Module):
+    """All projections of X in a causal attention as one linear layer, with the outputs one after the other.
+
+    The parameters remain those of the attention, and are no parameters of this module.
+
+    Args:
+        attention: causal attention whose projections are computed
+    """
+
+    def __init__(self, attention: LunaCausalAttention):
+        super().__init__()
+        self.owner = (attention,)  # in a tuple, because torch would register a module as a part of this one
+        self.reordered = Reordered()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Project vectors [.., inputs] to vectors [.., outputs of all projections]."""
+        (attention,) = self.owner
+        layers = [getattr(attention, f"{name}_proj") for name in attention.x_projections]
+        weights = [layer.weight for layer in layers]
+        if not all(can_use_onednn(x, weight) for weight in weights):
+            return torch.cat([layer(x) for layer in layers], dim=-1)
+        return self.reordered.multiply(x, weights, [layer.bias for layer in layers])
+
+    def _apply(self, *args: Any, **kwargs: Any) -> "FusedOneDnnLinear":
+        """Drop the reordered copy before the layer moves to another device or type."""
+        self.reordered = Reordered()
+        return super()._apply(*args, **kwargs)
+
+
+class Reordered:
+    """Reordered copy of the weights of one or several layers, and of their biases."""
+
+    def __init__(self) -> None:
+        self.weight: Optional[Tensor] = None
+        self.bias: Optional[Tensor] = None
+        self.source: List[
+            Tuple[int, int]
+        ] = []  # memory and version of each parameter at the time of the copy
+
+    def multiply(self, x: Tensor, weights: List[Tensor], biases: Optional[List[Tensor]]) -> Tensor:
+        """Project vectors, after the copy is made or renewed if that is necessary.
+
+        Args:
+            x: vectors [.., inputs]
+            weights: weights of the layers, each [outputs, inputs]
+            biases: biases of the layers, each [outputs], or None
+        """
+        source = [(part.data_ptr(), part._version) for part in (*weights, *(biases or ()))]
+        if self.source != source:
+            weight = weights[0] if len(weights) == 1 else torch.cat(weights)
+            self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), VECTORS)
+            self.bias = None if biases is None else torch.cat(biases).detach()
+            self.source = source
+        return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
+
+    def __reduce__(self) -> Tuple[Any, ...]:
+        return Reordered, ()  # oneDNN's tensors can be neither pickled nor copied
+
+
+def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
+    """Return True if a reordered weight can be used for ``x``."""
+    is_plain = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
+    return is_plain and not (torch.is_grad_enabled() or weight.is_inference() or in_a_graph())
 
 
 @lru_cache(maxsize=None)
@@ -87,6 +143,9 @@ def use_onednn(model: nn.Module) -> None:
     if not has_onednn():
         return
     for module in list(model.modules()):
+        if isinstance(module, LunaCausalAttention) and module.fused_x_proj is None:
+            if all(type(getattr(module, f"{name}_proj")) is nn.Linear for name in module.x_projections):
+                module.fused_x_proj = FusedOneDnnLinear(module)
         for name, child in list(module.named_children()):
             if type(child) is nn.Linear:
                 setattr(module, name, OneDnnLinear(child))

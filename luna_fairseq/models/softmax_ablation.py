@@ -107,6 +107,7 @@ class SoftmaxCausalAttention(nn.Module):
         state: Optional[SoftmaxState] = None,
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
+        counts: Any = None,
     ) -> Tuple[Tensor, SoftmaxState]:
         """Attend from the next position to itself and to all positions in a state.
 
@@ -116,6 +117,7 @@ class SoftmaxCausalAttention(nn.Module):
             state: keys and values of all earlier positions (default: None, no earlier positions)
             key_padding_mask: mask of the new position [B, 1], True at padding (default: None, no padding)
             packed_padding_mask: ignored
+            counts: ignored
 
         Returns:
             output [1, B, C], and the state that includes the new position

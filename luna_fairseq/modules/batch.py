@@ -2,6 +2,7 @@
 
 from typing import Any, NamedTuple, Optional
 
+import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
@@ -83,12 +84,13 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
     return tokens.eq(padding_idx)
 
 
-def token_places(padding_mask: Tensor, count: Optional[Tensor] = None) -> Tensor:
+def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_padding: bool = True) -> Tensor:
     """Return the index of each token in its sequence, not counting padding.
 
     Args:
         padding_mask: boolean mask [B, T], True at padding.
         count: number of earlier tokens of each sequence [B] (default: None, no earlier tokens).
+        has_padding: False if it is known that no position is padding, which saves operations (default: True).
 
     Returns:
         Indices [B, T], counted from 0, and 0 at padding.
@@ -99,6 +101,11 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None) -> Tensor
         tensor([[0, 0, 1],
                 [0, 1, 2]])
     """
+    if not has_padding:
+        if count is not None and padding_mask.size(1) == 1:
+            return count[:, None]
+        places = torch.arange(padding_mask.size(1), device=padding_mask.device).expand_as(padding_mask)
+        return places if count is None else places + count[:, None]
     places = (~padding_mask).long().cumsum(dim=1) - 1
     return (places if count is None else places + count[:, None]).masked_fill(padding_mask, 0)
 

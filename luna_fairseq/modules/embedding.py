@@ -157,12 +157,12 @@ class TokenEmbedding(nn.Module):
         C = self.options.embed_dim
         return nn.Linear(C, C, bias=False) if self.options.linear_embedding else None
 
-    def embed_places(self, places: Tensor, padding_mask: Tensor, end: int) -> Optional[Tensor]:
+    def embed_places(self, places: Tensor, padding_mask: Optional[Tensor], end: int) -> Optional[Tensor]:
         """Return the position embeddings of a batch, or None if the model has no positions.
 
         Args:
             places: index of each token in its sequence [B, T], counted from 0.
-            padding_mask: boolean mask [B, T], True at padding.
+            padding_mask: boolean mask [B, T], True at padding, or None without padding.
             end: length of the longest sequence so far, padding included.
 
         Returns:
@@ -170,7 +170,9 @@ class TokenEmbedding(nn.Module):
         """
         if self.embed_positions is None:
             return None
-        positions = (places + self.padding_idx + 1).masked_fill(padding_mask, self.padding_idx)
+        positions = places + (self.padding_idx + 1)
+        if padding_mask is not None:
+            positions = positions.masked_fill(padding_mask, self.padding_idx)
         return self.embed_positions(positions, end)
 
 

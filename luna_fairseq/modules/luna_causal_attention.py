@@ -23,6 +23,7 @@ from luna_fairseq.modules.state import LunaCausalState
 from luna_fairseq.ops.causal_luna import (
     BACKENDS,
     PACK_ACTIVATIONS,
+    TokenCounts,
     causal_luna,
     naive_causal_luna,
     pack_weights,
@@ -144,6 +145,7 @@ class LunaCausalAttention(nn.Module):
         state: Optional[LunaCausalState] = None,
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
+        counts: Optional[TokenCounts] = None,
     ) -> Tuple[Tensor, LunaCausalState]:
         """Compute causal attention for the next T positions, given the state of all earlier positions.
 
@@ -157,6 +159,8 @@ class LunaCausalAttention(nn.Module):
             key_padding_mask: boolean mask [B n, T], True at padding (default: None, no padding).
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
+            counts: counts of the tokens up to these positions, which a decoder computes once for all layers
+                (default: None, computed here).
 
         Returns:
             Tuple of the output [T, B n, C] and the state after these positions.
@@ -188,6 +192,7 @@ class LunaCausalAttention(nn.Module):
             *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
             log_decay=self.log_decay(),
+            counts=counts,
         )
         value_sum = sums.value_sum if self.untie_kv else None
         state = LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
@@ -252,9 +257,10 @@ class LunaCausalAttention(nn.Module):
             Tuple of the keys of pack attention and the queries, keys and values of unpack attention, each
             [B, H, T, K]. Tied keys and values are the same tensor.
         """
+        names = self.x_projections
         if self.fused_x_proj is None:
-            projected = [getattr(self, f"{name}_proj")(x) for name in self.x_projections]
+            pack_k, q, *kv = (split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in names)
         else:
-            projected = self.fused_x_proj(x).chunk(len(self.x_projections), dim=-1)
-        pack_k, q, *kv = (split_heads(y, self.num_heads) for y in projected)
+            projected = self.fused_x_proj(x).unflatten(-1, (len(names), self.num_heads, -1))
+            pack_k, q, *kv = projected.permute(2, 1, 3, 0, 4).unbind(0)  # [T, B, N, H, K] -> N x [B, H, T, K]
         return pack_k, q, kv[0], kv[-1]

@@ -7,6 +7,7 @@ with a learned P in each layer. For decoding step by step, pass the returned sta
 
 from typing import Any, Collection, NamedTuple, Optional, Tuple
 
+import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
@@ -18,6 +19,7 @@ from luna_fairseq.modules.luna_encoder import EncoderOutput
 from luna_fairseq.modules.options import DecoderOptions
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.state import DecoderState
+from luna_fairseq.ops.causal_luna import TokenCounts
 
 
 class DecoderOutput(NamedTuple):
@@ -178,8 +180,9 @@ class LunaDecoder(TokenEmbedding):
             )
         count, end = (None, 0) if state is None else (state.count, state.position)
         end += embeddings.size(1)
-        counted_places = token_places(padding_mask, count)
-        x = self.embed(embeddings, padding_mask, counted_places if places is None else places, end)
+        mask = drop_empty_mask(padding_mask)
+        counted_places = token_places(padding_mask, count, has_padding=mask is not None)
+        x = self.embed(embeddings, mask, counted_places if places is None else places, end)
         context, first_packed, source = (None, None, Source()) if encoded is None else encoded[:3]
         if any(layer is not None and layer.memory is not None for layer in layer_states[:1]):
             first_packed = None  # An earlier step has packed the source.
@@ -188,14 +191,14 @@ class LunaDecoder(TokenEmbedding):
         geometry, target_state = self.attentions.find_geometry(
             context, first_packed, source, target, target_state
         )
-        mask = drop_empty_mask(padding_mask)
+        counts = self.count_tokens(x, mask, count) if keep_state else None
 
         packed = first_packed
         states, all_weights, next_layer_states = [x], [], []
         for number, layer in enumerate(self.layers):
             x, packed, weights, next_layer_state = self.run_layer(
                 *(layer, x, packed, context, source, mask),
-                *(layer_states[number], geometry, keep_state, number in weights_of),
+                *(layer_states[number], geometry, keep_state, number in weights_of, counts),
             )
             if self.options.non_contextual_packed:
                 packed = first_packed
@@ -208,14 +211,27 @@ class LunaDecoder(TokenEmbedding):
         if self.project_out_dim is not None:
             x = self.project_out_dim(x)
         output = DecoderOutput(x, tuple(states), tuple(all_weights))
-        if not keep_state:
+        if counts is None:
             return output, None
-        new_count = (~padding_mask).sum(dim=1)
-        if count is not None:
-            new_count = count + new_count
-        return output, DecoderState(tuple(next_layer_states), new_count, end, target_state)
+        return output, DecoderState(tuple(next_layer_states), counts.steps, end, target_state)
 
-    def embed(self, embeddings: Tensor, padding_mask: Tensor, places: Tensor, end: int) -> Tensor:
+    def count_tokens(
+        self, x: Tensor, padding_mask: Optional[Tensor], before: Optional[Tensor]
+    ) -> TokenCounts:
+        """Count the tokens up to the new positions, once for all layers.
+
+        Args:
+            x: input of the first layer [T, B n, C].
+            padding_mask: boolean mask [B n, T], True at padding, or None without padding.
+            before: number of earlier tokens [B n], or None.
+        """
+        T, rows, _ = x.shape
+        if before is None:
+            before = torch.zeros(rows, dtype=torch.long, device=x.device)
+        steps = before + (T if padding_mask is None else (~padding_mask).sum(dim=1))
+        return TokenCounts.from_steps(steps, torch.promote_types(x.dtype, torch.float32))
+
+    def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
         """Compute the input of the first layer from token embeddings.
 
         The method applies scaling, word dropout, the linear maps, positions, layer norm and dropout, as far
@@ -223,7 +239,7 @@ class LunaDecoder(TokenEmbedding):
 
         Args:
             embeddings: token embeddings [B, T, C'], whose width C' can differ from C.
-            padding_mask: boolean mask [B, T], True at padding.
+            padding_mask: boolean mask [B, T], True at padding, or None without padding.
             places: index of each token in its sequence [B, T], counted from 0.
             end: length of the sequences so far, padding included.
 

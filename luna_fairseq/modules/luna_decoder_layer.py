@@ -10,6 +10,7 @@ from luna_fairseq.modules.luna_layer import LunaLayer
 from luna_fairseq.modules.options import StackOptions
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.state import LayerState
+from luna_fairseq.ops.causal_luna import TokenCounts
 
 
 class LunaDecoderLayer(LunaLayer):
@@ -66,6 +67,7 @@ class LunaDecoderLayer(LunaLayer):
         geometry: Optional[Geometry] = None,
         keep_state: bool = False,
         need_weights: bool = False,
+        counts: Optional[TokenCounts] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor], Optional[LayerState]]:
         """Apply self-attention, attention to the source and the feed-forward block.
 
@@ -81,6 +83,8 @@ class LunaDecoderLayer(LunaLayer):
                 computes its own).
             keep_state: also return the state after these positions (default: False).
             need_weights: also return the weights over the source (default: False).
+            counts: counts of the tokens up to these positions, for causal attention with a state (default:
+                None, the attention computes them).
 
         Returns:
             Tuple of four values:
@@ -102,7 +106,7 @@ class LunaDecoderLayer(LunaLayer):
         if keep_state:
             causal = None if state is None else state.causal
             y, causal = self.self_attn.step(
-                y, packed, causal, target_padding_mask, source.packed_padding_mask
+                y, packed, causal, target_padding_mask, source.packed_padding_mask, counts
             )
             next_state = LayerState(causal)
         else:

@@ -14,7 +14,7 @@ from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
 from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
 from luna_fairseq.ops.causal_luna.recurrent import recurrent_causal_luna
-from luna_fairseq.ops.causal_luna.state import CausalLunaState
+from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton_here
 
 BACKENDS = ("auto", "naive", "chunk", "triton")
@@ -93,6 +93,6 @@ def fastest_backend(
     return choose_backend(q.device, q.dtype, q.size(-1), L, log_decay is not None, v is k)
 
 
-__all__ = ["BACKENDS", "PACK_ACTIVATIONS", "CausalLunaState", "causal_luna", "chunk_causal_luna"]
-__all__ += ["naive_causal_luna", "pack_weights", "recurrent_causal_luna", "triton_causal_luna"]
-__all__ += ["why_not_triton_here"]
+__all__ = ["BACKENDS", "PACK_ACTIVATIONS", "CausalLunaState", "TokenCounts", "causal_luna"]
+__all__ += ["chunk_causal_luna", "naive_causal_luna", "pack_weights", "recurrent_causal_luna"]
+__all__ += ["triton_causal_luna", "why_not_triton_here"]

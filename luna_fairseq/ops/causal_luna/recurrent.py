@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import mask_padding
-from luna_fairseq.ops.causal_luna.state import CausalLunaState
+from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
@@ -23,6 +23,7 @@ def recurrent_causal_luna(
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
+    counts: Optional[TokenCounts] = None,
 ) -> Tuple[Tensor, CausalLunaState]:
     """Compute causal Luna attention for the next T positions, given the state of all earlier positions.
 
@@ -38,6 +39,7 @@ def recurrent_causal_luna(
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
         dropout: dropout probability of the unpack weights (default: 0)
         log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
+        counts: counts after the new positions, if several layers share them (default: None, computed here)
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``, and the new state.
@@ -52,7 +54,9 @@ def recurrent_causal_luna(
     """
     # Under autocast the state would lose precision from call to call.
     with torch.autocast(q.device.type, enabled=False):
-        new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay)
+        if counts is None:
+            counts = count_tokens(k, state, key_padding_mask)
+        new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts)
         if q.size(2) > 1:
             output = chunk_causal_luna(
                 q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state, log_decay
@@ -60,13 +64,31 @@ def recurrent_causal_luna(
             return output, new_state
         # A single position attends to exactly the positions in the new state, so no sum over positions
         # remains.
-        steps = new_state.steps.clamp(min=1).to(new_state.key_sum.dtype)[:, None, None, None]
+        mean = counts.mean
         if log_decay is not None:
-            steps = decayed_counts(log_decay.to(steps.dtype), steps)
-        logits = matmul_add(q.to(new_state.key_sum.dtype), new_state.key_sum) / (steps * q.size(-1) ** 0.5)
+            steps = counts.steps.clamp(min=1).to(mean.dtype).view(-1, 1, 1, 1)
+            mean = decayed_counts(log_decay.to(mean.dtype), steps).reciprocal()
+        logits = (q.to(mean.dtype) @ new_state.key_sum) * (mean * q.size(-1) ** -0.5)
         mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
-        weights = F.dropout(masked_softmax(logits, mask), dropout)
-        return matmul_add(weights / steps, new_state.value_sum).to(q.dtype), new_state
+        weights = masked_softmax(logits, mask)
+        if dropout:
+            weights = F.dropout(weights, dropout)
+        return ((weights * mean) @ new_state.value_sum).to(q.dtype), new_state
+
+
+def count_tokens(
+    k: Tensor, state: Optional[CausalLunaState] = None, key_padding_mask: Optional[Tensor] = None
+) -> TokenCounts:
+    """Count the real positions up to the new ones.
+
+    Args:
+        k: keys of the new positions [B, H, T, K]
+        state: state that the previous call returned (default: None, no earlier positions)
+        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
+    """
+    steps = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
+    steps = steps + (k.size(2) if key_padding_mask is None else (~key_padding_mask).sum(dim=1))
+    return TokenCounts.from_steps(steps, torch.promote_types(k.dtype, torch.float32))
 
 
 def update_state(
@@ -76,6 +98,7 @@ def update_state(
     state: Optional[CausalLunaState] = None,
     key_padding_mask: Optional[Tensor] = None,
     log_decay: Optional[Tensor] = None,
+    counts: Optional[TokenCounts] = None,
 ) -> CausalLunaState:
     """Return the state after new positions are added to the sums.
 
@@ -89,26 +112,28 @@ def update_state(
         state: state that the previous call returned (default: None, no earlier positions)
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
         log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
+        counts: counts after the new positions (default: None, computed here)
     """
-    dtype = torch.promote_types(k.dtype, torch.float32)
+    if counts is None:
+        counts = count_tokens(k, state, key_padding_mask)
+    dtype = counts.mean.dtype
+    old_key_sum, old_value_sum = (None, None) if state is None else state[:2]
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
     if log_decay is not None:
         total = cumulative_log_decay(log_decay, k, key_padding_mask)
         end = total[:, :, -1:]
-        pack_weights = pack_weights * (end - total).to(dtype).exp()
+        if k.size(2) > 1:
+            pack_weights = pack_weights * (end - total).to(dtype).exp()
         if state is not None:
             decay = end.to(dtype).exp()
-            state = CausalLunaState(state.key_sum * decay, state.value_sum * decay, state.steps)
-    old_key_sum, old_value_sum, old_steps = (None, None, None) if state is None else state
+            old_key_sum = state.key_sum * decay
+            old_value_sum = None if v is k else state.value_sum * decay
     key_sum = matmul_add(k.to(dtype).transpose(-2, -1), pack_weights, old_key_sum)
     if v is k:
         value_sum = key_sum.transpose(-2, -1)
     else:
         value_sum = matmul_add(pack_weights.transpose(-2, -1), v.to(dtype), old_value_sum)
-    if old_steps is None:
-        old_steps = k.new_zeros(k.size(0), dtype=torch.long)
-    new_steps = k.size(2) if key_padding_mask is None else (~key_padding_mask).sum(dim=1)
-    return CausalLunaState(key_sum, value_sum, old_steps + new_steps)
+    return CausalLunaState(key_sum, value_sum, counts.steps)
 
 
 def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:

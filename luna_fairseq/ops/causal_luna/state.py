@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 
@@ -21,3 +22,25 @@ class CausalLunaState(NamedTuple):
     key_sum: Tensor
     value_sum: Tensor
     steps: Tensor
+
+
+class TokenCounts(NamedTuple):
+    """Number t of real positions up to the new positions. Equal in all layers, and computed once for them.
+
+    Attributes:
+        steps: number of real positions [B], int64
+        mean: factor 1/t of equation 7 [B, 1, 1, 1], in the dtype of the sums; 1 if t is 0
+    """
+
+    steps: Tensor
+    mean: Tensor
+
+    @classmethod
+    def from_steps(cls, steps: Tensor, dtype: torch.dtype) -> "TokenCounts":
+        """Compute the factors for numbers of real positions.
+
+        Args:
+            steps: number of real positions [B]
+            dtype: dtype of the sums, float32 or float64
+        """
+        return cls(steps, steps.clamp(min=1).to(dtype).reciprocal().view(-1, 1, 1, 1))
