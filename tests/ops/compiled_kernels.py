@@ -63,7 +63,7 @@ GPUS = {
 
 
 class Launch(NamedTuple):
-    """A launch of a kernel.
+    """Launch of a kernel.
 
     Attributes:
         name: name of the kernel
@@ -77,7 +77,7 @@ class Launch(NamedTuple):
 
 
 class Driver:
-    """Stand in for Triton's driver: a device of compute capability ``capability``, and no stream."""
+    """Replacement of Triton's driver for a device of a given compute capability, without a stream."""
 
     def __init__(self, capability: int):
         from triton.backends.compiler import GPUTarget
@@ -188,7 +188,7 @@ def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Tuple[int, s
 
 
 def resources(T: int, K: int, L: int, dtype: str, decay: bool, capability: int) -> List[Dict[str, Any]]:
-    """Return a line of the table of resources for each launch, in their order."""
+    """Return one line of the table of resources for each launch."""
     lines = []
     for launch in launches_of(T, K, L, dtype, capability, decay):
         registers, spilled = usage(launch.compiled.asm["cubin"])
@@ -223,7 +223,7 @@ def bound(T: int, dtype: str, capability: int) -> Dict[str, Any]:
 
 
 def main() -> None:
-    """Print the table of resources of every shape as it comes, then the bounds."""
+    """Print the resources of each shape, then the bounds on the time."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--shape", type=int, nargs=3, action="append", metavar=("T", "K", "L"), help="(default: nine)")

@@ -1,4 +1,4 @@
-"""Equation 7 alone against the authors' functional kernels."""
+"""Equation 7 compared with the authors' kernels in plain torch."""
 
 import pytest
 import torch

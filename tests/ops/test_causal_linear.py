@@ -1,5 +1,4 @@
-"""The forms of causal linear attention against each other: outputs, the gradient of every input, and
-memory."""
+"""The forms of causal linear attention are compared: outputs, gradients of all inputs, and memory."""
 
 import pytest
 import torch
@@ -46,7 +45,7 @@ def call(form, decay, state):
     state=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_chunk_equals_naive_whatever_the_chunk(length, size, decay, state, seed):
+def test_chunk_equals_naive_for_any_chunk_size(length, size, decay, state, seed):
     parts = inputs(length, decay, state, seed=seed)
     expected = output_and_gradients(call(naive_causal_linear, decay, state), parts)
     with pytest.MonkeyPatch.context() as monkeypatch:
@@ -81,7 +80,7 @@ def test_step_by_step_equals_all_at_once(decay, cuts):
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 4e-3), (torch.float16, 5e-4)])
 @pytest.mark.parametrize("decay", [False, True])
-def test_half_precision_is_lost_in_input_and_output_alone(dtype, tolerance, decay):
+def test_half_precision_rounds_only_input_and_output(dtype, tolerance, decay):
     parts = inputs(300, decay, dtype=dtype)
     expected = output_and_gradients(call(naive_causal_linear, decay, False), [x.double() for x in parts])
     actual = output_and_gradients(call(chunk_causal_linear, decay, False), parts)
@@ -90,7 +89,7 @@ def test_half_precision_is_lost_in_input_and_output_alone(dtype, tolerance, deca
         assert relative_rms(a, b) < tolerance
 
 
-def test_strong_decay_neither_overflows_nor_leaves_a_trace():
+def test_strong_decay_does_not_overflow():
     x, y, z = inputs(200)
     log_decay = torch.full((B, H, 200), -50.0, dtype=torch.float64)
     output, *gradients = output_and_gradients(call(chunk_causal_linear, True, False), [x, y, z, log_decay])
@@ -98,7 +97,7 @@ def test_strong_decay_neither_overflows_nor_leaves_a_trace():
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_only_the_inputs_are_kept_for_the_gradient():
+def test_only_the_inputs_are_saved_for_the_gradient():
     saved = []
     parts = [x.requires_grad_() for x in inputs(500, decay=True)]
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):

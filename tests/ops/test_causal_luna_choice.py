@@ -55,7 +55,7 @@ def suits(monkeypatch):
 
 
 @pytest.mark.skipif(TRITON, reason="for machines without the Triton form")
-def test_chunk_without_triton_and_one_line_about_it(caplog):
+def test_chunk_without_triton_is_reported_once(caplog):
     for L in (3, 17, 40):
         attend(L=L)
         with torch.inference_mode():
@@ -66,7 +66,7 @@ def test_chunk_without_triton_and_one_line_about_it(caplog):
 
 
 @has_triton
-def test_triton_where_it_suits(caplog, monkeypatch):
+def test_triton_if_it_is_supported(caplog, monkeypatch):
     calls = []
     monkeypatch.setattr(
         sys.modules[causal_luna.__module__], "triton_causal_luna", lambda *args: calls.append(args)
@@ -92,20 +92,20 @@ def test_chunk_for_other_shapes_and_types(caplog):
 
 @has_triton
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_rounding_is_no_disagreement(dtype, caplog):
+def test_rounding_is_not_a_disagreement(dtype, caplog):
     attend(dtype=dtype)
     assert ": triton (heads of 8, l 4, " in caplog.messages[0]
 
 
 @has_triton
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
-def test_triton_where_it_forgets(dtype, caplog):
+def test_triton_with_decay(dtype, caplog):
     attend(dtype=dtype, log_decay=torch.tensor([-0.3, -0.01], device=DEVICE))
     assert ": triton (heads of 8, l 4, " in caplog.messages[0]
 
 
 @has_triton
-def test_where_it_forgets_it_is_compared_anew_and_a_wrong_one_costs_a_warning(caplog, monkeypatch):
+def test_decay_is_compared_separately_and_a_wrong_result_brings_a_warning(caplog, monkeypatch):
     attend()
     monkeypatch.setattr(choice, "triton_causal_luna", wrong)
     attend(log_decay=torch.tensor([-0.3, -0.01], device=DEVICE))
@@ -121,7 +121,7 @@ def failing(q, k, v, pack_weights, **masks):
     raise RuntimeError("no such instruction\non this card")
 
 
-def test_chunk_where_triton_does_not_compile_and_training_goes_on(suits, caplog, monkeypatch):
+def test_training_continues_with_chunk_if_triton_does_not_compile(suits, caplog, monkeypatch):
     monkeypatch.setattr(choice, "triton_causal_luna", failing)
     for _ in range(2):
         attend().sum().backward()
@@ -162,7 +162,7 @@ def test_the_faster_of_both(ours, theirs, faster, suits, caplog, monkeypatch):
     )
 
 
-def test_random_numbers_are_left_alone(monkeypatch):
+def test_random_numbers_do_not_change(monkeypatch):
     states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
     monkeypatch.undo()
     inputs = choice.draw_sample(2, 2, 40, 8, 16, torch.device(DEVICE), torch.float32, False, False)

@@ -50,7 +50,7 @@ def chunked(tied=False, **options):
     tied=st.booleans(),
     seed=st.integers(0, 99),
 )
-def test_chunk_equals_naive_whatever_the_chunk(length, size, kind, tied, seed):
+def test_chunk_equals_naive_for_any_chunk_size(length, size, kind, tied, seed):
     options, parts = masks(kind, length), inputs(length, seed=seed)
 
     def definition(q, k, v, a, log_decay):
@@ -78,7 +78,7 @@ def test_chunk_equals_naive_in_float32(length, kind):
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 8e-4)])
-def test_half_precision_is_lost_in_input_and_output_alone(dtype, tolerance):
+def test_half_precision_rounds_only_input_and_output(dtype, tolerance):
     options, parts = masks("both", 300), inputs(300, dtype)
     expected = output_and_gradients(naive(**options), [x.double() for x in parts])
     actual = output_and_gradients(chunked(**options), parts)
@@ -88,7 +88,7 @@ def test_half_precision_is_lost_in_input_and_output_alone(dtype, tolerance):
 
 @settings(deadline=None, derandomize=True, max_examples=25)
 @given(sizes=st.lists(st.sampled_from([1, 1, 1, 2, 3, 7, 13]), min_size=1, max_size=8), kind=kinds)
-def test_any_division_into_calls_gives_the_same_and_its_gradients(sizes, kind):
+def test_any_division_into_calls_gives_the_same_output_and_gradients(sizes, kind):
     options, parts = masks(kind, sum(sizes)), inputs(sum(sizes))
     padding = options.pop("key_padding_mask", None)
 
@@ -115,7 +115,7 @@ def test_any_division_into_calls_gives_the_same_and_its_gradients(sizes, kind):
 
 @pytest.mark.parametrize("form", [naive, chunked])
 @pytest.mark.parametrize("length", [9, 150])
-def test_with_next_to_no_decay_it_is_the_papers(form, length):
+def test_weak_decay_approaches_attention_without_decay(form, length):
     *parts, _ = inputs(length)
     log_decay = torch.full((H,), -1e-10, dtype=torch.float64)
     expected = naive_causal_luna(*parts, **masks("both", length))[0]
@@ -123,7 +123,7 @@ def test_with_next_to_no_decay_it_is_the_papers(form, length):
 
 
 @pytest.mark.parametrize("form", [naive, chunked])
-def test_with_strong_decay_every_position_is_alone(form):
+def test_with_strong_decay_each_position_sees_only_itself(form):
     q, k, v, a, _ = inputs(200)
     expected = naive_causal_luna(*(x.flatten(0, 2)[:, None, None] for x in (q, k, v, a)))[0]
     output, *gradients = output_and_gradients(form(), [q, k, v, a, torch.full((H,), -80.0).double()])
@@ -131,7 +131,7 @@ def test_with_strong_decay_every_position_is_alone(form):
     assert all(gradient.isfinite().all() for gradient in gradients)
 
 
-def test_only_inputs_and_the_softmax_are_kept_for_the_gradient():
+def test_only_inputs_and_the_softmax_are_saved_for_the_gradient():
     saved = []
     parts = [x.requires_grad_() for x in inputs(500)]
     with torch.autograd.graph.saved_tensors_hooks(lambda x: saved.append(x.numel()) or x, lambda x: x):

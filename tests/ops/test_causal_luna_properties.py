@@ -1,5 +1,4 @@
-"""What causal Luna attention must be, whichever form computes it: causal, blind to padding, the same step by
-step."""
+"""Properties of all forms of causal Luna attention: causality, no effect of padding, decoding by steps."""
 
 import pytest
 import torch
@@ -24,7 +23,14 @@ def small_chunks(monkeypatch):
 
 
 def step_by_step(inputs, sizes, state=None, **options):
-    """Outputs of calls with ``sizes`` new positions each, one after the other, and the last state."""
+    """Call a form on consecutive parts of a sequence.
+
+    Args:
+        sizes: number of new positions of each call
+
+    Returns:
+        joined outputs and the last state
+    """
     outputs, key_padding_mask = [], options.pop("key_padding_mask", None)
     start = 0
     for size in sizes:
@@ -40,7 +46,7 @@ def step_by_step(inputs, sizes, state=None, **options):
 
 @forms
 def test_by_hand(form):
-    """Equations 7 to 9 written out position by position, with padding on either side."""
+    """Equations 7 to 9 are written out for each position, with padding on either side."""
     q, k, v, a = causal_inputs(6)
     left, right = (2, 0, 0), (0, 1, 0)
     mask, rows = padding_mask(6, left, right), packed_mask()
@@ -119,7 +125,7 @@ def test_gradients_at_padding_are_zero(form, length, small_chunks):
 
 
 @forms
-def test_no_row_of_P_left_gives_zeros_and_finite_gradients(form):
+def test_fully_masked_P_gives_zeros_and_finite_gradients(form):
     rows = packed_mask()
     rows[1] = True
     inputs = [x.requires_grad_() for x in causal_inputs(9)]
@@ -140,7 +146,7 @@ def test_a_sentence_of_padding_alone_gives_zeros_and_finite_gradients(form):
 
 
 @forms
-def test_rows_of_P_left_out_are_those_not_there(form):
+def test_masked_rows_of_P_equal_missing_rows(form):
     q, k, v, a = causal_inputs(9)
     expected = form(q, k, v, a[..., : L - 2])
     output = form(q, k, v, a, packed_padding_mask=packed_mask())

@@ -1,7 +1,7 @@
-"""The Triton form of causal Luna attention against the naive form.
+"""The Triton form of causal Luna attention is compared with the naive form.
 
-Runs on a GPU, or in Triton's interpreter with TRITON_INTERPRET=1, which must be set before Triton is
-imported: test_causal_luna_triton_interpreter.py runs this file so.
+The tests run on a GPU, or in Triton's interpreter with TRITON_INTERPRET=1. The variable must be set before
+Triton is imported, so test_causal_luna_triton_interpreter.py starts a process for this file.
 """
 
 import os
@@ -25,8 +25,7 @@ B, H = 2, 2
 
 @pytest.fixture(autouse=True)
 def tensor_core_rounding(monkeypatch):
-    """The interpreter's products with their operands cut to tf32, and its bfloat16 numbers rounded, as on a
-    GPU."""
+    """Round the interpreter's products to tf32 and its values to bfloat16 as a GPU does."""
     if not INTERPRETED:
         return
     import numpy
@@ -59,7 +58,10 @@ def tensor_core_rounding(monkeypatch):
 
 
 def inputs_of(T, K, L, dtype=torch.float32, seed=0):
-    """q, k, v as views of [T, B, C] as the modules make them, pack weights [B, H, T, L] in float32."""
+    """Return q, k, v and pack weights.
+
+    q, k and v are views of [T, B, C], as the modules make them. The pack weights [B, H, T, L] are float32.
+    """
     generator = torch.Generator().manual_seed(seed)
     heads = [torch.randn(T, B, H * K, generator=generator).to(DEVICE, dtype) for _ in range(3)]
     q, k, v = (x.unflatten(-1, (H, K)).permute(1, 2, 0, 3) for x in heads)
@@ -67,7 +69,7 @@ def inputs_of(T, K, L, dtype=torch.float32, seed=0):
 
 
 def masks_of(T, L, kind):
-    """Keyword arguments: no masks; left padding; both kinds, with padding on both sides."""
+    """Return masks as keyword arguments: none, left padding, or both masks with padding on both sides."""
     position = torch.arange(T, device=DEVICE)[None, :]
     left = position < torch.tensor([[T // 3], [0]], device=DEVICE)
     right = position >= torch.tensor([[T], [T - T // 4]], device=DEVICE)
@@ -80,12 +82,12 @@ def masks_of(T, L, kind):
 
 
 def with_log_decay(form, **options):
-    """``form`` as a function of q, k, v, pack weights and, where they forget, the log decay of the heads."""
+    """Return a form as a function of q, k, v, pack weights and, with decay, the log decay of the heads."""
     return lambda q, k, v, a, log_decay=None: form(q, k, v, a, log_decay=log_decay, **options)
 
 
 def errors(inputs, **options):
-    """Relative error of the output and of every gradient against the naive form in float64."""
+    """Return the relative errors of the output and of all gradients against the naive form in float64."""
     weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(
         DEVICE
     )
@@ -118,7 +120,7 @@ CASES = [
 
 
 def slow_from(number, cases):
-    """The cases, those from ``number`` on marked as slow: in the interpreter they are."""
+    """Mark the cases from index ``number`` on as slow, because they are slow in the interpreter."""
     return [*cases[:number], *(pytest.param(*case, marks=pytest.mark.slow) for case in cases[number:])]
 
 
@@ -140,7 +142,7 @@ LOG_DECAY = torch.tensor([-0.02, -1.2])
 
 
 @pytest.mark.parametrize("T, K, L, masks, programs", slow_from(2, FORGETTING))
-def test_equals_naive_where_it_forgets(T, K, L, masks, programs, monkeypatch):
+def test_equals_naive_with_decay(T, K, L, masks, programs, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
     found = errors([*inputs_of(T, K, L), LOG_DECAY.to(DEVICE)], **masks_of(T, L, masks))
     assert found.pop("gradient of the log decay") < 1e-4  # a sum of differences that nearly cancel
@@ -149,7 +151,7 @@ def test_equals_naive_where_it_forgets(T, K, L, masks, programs, monkeypatch):
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
-def test_half_precision_where_it_forgets(dtype, tolerance):
+def test_half_precision_with_decay(dtype, tolerance):
     found = errors([*inputs_of(33, 16, 16, dtype), LOG_DECAY.to(DEVICE)], **masks_of(33, 16, "both"))
     assert found.pop("gradient of the log decay") < 2e-2
     for name, error in found.items():
@@ -160,7 +162,7 @@ def test_half_precision_where_it_forgets(dtype, tolerance):
 @pytest.mark.parametrize(
     "T, K, L, masks, programs", slow_from(1, [(33, 33, 20, "both", 384), (70, 64, 40, "left", 8)])
 )
-def test_half_precision_is_lost_in_input_output_and_tf32(
+def test_half_precision_rounds_only_input_output_and_tf32_products(
     T, K, L, masks, programs, dtype, tolerance, monkeypatch
 ):
     monkeypatch.setattr(form, "PROGRAMS", programs)
@@ -170,7 +172,7 @@ def test_half_precision_is_lost_in_input_output_and_tf32(
 
 
 def test_segments_are_what_the_cases_say(monkeypatch):
-    """One chunk, several in one segment, several segments of several chunks, a segment for every chunk."""
+    """The cases have one chunk, one or several segments of several chunks, or a segment for each chunk."""
     shapes = set()
     for T, K, L, _, programs in CASES:
         monkeypatch.setattr(form, "PROGRAMS", programs)
@@ -183,7 +185,7 @@ def test_segments_are_what_the_cases_say(monkeypatch):
     "T, K, L, masks, programs", [(17, 8, 5, "none", 384), (50, 8, 16, "both", 8), (40, 8, 20, "left", 384)]
 )
 @pytest.mark.parametrize("log_decay", [[], [LOG_DECAY]])
-def test_keys_that_are_values(T, K, L, masks, programs, log_decay, monkeypatch):
+def test_tied_keys_and_values(T, K, L, masks, programs, log_decay, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
     q, k, _, weights = inputs_of(T, K, L)
     inputs = [q, k, weights, *(x.to(DEVICE) for x in log_decay)]
@@ -196,7 +198,7 @@ def test_keys_that_are_values(T, K, L, masks, programs, log_decay, monkeypatch):
         assert relative_rms(a, e) < (3e-6 if a.dim() > 1 else 1e-4)
 
 
-def test_every_row_of_p_left_out_gives_zeros():
+def test_fully_masked_p_gives_zeros():
     inputs = inputs_of(20, 8, 5)
     mask = torch.tensor([[True] * 5, [False] * 5], device=DEVICE)
     for x in output_and_gradients(lambda *y: form.triton_causal_luna(*y, packed_padding_mask=mask), inputs):
@@ -204,7 +206,10 @@ def test_every_row_of_p_left_out_gives_zeros():
 
 
 def test_layout_of_the_inputs_is_kept():
-    """Heads of a [T, B, C] projection come back as such: neither they nor their gradients are copied."""
+    """Heads are views of [T, B, C].
+
+    The output and the gradients keep this layout, without a copy.
+    """
     inputs = inputs_of(20, 8, 5)
     output, dq, dk, dv, da = output_and_gradients(form.triton_causal_luna, inputs)
     for x, y in zip([inputs[0], *inputs], (output, dq, dk, dv, da)):
@@ -212,7 +217,7 @@ def test_layout_of_the_inputs_is_kept():
 
 
 def test_slices_and_transposed_inputs():
-    """Heads cut out of one fused projection; a last dimension that is not contiguous."""
+    """Inputs are slices of one fused projection, or have a last dimension that is not contiguous."""
     fused = torch.randn(20, B, 3, H, 8, device=DEVICE)
     q, k, v = fused.permute(2, 1, 3, 0, 4)
     weights = torch.rand(B, H, 5, 20, device=DEVICE).transpose(2, 3)
@@ -224,7 +229,7 @@ def test_slices_and_transposed_inputs():
 
 @pytest.mark.parametrize("log_decay", [[], [LOG_DECAY]])
 def test_a_wrong_kernel_is_caught(log_decay, monkeypatch):
-    """The sums of the segments left out: every comparison here must be able to fail."""
+    """Each comparison fails if the sums of the segments are omitted."""
     launch = form.launch
 
     def planted(kernel, *args, **tensors):
@@ -238,7 +243,7 @@ def test_a_wrong_kernel_is_caught(log_decay, monkeypatch):
     assert all(error > 1e-3 for error in found.values()), found
 
 
-def test_what_it_does_not_take_is_refused():
+def test_unsupported_inputs_are_refused():
     q, k, v, weights = inputs_of(3, 8, 5)
     assert not form.why_not_triton(q.device, q.dtype, 8, 5)
     for bad, words in [
@@ -251,7 +256,7 @@ def test_what_it_does_not_take_is_refused():
             form.triton_causal_luna(*bad)
 
 
-def test_nothing_to_do():
+def test_empty_inputs():
     q, k, v, weights = inputs_of(0, 8, 5)
     assert form.triton_causal_luna(q, k, v, weights).shape == (B, H, 0, 8)
 

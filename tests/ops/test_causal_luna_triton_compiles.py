@@ -1,4 +1,4 @@
-"""The Triton kernels compiled for compute capabilities 8.0 and 9.0, which needs no GPU."""
+"""The Triton kernels compile for the compute capabilities 8.0 and 9.0. No GPU is needed."""
 
 import os
 
@@ -50,7 +50,7 @@ def test_nothing_is_spilled_and_three_programs_fit(T, K, L, dtype, capability, d
 
 @pytest.mark.parametrize("L", [16, 40])
 def test_one_segment_of_several_chunks(L, monkeypatch):
-    """As of as many heads as programs keep a GPU busy: there are no sums of other segments."""
+    """Many heads keep a GPU busy, so that there is one segment and no kernel that sums over segments."""
     monkeypatch.setattr(form, "PROGRAMS", 1)
     launches = launches_of(100, 64, L, "bfloat16", 80, decay=True, tied=True)
     assert len(launches) == 3 and all(usage(launch.compiled.asm["cubin"])[1] == 0 for launch in launches)
@@ -66,7 +66,10 @@ def test_masks_float32_and_tied_keys_compile(dtype, tied):
 
 @pytest.mark.slow
 def test_bytes_are_at_most_one_and_a_half_times_the_least():
-    """Keys that are values, 32 heads of 64, l = 16, forward and backward in at most four launches."""
+    """Keys and values are tied, with 32 heads of width 64 and L = 16.
+
+    Forward and backward pass take at most four launches.
+    """
     launches = launches_of(4096, 64, 16, "bfloat16", 80, tied=True)
     assert len(launches) == 4
     assert sum(launch.bytes for launch in launches) <= 1.5 * 11 * 32 * 4096 * 64 * 2

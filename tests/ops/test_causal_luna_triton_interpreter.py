@@ -1,5 +1,8 @@
-"""The Triton form's tests in Triton's interpreter: in a process of their own, for the setting is read on
-import. It has one thread: the interpreter's products are small."""
+"""Run the tests of the Triton form in Triton's interpreter.
+
+They run in a process of their own, because Triton reads the setting when it is imported. The process has one
+thread, because the products of the interpreter are small.
+"""
 
 import importlib.util
 import os

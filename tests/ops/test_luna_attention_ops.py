@@ -1,4 +1,4 @@
-"""Pack and unpack softmax attention: the fused and the short form against the definition."""
+"""The fused and the short form of softmax pack and unpack attention are compared with the definition."""
 
 import sys
 
@@ -185,7 +185,7 @@ def test_without_a_fused_kernel_the_definition_is_used(monkeypatch):
         (65, 65, torch.float32, True, "fused"),
     ],
 )
-def test_which_form_is_taken(queries, keys, dtype, with_bias, expected, monkeypatch):
+def test_choice_of_the_form(queries, keys, dtype, with_bias, expected, monkeypatch):
     module, taken = sys.modules[luna_attention.__module__], []
     monkeypatch.setattr(module, "softmax_attention", lambda *args: taken.append("fused"))
     q, k = torch.zeros(B, H, queries, K, dtype=dtype), torch.zeros(B, H, keys, K, dtype=dtype)

@@ -1,4 +1,4 @@
-"""Apollo as a torch optimizer: properties, its implementations, state, errors, warnings."""
+"""Apollo as an optimizer of torch: properties, implementations, state, errors and warnings."""
 
 import contextlib
 import copy
@@ -33,7 +33,7 @@ def set_grads(params, seed, scale=1.0):
 
 @contextlib.contextmanager
 def small_blocks():
-    """Cut even small tensors into blocks of four elements, where blocks are used."""
+    """Use blocks of four elements, so that small tensors are divided into blocks too."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(apollo_blocks, "SMALL_TENSOR", 0)
         monkeypatch.setattr(apollo_blocks, "BLOCK", 4)
@@ -60,7 +60,7 @@ def test_first_step_divides_the_gradient_by_sigma():
 
 
 @pytest.mark.parametrize("decay_type", ["L2", "stable"])
-def test_sigma_and_learning_rate_are_one_scale(decay_type):
+def test_scaling_sigma_and_learning_rate_together_changes_nothing(decay_type):
     small, large = make_params(torch.float64), make_params(torch.float64)
     options = {"weight_decay": 0.01, "weight_decay_type": decay_type}
     run(Apollo(small, lr=0.02, sigma=0.01, **options), small, 12)
@@ -125,7 +125,7 @@ def test_all_implementations_agree(shapes, dtype, rebound, decay_type, weight_de
 
 
 def test_blocks_are_for_large_contiguous_tensors():
-    """Others are updated by the very formulas, to the last bit; a transposed parameter among them."""
+    """Other tensors, such as transposed ones, are updated without blocks and give exactly the same values."""
     reference, blocked = (make_params(shapes=[(3, 5), (300, 400)]) for _ in range(2))
     for params in (reference, blocked):
         params[1] = torch.nn.Parameter(params[1].detach().t())
@@ -252,7 +252,7 @@ def test_saved_and_restored_runs_are_identical(dtype, options):
             assert torch.equal(value, other) if torch.is_tensor(value) else value == other
 
 
-def test_groups_without_sigma_are_completed_on_loading():
+def test_groups_without_sigma_get_it_on_loading():
     params = make_params()
     optimizer = Apollo(params, lr=0.01)
     run(optimizer, params, 2)
@@ -323,7 +323,7 @@ def test_sparse_gradients_are_refused_before_anything_changes(foreach):
 @pytest.mark.skipif(
     not hasattr(torch.optim.Optimizer, "register_load_state_dict_pre_hook"), reason="this torch has no hooks"
 )
-def test_what_a_hook_makes_of_a_state_is_loaded():
+def test_a_state_that_a_hook_changed_is_loaded():
     saved = make_params(torch.bfloat16)
     optimizer = Apollo(saved, lr=0.01)
     run(optimizer, saved, 3)
@@ -345,7 +345,7 @@ def test_what_a_hook_makes_of_a_state_is_loaded():
     assert set(seen) == {torch.float32}
 
 
-def test_a_loaded_state_has_no_keys_but_its_own():
+def test_a_loaded_state_has_no_other_keys():
     params = make_params()
     optimizer = Apollo(params, lr=0.01)
     run(optimizer, params, 1)

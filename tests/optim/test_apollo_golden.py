@@ -1,4 +1,4 @@
-"""Apollo against trajectories of the authors' implementation (../shared/golden, when present)."""
+"""Apollo compared with trajectories of the authors' implementation, if ../shared/golden exists."""
 
 import golden
 import pytest

@@ -38,7 +38,7 @@ def config(*words):
 
 
 def make_params(dtype=torch.float32):
-    """Values that float32, float16 and bfloat16 hold exactly."""
+    """Return parameters with values that float32, float16 and bfloat16 represent exactly."""
     generator = torch.Generator().manual_seed(1)
     return [
         torch.nn.Parameter((torch.randint(-64, 65, shape, generator=generator) / 32).to(dtype))
@@ -47,7 +47,7 @@ def make_params(dtype=torch.float32):
 
 
 def make_grads(seed):
-    """Gradients of very different norms, exact in every type."""
+    """Return gradients of very different norms, exact in every type."""
     generator = torch.Generator().manual_seed(seed)
     scales = (4.0, 2.0**-6, 1.0)
     return [torch.randint(-16, 17, s, generator=generator) / 16 * c for s, c in zip(SHAPES, scales)]
@@ -171,7 +171,7 @@ def test_clip_each_is_float32_and_takes_nothing():
 
 @pytest.mark.parametrize("name", sorted(WRAPPERS))
 @pytest.mark.parametrize("mode", ["each", "total"])
-def test_wrappers_apply_the_mathematics_of_float32(name, mode):
+def test_wrappers_update_in_float32(name, mode):
     wrapper, words, dtype = WRAPPERS[name]
     words = [*words, "--clip-mode", mode, "--clip-norm", "0.5"]
     params, exact = make_params(dtype), make_params()
@@ -195,7 +195,7 @@ def test_wrappers_apply_the_mathematics_of_float32(name, mode):
 
 
 @pytest.mark.parametrize("name", ["fp16", "memory-efficient-fp16"])
-def test_overflow_is_still_noticed(name):
+def test_overflow_is_detected(name):
     wrapper, words, dtype = WRAPPERS[name]
     params = make_params(dtype)
     wrapped = wrapper.build_optimizer(config(*words, "--clip-mode", "each", "--clip-norm", "0.5"), params)

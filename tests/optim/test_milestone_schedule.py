@@ -1,4 +1,4 @@
-"""The milestone schedule: the rate as a function of the update number, options, errors."""
+"""The milestone schedule: learning rate as a function of the update number, options and errors."""
 
 import logging
 import math
@@ -22,7 +22,7 @@ from luna_fairseq.optim import (
 
 
 def parse(*words):
-    """The schedule as fairseq builds it from a command line."""
+    """Build the schedule from a command line as fairseq does."""
     command = ["--task", "dummy_lm", "--arch", "transformer_lm", "--optimizer", "apollo"]
     command += ["--lr-scheduler", "milestone", *words]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
@@ -61,8 +61,8 @@ def test_golden(case):
 
 
 @pytest.mark.parametrize("resumed_at", [5, 10, 20, 25, 30])
-def test_a_resumed_run_has_the_rates_of_a_straight_one(resumed_at):
-    """Where the authors' schedule decays again (at 20 and 30), this one does not."""
+def test_a_resumed_run_has_the_rates_of_an_uninterrupted_run(resumed_at):
+    """The authors' schedule decays again if it is resumed at 20 or 30. This schedule does not."""
     straight = build(**STRAIGHT)
     rates = [straight.step_update(k) for k in range(41)]
     resumed = build(**STRAIGHT)
@@ -76,7 +76,7 @@ def test_a_resumed_run_has_the_rates_of_a_straight_one(resumed_at):
     assert rates[1:] == pytest.approx(vectors["lr_after_update"], rel=1e-12)
 
 
-def test_state_of_the_authors_schedule_is_taken():
+def test_the_state_of_the_authors_schedule_is_loaded():
     scheduler = build(milestones=[20])
     scheduler.load_state_dict({"lr": 1e-5})
     assert scheduler.step_update(19) == 0.1
@@ -129,7 +129,7 @@ def test_bad_options_are_refused_in_one_line(fields, message):
     assert "\n" not in str(error.value)
 
 
-def test_milestones_within_the_warm_up_are_said_to_have_no_effect(caplog):
+def test_milestones_within_the_warm_up_bring_a_warning(caplog):
     with caplog.at_level(logging.WARNING):
         build(warmup_updates=10, milestones=[5, 10, 20])
     (message,) = [r.getMessage() for r in caplog.records if "milestones" in r.getMessage()]
