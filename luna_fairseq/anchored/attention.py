@@ -98,6 +98,11 @@ class AnchoredAttention(LunaAttention):
         self.lookup_gate: Any = None
         self.diagonal: Any = None
 
+    @property
+    def reads_only_rows(self) -> bool:  # type: ignore[override]
+        """True if queries read no tokens beside the rows of P."""
+        return not self.reads_tokens
+
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
         """Build the token projections, the diagonal prior and the anchor bias, as far as they are enabled.
 
@@ -167,13 +172,13 @@ class AnchoredAttention(LunaAttention):
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
     def compute_diagonal(
-        self, q: Tensor, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
+        self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
         """Compute the diagonal prior, a bias for alignments near the diagonal, or return None without prior.
 
         Args:
-            q: queries of n hypotheses for each of the B sentences [B, H, n T, K]
-            geometry: distances and places of the batch, with the places of the queries
+            geometry: distances and places of the batch, with the places of the queries of n hypotheses for
+                each sentence
             key_place: middle of each key, in tokens [B, N]
             mask: mask of the keys [B, N], True at padding; None if no key is padding
 
@@ -188,7 +193,7 @@ class AnchoredAttention(LunaAttention):
                 "Pass the geometry of the batch"
             )
         place, origin = (
-            x if x is None else fold_rows(x[:, None, :, None], hypotheses_per_sentence(x, q)).flatten(1)
+            x if x is None else fold_rows(x[:, None, :, None], len(x) // len(key_place)).flatten(1)
             for x in geometry.target
         )
         return self.diagonal(place, key_place, mask, origin)
@@ -218,16 +223,6 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
             "Pass the same geometry to pack and unpack"
         )
     return geometry.context
-
-
-def hypotheses_per_sentence(place: Tensor, q: Tensor) -> int:
-    """Return n, the number of hypotheses of each sentence.
-
-    Args:
-        place: places of the tokens of all hypotheses [B n, T]
-        q: queries [B, H, n T, K]
-    """
-    return place.size(0) // q.size(0)
 
 
 class AnchoredSelfAttention(AnchoredAttention):
@@ -320,16 +315,13 @@ class AnchoredSelfAttention(AnchoredAttention):
             return self._read_window(q, memory, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
 
-    def unpack_bias(
-        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
-    ) -> Optional[Tensor]:
+    def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias of the logits of unpack attention.
 
         The bias is minus gamma times the distance between the token and the middle of a row's segment, in
         segments.
 
         Args:
-            q: projected queries [B, H, S, K], not used
             memory: memory returned by :meth:`remember`, not used
             source: masks of the context and of P, not used
             geometry: distances and places of the batch
@@ -471,13 +463,10 @@ class AnchoredCrossAttention(AnchoredAttention):
             return self._look_up(q, memory, source, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
 
-    def unpack_bias(
-        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
-    ) -> Optional[Tensor]:
+    def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the diagonal prior as a bias of the logits of unpack attention.
 
         Args:
-            q: projected queries [B, H, T, K]
             memory: memory returned by :meth:`remember`
             source: masks of the context and of P
             geometry: distances and places of the batch, or None without a diagonal prior
@@ -485,7 +474,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         Returns:
             bias [B, H, T, L], or None without a diagonal prior
         """
-        diagonal = self.compute_diagonal(q, geometry, memory.row_place, source.packed_padding_mask)
+        diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
 
     def _look_up(
@@ -498,7 +487,7 @@ class AnchoredCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention with a look-up, see :meth:`read`."""
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
-        diagonal = self.compute_diagonal(q, geometry, memory.row_place, mask)
+        diagonal = self.compute_diagonal(geometry, memory.row_place, mask)
         settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal
         tokens = memory.token_key, memory.token_value, memory.token_padding_mask
         if memory.position is None:

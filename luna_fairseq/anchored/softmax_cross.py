@@ -59,6 +59,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
         (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
+    reads_only_rows = False  # type: ignore[assignment]
+
     def __init__(
         self,
         embed_dim: int,
@@ -157,7 +159,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
             output [B, H, T, K], and weights over the context [B, H, T, S] or None
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
-        diagonal = self.compute_diagonal(q, geometry, memory.place, mask)
+        diagonal = self.compute_diagonal(geometry, memory.place, mask)
         bias = None if diagonal is None else diagonal.bias()
         inputs = q, memory.key, memory.value, mask, dropout, bias
         return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)

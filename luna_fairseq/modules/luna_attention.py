@@ -3,7 +3,7 @@
 The two steps are called pack and unpack attention (Luna, section 3.1).
 """
 
-from typing import Any, Callable, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,13 @@ from luna_fairseq.modules.heads import (
     unfold_rows,
 )
 from luna_fairseq.modules.memory import PackedMemory
+from luna_fairseq.ops.absorbed import (
+    absorbed_pack,
+    absorbed_unpack,
+    projection_of_heads,
+    projection_to_heads,
+    saves_time,
+)
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
@@ -76,6 +83,7 @@ class LunaAttention(ProjectingAttention):
     """
 
     packs = True  # The attention returns a packed context, which the layer adds to P and normalises.
+    reads_only_rows = True  # Queries read the rows of the packed context, and no tokens beside them.
 
     def __init__(
         self,
@@ -219,9 +227,13 @@ class LunaAttention(ProjectingAttention):
             without ``need_weights``.
         """
         q = project_packed(self.pack_q_proj, packed, self.num_pack_heads)
-        k, v = self.keys_and_values("pack", context, self.num_pack_heads)
         bias = self.pack_bias(context, geometry)
-        inputs = q, k, v, source.padding_mask, dropout_probability(self.dropout_module), bias
+        settings = source.padding_mask, dropout_probability(self.dropout_module), bias
+        projections = self.key_value_projections("pack")
+        if not need_weights and saves_time(q, context, *projections):
+            parts = [projection_to_heads(linear, self.num_pack_heads) for linear in projections]
+            return merge_heads(absorbed_pack(q, context, parts[0], parts[-1], *settings)), None
+        inputs = q, *self.keys_and_values("pack", context, self.num_pack_heads), *settings
         output, weights = naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
         return merge_heads(output), weights
 
@@ -286,11 +298,29 @@ class LunaAttention(ProjectingAttention):
                 ``need_weights`` is True and :meth:`pack` did not cache its weights.
         """
         n = rows_per_sentence(query.size(1), memory.key.size(0))
+        if n == 1 and self.reads_only_rows and not need_weights:
+            if saves_time(memory.key, query, self.unpack_q_proj, self.out_proj):
+                return self._unpack_absorbed(query, memory, source, geometry), None
         q = fold_rows(split_heads(self.unpack_q_proj(query), self.num_heads), n)
         output, weights = self.read(q, memory, source, geometry, need_weights)
         if weights is not None:
             weights = unfold_rows(weights, n).transpose(0, 1)  # [H, B n, T, S]
         return self.out_proj(merge_heads(unfold_rows(output, n))), weights
+
+    def _unpack_absorbed(
+        self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
+    ) -> Tensor:
+        """Compute :meth:`unpack` without projections of the queries, see ``ops/absorbed.py``."""
+        return absorbed_unpack(
+            query,
+            memory.key,
+            memory.value,
+            projection_to_heads(self.unpack_q_proj, self.num_heads),
+            projection_of_heads(self.out_proj, self.num_heads),
+            source.packed_padding_mask,
+            dropout_probability(self.dropout_module),
+            self.unpack_bias(memory, source, geometry),
+        )
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
@@ -308,7 +338,7 @@ class LunaAttention(ProjectingAttention):
             Tuple of the output [B, H, T, K] and the weights over the context [B, H, T, S], or None without
             ``need_weights``.
         """
-        bias = self.unpack_bias(q, memory, source, geometry)
+        bias = self.unpack_bias(memory, source, geometry)
         dropout = dropout_probability(self.dropout_module)
         inputs = q, memory.key, memory.value, source.packed_padding_mask, dropout, bias
         if not need_weights:
@@ -316,15 +346,12 @@ class LunaAttention(ProjectingAttention):
         output, weights = naive_attention(*inputs)
         return output, weights @ self.saved_pack_weights(memory)
 
-    def unpack_bias(
-        self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
-    ) -> Optional[Tensor]:
+    def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that is added to the logits of unpack attention, or None for no bias.
 
         The paper's attention has no bias. Subclasses can return one.
 
         Args:
-            q: projected queries [B, H, T, K].
             memory: memory of the B sentences that :meth:`pack` returned.
             source: masks of the context and of P.
             geometry: token positions of the batch, or None.
@@ -364,11 +391,18 @@ class LunaAttention(ProjectingAttention):
         Returns:
             Tuple of keys and values [B, H, S, K]. Both are the same tensor if they are tied.
         """
-        if not self.untie_kv:
-            key = split_heads(getattr(self, f"{step}_kv_proj")(x), num_heads)
-            return key, key
-        key, value = getattr(self, f"{step}_k_proj")(x), getattr(self, f"{step}_v_proj")(x)
-        return split_heads(key, num_heads), split_heads(value, num_heads)
+        key_projection, *value_projection = self.key_value_projections(step)
+        key = split_heads(key_projection(x), num_heads)
+        return key, split_heads(value_projection[0](x), num_heads) if value_projection else key
+
+    def key_value_projections(self, step: str) -> List[nn.Module]:
+        """Return the projection to keys and the projection to values, or their only projection if tied.
+
+        Args:
+            step: "pack" or "unpack".
+        """
+        names = ("k", "v") if self.untie_kv else ("kv",)
+        return [getattr(self, f"{step}_{name}_proj") for name in names]
 
     def weights(
         self,

@@ -1,6 +1,6 @@
 """Luna causal attention, the self-attention of a decoder (Luna, section 3.3)."""
 
-from typing import Callable, Optional, Tuple
+from typing import Callable, List, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from luna_fairseq.modules.heads import (
     unfold_rows,
 )
 from luna_fairseq.modules.state import LunaCausalState
+from luna_fairseq.ops.absorbed import absorbed_pack_weights, projection_to_heads, saves_time
 from luna_fairseq.ops.causal_luna import (
     BACKENDS,
     PACK_ACTIVATIONS,
@@ -128,8 +129,15 @@ class LunaCausalAttention(nn.Module):
         """
         if self.watcher is not None:
             self.watcher(self, query, packed, key_padding_mask, packed_padding_mask)
-        pack_k, q, k, v = self._project_x(query)
-        weights = self._pack_weights(project_packed(self.pack_q_proj, packed, self.num_heads), pack_k)
+        pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
+        if pack_q.size(0) == query.size(1) and saves_time(pack_q, query, self.pack_k_proj, products=1):
+            q, k, v = self._project_x(query, self.x_projections[1:])
+            pack_k_proj = projection_to_heads(self.pack_k_proj, self.num_heads)
+            weights = absorbed_pack_weights(pack_q, query, pack_k_proj, self.pack_activation)
+            weights = self.dropout_module(weights)
+        else:
+            pack_k, q, k, v = self._project_x(query)
+            weights = self._pack_weights(pack_q, pack_k)
         output = causal_luna(
             *(q, k, v, weights, packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
@@ -247,20 +255,22 @@ class LunaCausalAttention(nn.Module):
         weights = self.dropout_module(pack_weights(pack_q, fold_rows(pack_k, n), self.pack_activation))
         return unfold_rows(weights, n)
 
-    def _project_x(self, x: Tensor) -> Tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _project_x(self, x: Tensor, names: Optional[Sequence[str]] = None) -> List[Tensor]:
         """Project X and split each result into heads.
 
         Args:
             x: queries X [T, B, C].
+            names: projections to compute, without the suffix ``_proj`` (default: None, all of
+                ``x_projections``).
 
         Returns:
-            Tuple of the keys of pack attention and the queries, keys and values of unpack attention, each
-            [B, H, T, K]. Tied keys and values are the same tensor.
+            Keys of pack attention if they are among the names, and the queries, keys and values of unpack
+            attention, each [B, H, T, K]. Tied keys and values are the same tensor.
         """
-        names = self.x_projections
-        if self.fused_x_proj is None:
-            pack_k, q, *kv = (split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in names)
+        if names is not None or self.fused_x_proj is None:
+            names = names or self.x_projections
+            heads = [split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in names]
         else:
-            projected = self.fused_x_proj(x).unflatten(-1, (len(names), self.num_heads, -1))
-            pack_k, q, *kv = projected.permute(2, 1, 3, 0, 4).unbind(0)  # [T, B, N, H, K] -> N x [B, H, T, K]
-        return pack_k, q, kv[0], kv[-1]
+            projected = self.fused_x_proj(x).unflatten(-1, (len(self.x_projections), self.num_heads, -1))
+            heads = list(projected.permute(2, 1, 3, 0, 4).unbind(0))  # [T, B, N, H, K] -> N x [B, H, T, K]
+        return heads if self.untie_kv else [*heads, heads[-1]]
