@@ -26,7 +26,17 @@ class Number:
         self.kind, self.bounds = kind, bounds
 
     def __call__(self, text: str) -> float:
-        """Convert a word of the command line into a number, or raise ArgumentTypeError."""
+        """Convert a word of the command line into a number, or raise ArgumentTypeError.
+
+        Args:
+            text: word of the command line.
+
+        Returns:
+            The number.
+
+        Raises:
+            ArgumentTypeError: The number is outside the bounds.
+        """
         value = self.kind(text)
         if not is_within(value, self.bounds):
             raise argparse.ArgumentTypeError(f"must be {describe(self.bounds)}, not {text}")
@@ -73,7 +83,16 @@ class HelpFormatter(argparse.HelpFormatter):
     """Formatter of ``--help`` that wraps paragraphs and keeps the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap the paragraphs of a description or epilog."""
+        """Wrap the paragraphs of a description or epilog.
+
+        Args:
+            text: description or epilog. Empty lines separate paragraphs.
+            width: maximum number of characters in a line.
+            indent: ignored. argparse passes it for indented groups.
+
+        Returns:
+            Wrapped text. Paragraphs that begin with "example:" stay as they are.
+        """
         paragraphs = text.strip().split("\n\n")
         wrapper = TextWrapper(width, break_on_hyphens=False)
         return "\n\n".join(

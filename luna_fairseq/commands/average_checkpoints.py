@@ -59,7 +59,11 @@ def build_parser() -> CommandParser:
 
 
 def _average(args: argparse.Namespace) -> None:
-    """Select the checkpoints, average them, and write the result."""
+    """Select the checkpoints, average them, and write the result.
+
+    Args:
+        args: parsed options of the command.
+    """
     # Imported here so that --help is fast.
     from luna_fairseq.commands.averaging import average_checkpoints, save
 

@@ -29,7 +29,11 @@ def build_parser() -> CommandParser:
 
 
 def _print_counts(args: argparse.Namespace) -> None:
-    """Print the number of parameters of a recipe's model and of its parts."""
+    """Print the number of parameters of a recipe's model and of its parts.
+
+    Args:
+        args: parsed options of the command.
+    """
     recipe = read_recipe(args.recipe)
     counts = count_parameters(recipe, args.dictionary_size)
     total = sum(counts.values())

@@ -68,8 +68,16 @@ def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capabili
 def _update_freq(recipe: Recipe, parsed: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:
     """Compute ``--update-freq``, the number of batches whose gradients are accumulated.
 
+    Args:
+        recipe: recipe of the run.
+        parsed: the user's options for the batch, from :func:`_parse`.
+        devices: number of GPUs on this machine, or 1 without a GPU.
+
     Returns:
         The number, or None if the user has given ``--update-freq``, and a line that explains the batch.
+
+    Raises:
+        InputError: The batch of the recipe is not a multiple of the batch of these devices.
     """
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
@@ -91,7 +99,17 @@ def _update_freq(recipe: Recipe, parsed: argparse.Namespace, devices: int) -> Tu
 
 
 def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
-    """Return the unit of the batch size, "tokens" or "sequences", and the name of its option."""
+    """Return the unit of the batch size, "tokens" or "sequences", and the name of its option.
+
+    Args:
+        recipe: recipe of the run.
+
+    Returns:
+        Unit, and name of the setting without hyphens, such as "max_tokens".
+
+    Raises:
+        InputError: The recipe sets no batch size.
+    """
     dataset = recipe.settings.get("dataset", {})
     for unit, size in (("tokens", "max_tokens"), ("sequences", "batch_size")):
         if dataset.get(size):
@@ -103,6 +121,15 @@ def _fitting(batch: int, devices: int, per_gpu: int, unit: str) -> int:
     """Return the largest number per GPU, at most ``per_gpu``, that divides the batch.
 
     A number of tokens divides the batch up to a small remainder.
+
+    Args:
+        batch: batch size of the recipe, in ``unit``.
+        devices: number of devices.
+        per_gpu: maximum batch size on each device, in ``unit``.
+        unit: "tokens" or "sequences".
+
+    Returns:
+        Batch size on each device, in ``unit``.
     """
     frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":
@@ -113,6 +140,11 @@ def _fitting(batch: int, devices: int, per_gpu: int, unit: str) -> int:
 
 def _precision(recipe: Recipe, parsed: argparse.Namespace, capability: Capability) -> Tuple[List[str], str]:
     """Choose the precision: bf16 from compute capability 8.0, fp16 from 7.0, otherwise fp32.
+
+    Args:
+        recipe: recipe of the run.
+        parsed: the user's options for the precision, from :func:`_parse`.
+        capability: compute capability of the GPU, such as (9, 0). None without a GPU.
 
     Returns:
         The options of fairseq-train, and a line that explains the choice.
@@ -131,7 +163,14 @@ def _precision(recipe: Recipe, parsed: argparse.Namespace, capability: Capabilit
 
 
 def _parse(given: Sequence[str]) -> argparse.Namespace:
-    """Parse the user's options for the batch, the precision and the folder."""
+    """Parse the user's options for the batch, the precision and the folder.
+
+    Args:
+        given: the user's options for fairseq-train.
+
+    Returns:
+        Values of the known options. Other options are ignored.
+    """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--max-tokens", type=positive)
     parser.add_argument("--batch-size", "--max-sentences", type=positive)

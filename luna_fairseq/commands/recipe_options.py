@@ -78,7 +78,15 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def _options(group: str, component: Any) -> List[str]:
-    """Return the options that a group, or its component, adds to fairseq's command line."""
+    """Return the options that a group, or its component, adds to fairseq's command line.
+
+    Args:
+        group: name of a group of fairseq's configuration, such as "optimizer".
+        component: class of the chosen component, such as an optimizer. None if the group has no components.
+
+    Returns:
+        Names of the options, with underscores and without ``--``.
+    """
     parser = argparse.ArgumentParser(add_help=False)
     if component is None:
         gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
@@ -104,7 +112,15 @@ def _unknown(
 
 
 def _line(path: Path, keys: Sequence[str]) -> int:
-    """Return the number of the line with a nested key in a YAML file."""
+    """Return the number of the line that holds a nested key of a YAML file.
+
+    Args:
+        path: path of the YAML file.
+        keys: names of the key and of all mappings around it, outermost first.
+
+    Returns:
+        Line number, counted from 1.
+    """
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:
         for name, value in node.value:

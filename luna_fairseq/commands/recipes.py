@@ -157,7 +157,15 @@ def read_heading(path: Path) -> List[str]:
 
 
 def _gpus(path: Path, heading: List[str]) -> int:
-    """Return the number N in the line "Batch: N GPUs x ..." of a heading, or 1 without such a line."""
+    """Return the number N in the line "Batch: N GPUs x ..." of a heading, or 1 without such a line.
+
+    Args:
+        path: path of the recipe, for the error message.
+        heading: lines of the comment at the beginning of the recipe.
+
+    Raises:
+        InputError: The line of the batch has another form.
+    """
     for line in heading:
         if line.startswith("Batch:"):
             match = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
@@ -168,7 +176,13 @@ def _gpus(path: Path, heading: List[str]) -> int:
 
 
 def _words(option: str, value: Any) -> Iterator[str]:
-    """Yield an option and its value as words of a command line."""
+    """Yield an option and its value as words of a command line.
+
+    Args:
+        option: name of the option, such as "--lr".
+        value: value of the option. None and False yield nothing, True yields a flag, and a list yields
+            several words.
+    """
     # False is the default of every flag.
     if value is None or value is False:
         return

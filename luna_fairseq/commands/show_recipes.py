@@ -30,7 +30,11 @@ def build_parser() -> CommandParser:
 
 
 def _recipes(words: List[str]) -> None:
-    """List the recipes, show one of them, or print their folder."""
+    """List the recipes, show one of them, or print their folder.
+
+    Args:
+        words: command line, without the name of the program.
+    """
     if words == ["--folder"]:
         print(folder())
     elif words:
@@ -66,7 +70,14 @@ def _show(name: str, given: List[str]) -> None:
 
 
 def _command(words: List[str]) -> str:
-    """Format a command for a shell, with each option on its own line."""
+    """Format a command for a shell, with each option on its own line.
+
+    Args:
+        words: words of the command.
+
+    Returns:
+        The command, which begins with an empty line.
+    """
     lines = [""]
     for word in words:
         if word.startswith("--") or ("=" in word and lines[-1]):

@@ -79,6 +79,15 @@ def _run_identity(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[D
     """Return the options and the data that must not change when a run is resumed.
 
     The result is None if the user chooses another checkpoint, or resets parts of the checkpoint.
+
+    Args:
+        recipe: recipe of the run.
+        data: folders with the binarised data, separated by colons.
+        given: the user's options for fairseq-train.
+
+    Returns:
+        Value of each option that must not change, and the checksum of the data. None if the user chooses
+        another checkpoint, or resets parts of the checkpoint.
     """
     words = [*recipe.words("update_freq"), *given]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
@@ -108,7 +117,11 @@ def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
 
 
 def _train(words: List[str]) -> None:
-    """Replace this process by fairseq-train, or print the command with ``--dry-run``."""
+    """Replace this process by fairseq-train, or print the command with ``--dry-run``.
+
+    Args:
+        words: command line, without the name of the program.
+    """
     if words[:1] == ["--dry-run"]:
         print(*map(shlex.quote, command(words[1:], records=False)))
         return

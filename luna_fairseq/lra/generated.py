@@ -72,7 +72,16 @@ def pathfinder(seed: int, sizes: Dict[str, int], workers: int) -> Iterator[Tuple
 
 
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
-    """Draw the examples of each chunk of numbers."""
+    """Draw the examples of each chunk of numbers.
+
+    Args:
+        draw: function from the seed of an example to the example, a pair of content and label.
+        seed: prefix of the seeds. The number of the example is appended to it.
+        chunks: numbers of the examples in each chunk.
+
+    Returns:
+        List of the examples of each chunk.
+    """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
 

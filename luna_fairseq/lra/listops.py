@@ -69,6 +69,15 @@ def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: i
     """Append a random expression to ``tokens`` and return its value.
 
     Once there are ``max_length`` tokens, open operations get no more arguments; the caller discards the tree.
+
+    Args:
+        generator: source of random numbers.
+        depth: depth of the expression in the tree, 1 for the root.
+        tokens: tokens of the whole tree so far, extended in place.
+        max_length: number of tokens from which open operations get no more arguments.
+
+    Returns:
+        Value of the expression, a digit.
     """
     # The root has to be an operation, because a single digit is always too short.
     chance = generator.random() if 1 < depth < MAX_DEPTH else float(depth > 1)

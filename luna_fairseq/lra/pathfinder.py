@@ -74,7 +74,14 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
 
 
 def _draw_field(generator: random.Random) -> Optional[List[List[Dash]]]:
-    """Draw two long paths and the distractors; return None if there is no room for one of them."""
+    """Draw two long paths and the distractors.
+
+    Args:
+        generator: source of random numbers.
+
+    Returns:
+        Dashes of each path, the two long paths first. None if there is no room for one of the paths.
+    """
     occupied: Set[Cell] = set()
     paths: List[List[Dash]] = []
     for dashes in [PATH_DASHES] * PATHS + [DISTRACTOR_DASHES] * DISTRACTORS:
@@ -112,9 +119,16 @@ def _draw_path(
 def _grow_path(
     generator: random.Random, start: Point, dashes: int, occupied: Set[Cell]
 ) -> Optional[List[Dash]]:
-    """Draw a path of ``dashes`` dashes from ``start`` that touches neither occupied cells nor itself.
+    """Draw a path from a given point that touches neither occupied cells nor itself.
 
-    Returns None if a dash finds no room.
+    Args:
+        generator: source of random numbers.
+        start: first point of the path, (x, y) in pixels.
+        dashes: number of dashes.
+        occupied: cells near the paths that were drawn before.
+
+    Returns:
+        Dashes of the path. None if a dash finds no room.
     """
     path: List[Dash] = []
     own_cells: Set[Cell] = set()
@@ -139,7 +153,13 @@ def _grow_path(
 
 
 def _move(point: Point, direction: float, distance: float) -> Point:
-    """Return the point at ``distance`` from ``point`` in a direction given in radians."""
+    """Return the point at a given distance and direction from another point.
+
+    Args:
+        point: starting point, (x, y) in pixels.
+        direction: direction in radians.
+        distance: distance in pixels.
+    """
     return point[0] + distance * math.cos(direction), point[1] + distance * math.sin(direction)
 
 
@@ -160,7 +180,14 @@ def _cell(point: Point) -> Cell:
 
 
 def _cells_near(dash: Dash) -> Iterator[Cell]:
-    """Yield the cells that other dashes must not touch."""
+    """Iterate over the cells that other dashes must not touch.
+
+    Args:
+        dash: first and last point of the dash.
+
+    Yields:
+        Cell on the dash or next to it. Cells may occur several times.
+    """
     for point in _points(dash):
         x, y = _cell(point)
         for dx, dy in _NEAR:
@@ -168,7 +195,15 @@ def _cells_near(dash: Dash) -> Iterator[Cell]:
 
 
 def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
-    """Render dashes and dots as a gray image, uint8 [SIZE, SIZE]."""
+    """Render dashes and dots as a gray image.
+
+    Args:
+        dashes: dashes of all paths.
+        dots: two points that are marked with a dot.
+
+    Returns:
+        Image of intensities, uint8 [SIZE, SIZE].
+    """
     PIL = pillow()
     image = PIL.Image.new("L", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING))
     draw = PIL.ImageDraw.Draw(image)

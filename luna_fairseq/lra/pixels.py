@@ -81,7 +81,17 @@ def read_pixels(stem: Path) -> np.ndarray:
 
 
 def _read_binary(path: Path) -> np.ndarray:
-    """Map a numpy file of intensities, uint8 [N, T], into memory."""
+    """Map a numpy file of intensities into memory.
+
+    Args:
+        path: path of the file.
+
+    Returns:
+        Intensities of N images with T pixels, uint8 [N, T].
+
+    Raises:
+        InputError: The file is no such array.
+    """
     try:
         pixels = np.load(str(path), mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -94,7 +104,17 @@ def _read_binary(path: Path) -> np.ndarray:
 
 
 def _read_text(path: Path) -> np.ndarray:
-    """Read a text file with one image per line as an array, uint8 [N, T]."""
+    """Read a text file that has one image in each line.
+
+    Args:
+        path: path of the file.
+
+    Returns:
+        Intensities of N images with T pixels, uint8 [N, T].
+
+    Raises:
+        InputError: A line has other words than intensities, or the images differ in size.
+    """
     images: List[np.ndarray] = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):

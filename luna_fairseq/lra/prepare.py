@@ -162,7 +162,15 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
 
 
 def _listops(args: argparse.Namespace, folder: Path) -> Counts:
-    """Generate the ListOps expressions, or convert the published ones."""
+    """Generate the ListOps expressions, or convert the published ones.
+
+    Args:
+        args: parsed options of the command.
+        folder: folder to which the data is written.
+
+    Returns:
+        Number of examples of each class, by split.
+    """
     from luna_fairseq.lra import generated, published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -175,7 +183,15 @@ def _listops(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _text(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the IMDB reviews."""
+    """Convert the IMDB reviews.
+
+    Args:
+        args: parsed options of the command.
+        folder: folder to which the data is written.
+
+    Returns:
+        Number of examples of each class, by split.
+    """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -186,7 +202,15 @@ def _text(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the pairs of AAN papers."""
+    """Convert the pairs of AAN papers.
+
+    Args:
+        args: parsed options of the command.
+        folder: folder to which the data is written.
+
+    Returns:
+        Number of examples of each class, by split.
+    """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -196,7 +220,15 @@ def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the CIFAR-10 images."""
+    """Convert the CIFAR-10 images.
+
+    Args:
+        args: parsed options of the command.
+        folder: folder to which the data is written.
+
+    Returns:
+        Number of examples of each class, by split.
+    """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
@@ -205,7 +237,16 @@ def _image(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the published Pathfinder images of ``side`` x ``side`` pixels."""
+    """Convert the published Pathfinder images of one size.
+
+    Args:
+        side: width and height of the images in pixels.
+        args: parsed options of the command.
+        folder: folder to which the data is written.
+
+    Returns:
+        Number of examples of each class, by split.
+    """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
@@ -215,7 +256,15 @@ def _pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _regenerated(args: argparse.Namespace, folder: Path) -> Counts:
-    """Generate Pathfinder images."""
+    """Generate Pathfinder images.
+
+    Args:
+        args: parsed options of the command.
+        folder: folder to which the data is written.
+
+    Returns:
+        Number of examples of each class, by split.
+    """
     from luna_fairseq.lra import generated
     from luna_fairseq.lra.writing import write_images
 
@@ -245,7 +294,15 @@ def _sizes(args: argparse.Namespace) -> Dict[str, int]:
 def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
     """Context manager that provides a published archive, downloaded if necessary.
 
-    If the archive proves to be damaged or incomplete while it is read, an InputError says so.
+    Args:
+        args: parsed options of the command.
+        file: address, size and checksum of the archive.
+
+    Yields:
+        Path of the archive.
+
+    Raises:
+        InputError: The archive proves to be damaged or incomplete while it is read.
     """
     path = fetch(file, args.archives, args.mirror)
     with damage_reported(path):
@@ -253,7 +310,16 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
 
 
 def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
-    """Show a progress bar while the examples are consumed; the total is known only for generated data."""
+    """Show a progress bar while the examples are consumed.
+
+    Args:
+        examples: examples of the task.
+        args: parsed options of the command. They give the total number of generated examples; the bar of
+            published data has no total.
+
+    Returns:
+        Iterator over the same examples.
+    """
     is_generated = args.task in SIZES and args.mirror is None
     return progress(examples, args.task, "examples", sum(_sizes(args).values()) if is_generated else None)
 

@@ -134,9 +134,17 @@ def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def _truncate(text: bytes, max_length: int, cut: List[int]) -> List[int]:
-    """Return the first ``max_length`` bytes of a text.
+    """Return the first bytes of a text.
 
     If the text is longer, its length is appended to ``cut``.
+
+    Args:
+        text: bytes of the text.
+        max_length: maximum number of bytes.
+        cut: lengths of the texts that were cut, extended in place.
+
+    Returns:
+        Values of at most ``max_length`` bytes.
     """
     if len(text) > max_length:
         cut.append(len(text))
@@ -144,7 +152,12 @@ def _truncate(text: bytes, max_length: int, cut: List[int]) -> List[int]:
 
 
 def _say_cut(cut: List[int], max_length: int) -> None:
-    """Print how many texts were cut and how long the longest one was."""
+    """Print how many texts were cut and how long the longest one was.
+
+    Args:
+        cut: lengths of the texts that were cut, in bytes.
+        max_length: maximum number of bytes.
+    """
     if cut:
         say(
             f"{len(cut):,} texts were cut to {max_length:,} bytes (--max-length), the longest of {max(cut):,}"
@@ -263,8 +276,16 @@ def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
     """Parse a metadata file, which is a text file although its name ends in ``.npy``.
 
+    Args:
+        archive: path of the archive, for error messages.
+        name: name of the metadata file in the archive.
+        content: content of the metadata file.
+
     Yields:
         Name of an image, its label, and the position in the archive for error messages.
+
+    Raises:
+        InputError: A line has another form.
     """
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         columns = line.split()

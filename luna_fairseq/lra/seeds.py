@@ -156,11 +156,14 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
     """Check, before anything is trained, that the requested plots can be drawn.
 
+    Args:
+        args: parsed options of the command.
+
     Returns:
-        The costs for ``--figure``; None if the option was not given.
+        The costs for ``--figure``. None if the option was not given.
 
     Raises:
-        InputError: a plot cannot be written, or the cost of a model was not measured.
+        InputError: A plot cannot be written, or the cost of a model was not measured.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither")
@@ -325,7 +328,14 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
 
 
 def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float]]]:
-    """Return the accuracies of all seeds by model and task."""
+    """Return the accuracies of all seeds by model and task.
+
+    Args:
+        results: results of all runs.
+
+    Returns:
+        Accuracies in percent by name of the model, then by title of the task.
+    """
     accuracies: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
         by_task = accuracies.setdefault(result.model, {})
@@ -334,12 +344,25 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
 
 
 def _mean(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    """Return the mean over tasks of the mean over seeds."""
+    """Return the mean over tasks of the mean over seeds.
+
+    Args:
+        by_task: accuracies of the seeds, by title of the task.
+        titles: titles of the tasks to average.
+    """
     return statistics.mean(statistics.mean(by_task[title]) for title in titles)
 
 
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
-    """Return a key that sorts the Transformer first, then peers by name, Luna and anchored Luna by length."""
+    """Return the sort key of a model in the table of results.
+
+    Args:
+        model: name of the model, such as "luna-128".
+
+    Returns:
+        Key that sorts the Transformer first, then peers by name, then Luna by the length of P, then anchored
+        Luna.
+    """
     match = parse_luna(model)
     if match is None:
         return int(model != "transformer"), model, 0, ""
@@ -347,7 +370,11 @@ def _sort_key(model: str) -> Tuple[int, str, int, str]:
 
 
 def _label(model: str) -> str:
-    """Return the name of a model for the table."""
+    """Return the name of a model for the table.
+
+    Args:
+        model: name of the model on the command line.
+    """
     match = parse_luna(model)
     if match is None:
         return "Transformer" if model == "transformer" else model[len("peer-") :]
@@ -355,7 +382,14 @@ def _label(model: str) -> str:
 
 
 def _cell(accuracies: List[float]) -> str:
-    """Format mean, sample standard deviation and number of seeds."""
+    """Format mean, sample standard deviation and number of seeds.
+
+    Args:
+        accuracies: accuracies of the seeds in percent.
+
+    Returns:
+        Text of a cell of the table. "-" without accuracies.
+    """
     if not accuracies:
         return "-"
     spread = f" ± {statistics.stdev(accuracies):.2f}" if len(accuracies) > 1 else ""

@@ -208,7 +208,15 @@ class LRATextTask(LRATask):
         self.store_dataset(split, definition, sizes)
 
     def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
-        """Load token sequences, with ``<CLS>`` if the model needs it, cut to the model's maximum length."""
+        """Load token sequences and cut them to the maximum length of the model.
+
+        Args:
+            path: path of the binarised data, without extension.
+            combine: also load the numbered files of the split, such as ``train1``.
+
+        Returns:
+            Dataset of the sequences, each beginning with ``<CLS>`` if the model needs that symbol.
+        """
         dataset = read_indexed(path, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
@@ -221,7 +229,12 @@ class LRATextTask(LRATask):
         return TruncateDataset(dataset, self.max_positions())
 
     def _check_labels(self, split: str, labels: FairseqDataset) -> None:
-        """Raise InputError unless every label is a single class of the model."""
+        """Raise InputError unless every label is a single class of the model.
+
+        Args:
+            split: name of the split, for the error message.
+            labels: dataset with the label of each example.
+        """
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
         for number in range(len(labels)):
             label = [token for token in labels[number].tolist() if token != eos]

@@ -60,7 +60,11 @@ def write_tokens(
 
 
 def _dictionary(symbols: Iterable[str]) -> Dictionary:
-    """Return a fairseq dictionary of the given symbols."""
+    """Return a fairseq dictionary of the given symbols.
+
+    Args:
+        symbols: symbols in the order of their numbers.
+    """
     dictionary = Dictionary()
     for symbol in symbols:
         dictionary.add_symbol(symbol)
@@ -101,5 +105,13 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
 
 
 def _group_by_split(counts: Counter, classes: int) -> Counts:
-    """Convert counts by (split, class) into a dictionary of dictionaries, with zeros for absent pairs."""
+    """Convert counts by (split, class) into a dictionary of dictionaries.
+
+    Args:
+        counts: number of examples by (split, class).
+        classes: number of classes.
+
+    Returns:
+        Number of examples of each class, by split, with zeros for absent classes.
+    """
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

@@ -19,7 +19,11 @@ EXAMPLE = f"{PROGRAM} rte-data --path rte-runs/batch32-lr1e-05/checkpoint_best.p
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    """Evaluate the checkpoint, print the metrics and write the predictions."""
+    """Evaluate the checkpoint, print the metrics and write the predictions.
+
+    Args:
+        args: parsed options of the command.
+    """
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
     from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask

@@ -64,7 +64,12 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Fine-tune the model on the task."""
+    """Fine-tune the model on the task.
+
+    Args:
+        args: parsed options of the command.
+        extra: further options for fairseq-train.
+    """
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 

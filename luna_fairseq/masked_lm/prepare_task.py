@@ -36,7 +36,11 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Prepare the task."""
+    """Prepare the task.
+
+    Args:
+        args: parsed options of the command.
+    """
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.finetuning.preparation import TaskPreparation
 

@@ -41,7 +41,11 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Prepare the text."""
+    """Prepare the text.
+
+    Args:
+        args: parsed options of the command.
+    """
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.text_preparation import TextPreparation
 

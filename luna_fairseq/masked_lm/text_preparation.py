@@ -236,7 +236,12 @@ class TextPreparation:
             ) from error
 
     def _dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
-        """Return the dictionary of all pieces, sorted by their frequency in the training text."""
+        """Return the dictionary of all pieces, sorted by their frequency in the training text.
+
+        Args:
+            tokenizer: path of the tokenizer's file or folder.
+            counts: number of occurrences of each piece in the training text.
+        """
         if self.gpt2:
             return build_dictionary(gpt2_pieces(tokenizer), counts)
         return bpe_dictionary(tokenizer, counts)

@@ -49,6 +49,17 @@ def _map_in_processes(
     """Yield the result of each batch, in the order of the batches.
 
     At most ``WAITING_PER_WORKER`` batches for each process are in memory at a time.
+
+    Args:
+        function: picklable function from a batch to the list of its results.
+        batches: iterator over lists of items.
+        workers: number of processes.
+
+    Yields:
+        List of the results of a batch.
+
+    Raises:
+        InputError: A process was killed.
     """
     with ProcessPoolExecutor(workers) as pool:
         waiting: Deque[Future] = deque()

@@ -130,7 +130,13 @@ def check_bitext(
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
-    """Raise InputError if a file is empty, the numbers of lines differ, or every pair has an empty side."""
+    """Raise InputError if a file is empty, the numbers of lines differ, or every pair has an empty side.
+
+    Args:
+        paths: paths of the two files.
+        counts: number of lines in each file.
+        empty: number of pairs with at least one empty side.
+    """
     for path, count in zip(paths, counts):
         if not count:
             raise InputError(f"{path} is empty. Give a file with one sentence on each line.")
@@ -155,7 +161,19 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
-    """Decode a line and strip it, or raise InputError with the number of the line."""
+    """Decode a line and strip it, or raise InputError with the number of the line.
+
+    Args:
+        raw: content of the line.
+        path: path of the file, for the error message.
+        number: number of the line, counted from 1.
+
+    Returns:
+        Text of the line without surrounding white space.
+
+    Raises:
+        InputError: The line is not UTF-8 or contains a NUL.
+    """
     try:
         text = raw.decode("utf-8-sig" if number == 1 else "utf-8")  # a file may begin with a byte order mark
     except UnicodeDecodeError as error:
@@ -171,7 +189,15 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> str:
-    """Replace the characters that ``pattern`` matches by spaces, and strip the line."""
+    """Replace the characters that ``pattern`` matches by spaces, and strip the line.
+
+    Args:
+        text: text of a line.
+        pattern: pattern of the characters to replace (default: control characters and U+2581).
+
+    Returns:
+        Text of the line without surrounding white space.
+    """
     # Most lines have no such character, which these tests find out faster than the pattern.
     if text.isprintable() and "\u2581" not in text:
         return text

@@ -71,7 +71,18 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
 
 
 def _lengths_by_ids(path: Path, text: Bitext) -> List[int]:
-    """Count the sentences of each document from a file with an identifier for each line."""
+    """Count the sentences of each document from a file with an identifier for each line.
+
+    Args:
+        path: path of the file with the identifiers.
+        text: parallel text to which the identifiers belong.
+
+    Returns:
+        Number of sentences of each document.
+
+    Raises:
+        InputError: The numbers of lines differ, or a line of the text is empty.
+    """
     ids = list(read_lines(path))
     if len(ids) != text.lines:
         raise InputError(
@@ -89,7 +100,13 @@ def _lengths_by_ids(path: Path, text: Bitext) -> List[int]:
 
 
 def _numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
-    """Yield line numbers from 1 and pairs of lines.
+    """Iterate over the pairs of lines of a parallel text, with line numbers.
+
+    Args:
+        text: checked parallel text.
+
+    Yields:
+        Line number, counted from 1, and the source line with its target line.
 
     Raises:
         InputError: A line contains the separator.

@@ -244,7 +244,16 @@ def _sentencepiece_pieces(processor: sentencepiece.SentencePieceProcessor) -> Di
 
 
 def _encode_gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> List[List[int]]:
-    """Encode lines in a worker process, which loads the two files once."""
+    """Encode lines in a worker process, which loads the two files once.
+
+    Args:
+        encoder_json: path of ``encoder.json``.
+        vocab_bpe: path of ``vocab.bpe``.
+        lines: plain text.
+
+    Returns:
+        Numbers of the pieces of each line.
+    """
     return [_load_gpt2(encoder_json, vocab_bpe).encode(line) for line in lines]
 
 

@@ -125,7 +125,15 @@ def _whitespace_rules() -> str:
 
 
 def _explain(message: str, vocab_size: int) -> str:
-    """Translate an error message of sentencepiece into the terms of our options."""
+    """Translate an error message of sentencepiece into the terms of our options.
+
+    Args:
+        message: error message of sentencepiece.
+        vocab_size: value of ``--vocab-size``.
+
+    Returns:
+        Error message for the user.
+    """
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
     if too_high:
         return (

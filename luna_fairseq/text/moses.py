@@ -18,6 +18,9 @@ def _tokenizer(language: str) -> Any:
     """Return sacremoses' tokenizer for a language, with cached sets of letters.
 
     sacremoses builds these sets for every word. Caching them makes tokenisation 17 times as fast.
+
+    Args:
+        language: language code, such as "en".
     """
     base: Any = import_package("sacremoses").MosesTokenizer
     letters, lower_case = frozenset(base.IsAlpha), frozenset(base.IsLower)

@@ -205,7 +205,13 @@ class Evaluation:
                 )
 
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
-        """Return the words of fairseq-generate's command line."""
+        """Return the command line of fairseq-generate, without the name of the program.
+
+        Args:
+            data: folder with the binarised data.
+            subset: name of the split to translate, such as "test".
+            penalty: exponent of the length penalty (``--lenpen``).
+        """
         source, target = self.languages
         own = {name[2:].replace("-", "_"): value for name, value in parse_options(self.extra).items()}
         limits = limits_by_source(own).items()

@@ -66,7 +66,11 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
 
 
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Estimate the lexical model and write the candidates."""
+    """Estimate the lexical model and write the candidate translations of each source word.
+
+    Args:
+        args: parsed options of the command.
+    """
     import numpy as np
 
     from fairseq.data import Dictionary

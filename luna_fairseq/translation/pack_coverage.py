@@ -46,7 +46,14 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Print the coverage of each decoder layer, and the learned anchors."""
+    """Print the coverage of each decoder layer, and the learned anchors.
+
+    Args:
+        args: parsed options of the command.
+
+    Raises:
+        InputError: The model does not read its source through the packed sequence P.
+    """
     model, task = load_model(args)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.

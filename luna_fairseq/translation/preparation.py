@@ -212,7 +212,7 @@ class Preparation:
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
-        """Return the pairs that the encoding is learned from and applied to.
+        """Iterate over the pairs of lines from which the encoding is learned, and to which it is applied.
 
         They are tokenised if the route tokenises. ``description`` is the label of the progress bar.
         """
@@ -278,7 +278,16 @@ class Preparation:
             yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
 
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
-        """Write pairs of lines to the two files ``folder/split.language`` and return their names."""
+        """Write pairs of lines to the two files ``folder/split.language`` and return their names.
+
+        Args:
+            folder: name of a subfolder of the data folder.
+            split: name of the split, such as "train".
+            pairs: pairs of lines without line ends.
+
+        Returns:
+            Names of the two files, relative to the data folder.
+        """
         names = [f"{folder}/{split}.{language}" for language in self.languages]
         with replacing_lines([self.args.destdir / name for name in names]) as files:
             for pair in pairs:

@@ -52,7 +52,11 @@ def build_parser() -> CommandParser:
 
 
 def add_text_arguments(parser: CommandParser) -> None:
-    """Add the options of every command that prepares parallel text."""
+    """Add the options of every command that prepares parallel text.
+
+    Args:
+        parser: parser to which the options are added.
+    """
     add = parser.add_argument
     add(
         "--subword",

@@ -77,7 +77,11 @@ def build_parser() -> CommandParser:
 
 
 def add_score_arguments(parser: CommandParser) -> None:
-    """Add the options of every command that ends with :func:`score`."""
+    """Add the options of every command that ends with :func:`score`.
+
+    Args:
+        parser: parser to which the options are added.
+    """
     test_set = "refuse a reference that does not belong to this test set (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
     samples = "number of translations to print (default: %(default)s)"

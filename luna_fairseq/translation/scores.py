@@ -240,7 +240,15 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
 
 def _tokenize_moses(line: str, language: str) -> str:
     # The literature's scripts replace this apostrophe in the test set, but do not normalise its punctuation.
-    """Tokenise a plain line with Moses, with hyphens split."""
+    """Tokenise a plain line with Moses, with hyphens split.
+
+    Args:
+        line: plain line.
+        language: language code, such as "en".
+
+    Returns:
+        Tokens, joined by spaces.
+    """
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 
 

@@ -123,7 +123,15 @@ def _print_step(what: str) -> None:
 
 
 def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
-    """Run another command and exit with its status if it fails."""
+    """Run another command, and exit with its status if it fails.
+
+    Args:
+        command: main function of the command, which returns its exit status.
+        words: command line, without the name of the program.
+
+    Raises:
+        SystemExit: The status is not 0.
+    """
     status = command(words)
     if status:
         raise SystemExit(status)

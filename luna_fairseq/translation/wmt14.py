@@ -40,7 +40,16 @@ class Part:
 
 
 def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
-    """Return a part of the training text, whose files in the archive are ``stem.en`` and ``stem.de``."""
+    """Describe a part of the training text.
+
+    Args:
+        name: name of the part.
+        archive: name of the archive on the site of WMT.
+        size: size of the archive in bytes.
+        sha256: SHA-256 of the archive.
+        stem: path in the archive of the files ``stem.en`` and ``stem.de``.
+        lines: number of lines in each file.
+    """
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
@@ -155,10 +164,14 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
 
 
 def _append_lines(source: Path, target: Path) -> int:
-    r"""Append a file to another and return its number of lines.
+    r"""Append a file to another file and return the number of appended lines.
 
     Lines end at ``\n`` alone. A last line without ``\n`` is completed, so that the next part begins on a line
     of its own.
+
+    Args:
+        source: file to read.
+        target: file that grows.
     """
     lines, line = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:

@@ -125,7 +125,15 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
 
 
 def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
-    """Yield the examples of a dataset in batches, on the GPU if there is one."""
+    """Yield the examples of a dataset in batches, on the GPU if there is one.
+
+    Args:
+        dataset: fairseq's dataset of one split.
+        batch_size: number of examples in a batch.
+
+    Yields:
+        Batch of examples, as the dataset's collater returns it. The last batch may be smaller.
+    """
     for start in range(0, len(dataset), batch_size):
         examples = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
         sample = dataset.collater(examples)
@@ -133,7 +141,15 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a class or a score of the model to the task's label or scale. None stays None."""
+    """Convert a prediction or an answer of the model into the notation of the task's files.
+
+    Args:
+        task: fine-tuning task.
+        value: number of a class, score of a regression task, or None.
+
+    Returns:
+        Label of the class, or the score on the task's scale. None stays None.
+    """
     if value is None:
         return None
     return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]

@@ -145,6 +145,13 @@ def _fill_in(question: str, option: str) -> str:
     """Return a question with its answer.
 
     A gap "_" in the question is replaced by the option. Otherwise the option follows the question.
+
+    Args:
+        question: text of the question.
+        option: text of an answer.
+
+    Returns:
+        Text in one line.
     """
     return _one_line(question.replace("_", option) if "_" in question else f"{question} {option}")
 
