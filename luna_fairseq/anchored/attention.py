@@ -89,6 +89,7 @@ class AnchoredAttention(LunaAttention):
         InputError: a strength is not positive, or :class:`LunaAttention` rejects an argument
     """
 
+    absorbs = False
     reads_tokens = False
 
     def __init__(self, *args: Any, **kwargs: Any):

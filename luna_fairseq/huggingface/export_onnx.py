@@ -33,6 +33,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder
 from luna_fairseq.huggingface.export import convert_checkpoint, export_parser, write_tokenizer
+from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_decoder import LunaDecoder
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
@@ -102,6 +103,8 @@ def write_onnx(model: Any, folder: Path) -> None:
             module.has_fixed_shape = True
         elif isinstance(module, LunaDecoder):
             module.attentions.for_export = True
+        elif isinstance(module, LunaAttention):
+            module.absorbs = False
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, CachedGeneration):
         _write_graph(WholeModel(model), folder / "model.onnx", tokens)

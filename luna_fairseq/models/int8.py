@@ -96,6 +96,11 @@ class Linear8(nn.Module):
         selected.unpacked = None
         return selected
 
+    def linear_parameters(self) -> Tuple[Tensor, Optional[Tensor]]:
+        """Return the weight in float32 and the bias, for a memory that absorbs them."""
+        weight, _ = torch.ops.quantized.linear_unpack(self.packed)
+        return weight.dequantize(), self.bias
+
     def forward(self, x: Tensor) -> Tensor:
         """Project vectors [.., inputs] to vectors [.., outputs]."""
         # The minimum avoids a division by zero at positions where all inputs are zero.

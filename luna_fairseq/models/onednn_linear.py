@@ -49,6 +49,10 @@ class OneDnnLinear(nn.Module):
             return F.linear(x, self.weight, self.bias)
         return self.reordered.multiply(x, [self.weight], None if self.bias is None else [self.bias])
 
+    def linear_parameters(self) -> Tuple[Tensor, Tensor]:
+        """Return the weight and the bias, for a memory that absorbs them."""
+        return self.weight, self.bias
+
     def _apply(self, *args: Any, **kwargs: Any) -> "OneDnnLinear":
         """Drop the reordered copy before the layer moves to another device or type."""
         self.reordered = Reordered()

@@ -3,7 +3,7 @@
 Modules are time-first [T, B, C]; ops are batch-first with separate heads [B, H, T, K].
 """
 
-from typing import Iterable
+from typing import Callable, Iterable, Optional, Tuple
 
 from torch import Tensor, nn
 
@@ -93,6 +93,23 @@ def dropout_probability(module: nn.Dropout) -> float:
         Probability of the module in training or with fairseq's ``--retain-dropout``, and 0 otherwise.
     """
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
+
+
+def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
+    """Return the weight and the bias of a linear layer, or None if a call may do more than multiply and add.
+
+    A layer that stores its weight in another form has a method ``linear_parameters``, which returns the
+    weight [outputs, inputs] and the bias [outputs].
+
+    Args:
+        layer: projection of an attention, which may have been replaced or have hooks.
+    """
+    if layer._forward_pre_hooks or layer._forward_hooks:
+        return None
+    if type(layer) is nn.Linear:
+        return layer.weight, layer.bias
+    read: Optional[Callable[[], Tuple[Tensor, Tensor]]] = getattr(layer, "linear_parameters", None)
+    return None if read is None else read()
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

@@ -130,6 +130,8 @@ class LunaDecoderLayer(LunaLayer):
             if memory is None:
                 p = self.normalize_input(self.packed_layer_norm, packed)
                 packed_context, memory = self.encoder_attn.pack(p, context, source, geometry, need_weights)
+                if not need_weights:
+                    memory = self.encoder_attn.prepare(memory, source)
             y, weights = self.encoder_attn.unpack(y, memory, source, geometry, need_weights)
             next_state = next_state._replace(memory=memory)
         x = self.add_residual(self.encoder_attn_layer_norm, x, y)

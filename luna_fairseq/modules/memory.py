@@ -52,3 +52,35 @@ class PackedMemory(NamedTuple):
             sentences: indices of the sentences to return [B'].
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
+
+
+class AbsorbedMemory(NamedTuple):
+    """Packed context that has absorbed the projections of the queries and of the output.
+
+    For a head with key k and value v of a row, ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``, and
+    ``W_o (a v)`` equals ``a (W_o v)``. Both products with the row are computed once for a sentence. A
+    decoding step then needs two products with H L columns in place of two projections with C columns and the
+    products of each head.
+
+    Attributes:
+        key: keys after the transposed projection of the queries, scaled by K^-0.5 [B, C, H L].
+        key_bias: products of the scaled keys with the bias of the queries, and the smallest number at rows
+            of P that are padding [B, 1, H L].
+        value: values after the output projection, and 0 at rows of P that are padding [B, H L, C].
+        value_bias: bias of the output projection [B, 1, C].
+        pack_weights: None, because a memory with weights is not absorbed (default: None).
+    """
+
+    key: Tensor
+    key_bias: Tensor
+    value: Tensor
+    value_bias: Tensor
+    pack_weights: Optional[Tensor] = None
+
+    def select(self, sentences: Tensor) -> "AbsorbedMemory":
+        """Return the memory of some sentences, in the given order.
+
+        Args:
+            sentences: indices of the sentences to return [B'].
+        """
+        return map_tensors(lambda x: x.index_select(0, sentences), self)

@@ -1,0 +1,67 @@
+"""A memory that has absorbed projections gives the outputs of the memory that has not."""
+
+import pytest
+import torch
+from tiny_luna import assert_close
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules import LunaAttention, Source
+from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory
+
+C, H, L = 64, 2, 5
+
+
+@pytest.fixture
+def attention():
+    torch.manual_seed(0)
+    attention = LunaAttention(C, H, untie_kv=True).double().eval()
+    torch.nn.init.normal_(attention.out_proj.bias)
+    return attention
+
+
+def inputs(B, n=1, T=1):
+    return (torch.randn(*shape, C, dtype=torch.float64) for shape in ((T, B * n), (L, B), (9, B)))
+
+
+@pytest.mark.parametrize("rows_of_p", [None, (5, 3), (2, 0)])
+@pytest.mark.parametrize("B, n, T", [(1, 5, 1), (2, 3, 1), (2, 1, 1), (2, 3, 4)])
+def test_outputs_are_the_same(attention, B, n, T, rows_of_p):
+    query, packed, context = inputs(B, n, T)
+    mask = None if rows_of_p is None else torch.arange(L) >= torch.tensor(rows_of_p[:B])[:, None]
+    source = Source(packed_padding_mask=mask)
+    _, memory = attention.pack(packed, context, source)
+    absorbed = attention.prepare(memory, source)
+    assert isinstance(absorbed, AbsorbedMemory)
+    expected, _ = attention.unpack(query, memory, source)
+    assert_close(attention.unpack(query, absorbed, source)[0], expected)
+    last = absorbed.select(torch.tensor([B - 1]))
+    assert_close(attention.unpack(query[:, -n:], last, source)[0], expected[:, -n:])
+
+
+def test_a_large_memory_and_a_replaced_projection_are_left_alone(attention):
+    def kind(B):
+        _, packed, context = inputs(B)
+        return type(attention.prepare(attention.pack(packed, context)[1]))
+
+    assert 2 * 3 * H * L <= C < 2 * 4 * H * L
+    assert kind(3) is AbsorbedMemory and kind(4) is PackedMemory
+    hook = attention.out_proj.register_forward_hook(lambda *call: None)
+    assert kind(1) is PackedMemory
+    hook.remove()
+    attention.unpack_q_proj = torch.nn.Sequential(attention.unpack_q_proj)
+    assert kind(1) is PackedMemory
+
+
+def test_dropout_of_the_weights_stays(attention):
+    attention.dropout_module.p = 1.0
+    query, packed, context = inputs(1)
+    memory = attention.prepare(attention.pack(packed, context)[1])
+    bias = attention.out_proj.bias.expand(1, 1, C)
+    assert_close(attention.train().unpack(query, memory)[0], bias)
+
+
+def test_weights_cannot_be_asked_of_it(attention):
+    query, packed, context = inputs(1)
+    memory = attention.prepare(attention.pack(packed, context)[1])
+    with pytest.raises(InputError, match="need_weights=True from the first decoding step on"):
+        attention.unpack(query, memory, need_weights=True)
