@@ -36,13 +36,13 @@ def build_parser() -> CommandParser:
     return CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
 
 
-def command(words: List[str], records: bool = True, option: str = "--save-dir") -> List[str]:
+def command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
     """Build the fairseq-train command, and print lines that explain its batch and precision.
 
     Args:
         words: RECIPE, DATA, and options of fairseq-train.
-        records: record the options and the data in the folder of the checkpoints, to be compared when the run
-            is resumed (default: True).
+        should_record: record the options and the data in the folder of the checkpoints, to be compared when
+            the run is resumed (default: True).
         option: name of the option for the folder of the checkpoints, for error messages.
 
     Returns:
@@ -68,10 +68,10 @@ def command(words: List[str], records: bool = True, option: str = "--save-dir") 
     identity = _run_identity(recipe, data, given)
     if identity is not None:
         checkpoints = Path(launch.save_dir)
-        has_begun = (checkpoints / "checkpoint_last.pt").is_file()
+        is_resumed = (checkpoints / "checkpoint_last.pt").is_file()
         # If several processes train, only the first one writes the record.
         is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-        check_same_run(checkpoints, option, identity, has_begun, records and is_first)
+        check_same_run(checkpoints, option, identity, is_resumed, should_record and is_first)
     return [sys.executable, "-m", "fairseq_cli.train", data, *launch.options]
 
 
@@ -123,7 +123,7 @@ def _train(words: List[str]) -> None:
         words: command line, without the name of the program.
     """
     if words[:1] == ["--dry-run"]:
-        print(*map(shlex.quote, command(words[1:], records=False)))
+        print(*map(shlex.quote, command(words[1:], should_record=False)))
         return
     line = command(words)
     # fairseq-train replaces this process, so that signals reach it.

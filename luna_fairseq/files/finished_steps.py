@@ -108,7 +108,7 @@ class FinishedSteps:
         self._save()
 
     def do(
-        self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], says: bool = True
+        self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], announce: bool = True
     ) -> Dict[str, Any]:
         """Run a step and record it, unless the step is already finished.
 
@@ -116,13 +116,13 @@ class FinishedSteps:
             step: name of the step.
             key: digest of the step's input and options.
             work: function that runs the step, and returns the names of its files and the facts to record.
-            says: print a line that says whether the step runs now or was already finished (default: True).
+            announce: print a line that says whether the step runs now or was already finished (default: True).
 
         Returns:
             The facts of the step.
         """
         facts = self.find(step, key)
-        if says:
+        if announce:
             say(f"{step}: finished before" if facts is not None else f"{step} ...")
         if facts is None:
             if step in self._steps:  # the files change from here on, but record() needs their names

@@ -27,7 +27,7 @@ _MAY_CHANGE = {
 
 
 def check_same_run(
-    folder: Path, option: str, what: Mapping[str, str], begun: bool, records: bool = True
+    folder: Path, option: str, identity: Mapping[str, str], is_resumed: bool, should_record: bool = True
 ) -> None:
     """Record the options and inputs of a new run, or compare those of a resumed run with its record.
 
@@ -36,24 +36,24 @@ def check_same_run(
     Args:
         folder: folder of the run, created if it does not exist.
         option: option that names the folder, for the message.
-        what: values by the name of an option or input, from :func:`lasting_options` and
+        identity: values by the name of an option or input, from :func:`lasting_options` and
             :func:`luna_fairseq.files.checksums.checksum_of_data`.
-        begun: True if the folder contains a run to resume.
-        records: if False, compare but do not record (default: True).
+        is_resumed: True if the folder contains a run to resume.
+        should_record: if False, compare but do not record (default: True).
 
     Raises:
         InputError: An option or input differs from its recorded value.
     """
     path = folder / RECORD
-    if begun and path.is_file():
-        changes = differences(_read(path), what)
+    if is_resumed and path.is_file():
+        changes = differences(_read(path), identity)
         if changes:
             raise InputError(
                 f"{folder} has a run with other options or data ({'; '.join(changes)}). Use another "
                 f"{option}, or remove {folder} to start again (to resume in spite of this, remove {path})."
             )
-    if records and not (begun and path.is_file()):
-        write_text(path, json.dumps(what, indent=1) + "\n")
+    if should_record and not (is_resumed and path.is_file()):
+        write_text(path, json.dumps(identity, indent=1) + "\n")
 
 
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:

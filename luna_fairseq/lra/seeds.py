@@ -137,8 +137,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
                 f"{folder / RESULT} is of a run with other options ({changes}). Give another --out, or "
                 f"remove {folder}"
             )
-        begun = done is not None or (folder / "checkpoint_last.pt").is_file()
-        check_same_run(folder, "--out", {**lasting_options(options), "data": data}, begun)
+        is_resumed = done is not None or (folder / "checkpoint_last.pt").is_file()
+        check_same_run(folder, "--out", {**lasting_options(options), "data": data}, is_resumed)
         if done is None:
             done = train_and_test(args.data, folder, options, title, model, seed)
         say(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}")

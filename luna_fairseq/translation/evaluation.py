@@ -109,7 +109,7 @@ class Evaluation:
             write_ema(self.args.path, averaged)
             return [averaged.name], {}
 
-        self.steps.do("ema", digest(file_stamps([self.args.path])), write, says=False)
+        self.steps.do("ema", digest(file_stamps([self.args.path])), write, announce=False)
         self.args.path = averaged
 
     def _tune_length_penalty(self) -> float:
@@ -181,7 +181,7 @@ class Evaluation:
                 run_logged(command, log, (), output, True, lambda line: bar.update(line.startswith("S-")))
             return [name], {}
 
-        self.steps.do(name, digest(options, file_stamps(files)), generate, says=False)
+        self.steps.do(name, digest(options, file_stamps(files)), generate, announce=False)
         return self.args.results / name
 
     def _check_lengths(self, data: Path, subset: str) -> None:

@@ -103,12 +103,12 @@ def test_without_checkpoints_nothing_is_compared(data, tmp_path):
 def test_a_run_of_a_version_without_records_continues(data, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('"a checksum"')
-    check_same_run(tmp_path / "out", "--out", {"--lr": "1"}, begun=False)
+    check_same_run(tmp_path / "out", "--out", {"--lr": "1"}, is_resumed=False)
     with pytest.raises(InputError, match="no --x before, --x y now"):
-        check_same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"}, begun=True)
+        check_same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"}, is_resumed=True)
     (tmp_path / "out" / "run.json").write_text("{")
     with pytest.raises(InputError, match="is damaged"):
-        check_same_run(tmp_path / "out", "--out", {}, begun=True)
+        check_same_run(tmp_path / "out", "--out", {}, is_resumed=True)
 
 
 def test_options_and_contents(data, tmp_path):

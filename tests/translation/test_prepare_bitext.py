@@ -220,13 +220,13 @@ def test_a_folder_of_another_program_is_left_alone(prepare, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "dict.en.txt").write_text("mine 1\n")
     status, _, err = prepare()
-    assert status == 1 and "dict.en.txt is there already" in err and err.count("\n") == 1
+    assert status == 1 and "dict.en.txt already exists" in err and err.count("\n") == 1
     assert (tmp_path / "out" / "dict.en.txt").read_text() == "mine 1\n"
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["dict.en.txt"]
 
 
 @pytest.mark.parametrize(
-    "words, record, message", [(["--target-lang", "en"], None, "are both en"), ([], "{", "is broken")]
+    "words, record, message", [(["--target-lang", "en"], None, "are both en"), ([], "{", "is damaged")]
 )
 def test_what_else_cannot_be_done(words, record, message, prepare, tmp_path):
     if record:

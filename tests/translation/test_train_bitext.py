@@ -52,15 +52,15 @@ def test_from_text_to_score_and_on(trained, capfd):
     before = binarised.read_bytes()
     swapped = [{"en": "de", "de": "en"}.get(word, word) for word in words]
     for changed, size, named in (
-        (words, "160", "--vocab-size 150 where --vocab-size 160"),
+        (words, "160", "--vocab-size 150 before, --vocab-size 160 now"),
         (swapped, "150", "lang"),
     ):
         assert train(changed, size, "3") == 1
         (line,) = capfd.readouterr().err.splitlines()
-        assert named in line and "give another --destdir, or remove" in line
+        assert named in line and "Use another --destdir, or remove" in line
     assert train([*words, "--quiet"], "150", "3", "--seed", "7") == 1
     line = capfd.readouterr().err.splitlines()[-1]
-    assert "--seed" in line and "give another --destdir" in line and binarised.read_bytes() == before
+    assert "--seed" in line and "Use another --destdir" in line and binarised.read_bytes() == before
 
     text = (corpus / "train.en").read_bytes()
     (corpus / "train.en").write_bytes(text.replace(b"\n", b" too\n", 1))

@@ -59,7 +59,7 @@ class TaskPreparation:
         published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
         files = [*sorted(published), self.args.vocabulary / DICTIONARY, *self.tokenizer]
         key = digest(VERSION, self.task.name, file_stamps(files))
-        steps.do("prepare", key, self._prepare, says=False)
+        steps.do("prepare", key, self._prepare, announce=False)
         prepared = PreparedTask.load(self.args.destdir)
         for split, number in prepared.examples.items():
             answers = "" if split in prepared.labelled else ", without answers"

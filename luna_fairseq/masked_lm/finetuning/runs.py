@@ -105,7 +105,7 @@ class FineTuning:
             return [f"{name}/{BEST}"], facts
 
         key = digest(options, file_stamps([self.args.pretrained, *files]))
-        return self.steps.do(name, key, train, says=False)
+        return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
         """Check that a checkpoint to continue from has the same options, data and pretrained model.
