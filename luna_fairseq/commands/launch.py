@@ -31,7 +31,7 @@ class Launch:
     save_dir: str
 
 
-def launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capability) -> Launch:
+def compute_launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capability) -> Launch:
     """Compute the options that train a recipe with its batch size on the GPUs of a machine.
 
     Args:

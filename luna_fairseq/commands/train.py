@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Dict, List, Optional, Sequence
 
 from luna_fairseq.commands.arguments import CommandParser
-from luna_fairseq.commands.launch import Launch
-from luna_fairseq.commands.launch import launch as compute_launch
+from luna_fairseq.commands.launch import Launch, compute_launch
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError

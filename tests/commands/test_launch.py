@@ -11,7 +11,7 @@ LUNA, TRANSFORMER = "luna_16_elu_tied", "transformer_base_adam"
 
 
 def launch(name, *given, gpus=1, capability=None):
-    found = launching.launch(read_recipe(name), given, gpus, capability)
+    found = launching.compute_launch(read_recipe(name), given, gpus, capability)
     return found.options, found.notes
 
 

@@ -8,7 +8,7 @@ from typing import Callable, Dict, List
 from small_worlds import MODULES
 
 from fairseq import options
-from luna_fairseq.commands.launch import launch
+from luna_fairseq.commands.launch import compute_launch
 from luna_fairseq.commands.recipes import read_recipe
 
 PARSERS: Dict[str, Callable] = {
@@ -41,7 +41,7 @@ def _parse(name: str, words: List[str]) -> None:
         options.parse_args_and_arch(PARSERS[name](), input_args=words)
     elif name == MODULES.get("luna-train"):
         recipe, data, *given = words[words[0] == "--dry-run" :]
-        _parse("fairseq-train", [data, *launch(read_recipe(recipe), given, 1, None).options])
+        _parse("fairseq-train", [data, *compute_launch(read_recipe(recipe), given, 1, None).options])
     elif name == MODULES.get("luna-recipes"):
         if words:
             read_recipe(words[0])
