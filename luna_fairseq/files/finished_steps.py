@@ -116,7 +116,7 @@ class FinishedSteps:
             step: name of the step.
             key: digest of the step's input and options.
             work: function that runs the step, and returns the names of its files and the facts to record.
-            announce: print a line that says whether the step runs now or was already finished (default: True).
+            announce: print whether the step runs now or was already finished (default: True).
 
         Returns:
             The facts of the step.
