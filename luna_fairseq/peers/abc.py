@@ -40,7 +40,10 @@ class BoundedMemoryAttention(PeerAttention):
         nn.init.xavier_uniform_(self.control_proj.weight)
 
     def project(self, x: Tensor) -> Parts:
-        """Project x [T, B, C] to queries, keys, values and logits of the write weights.
+        """Project the input to queries, keys, values and logits of the write weights.
+
+        Args:
+            x: input [T, B, C] of the layer.
 
         Returns:
             Queries, keys and values [B, H, T, K], and logits [B, H, T, n].
@@ -52,7 +55,15 @@ class BoundedMemoryAttention(PeerAttention):
     ) -> Tensor:
         """Compute self-attention through the slots.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            control: logits [B, H, T, n] of the write weights.
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         alpha = write_weights(control, padding_mask)
         if self.form != CAUSAL:
@@ -80,7 +91,13 @@ class BoundedMemoryAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the slots in ``state``.
 
-        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
+        Args:
+            parts: projections of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            state: state after the previous positions, or None at the start.
+
+        Returns:
+            Output heads [B, H, T, K] of the new positions, and the state after them.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
@@ -95,7 +112,10 @@ class BoundedMemoryAttention(PeerAttention):
         return output, {"keys": keys, "values": values, "alpha": total[:, :, -1:]}
 
     def project_context(self, context: Tensor) -> Parts:
-        """Project a context [S, B, C] to keys, values and logits of the write weights.
+        """Project a context to keys, values and logits of the write weights.
+
+        Args:
+            context: context [S, B, C] of cross-attention.
 
         Returns:
             Keys and values [B, H, S, K], and logits [B, H, S, n].
@@ -107,14 +127,27 @@ class BoundedMemoryAttention(PeerAttention):
     ) -> State:
         """Return the keys and values of the slots, ``k`` and ``v`` [B, H, n, K].
 
-        See :meth:`PeerAttention.cache_context` for the arguments and the result.
+        Args:
+            k: keys [B, H, S, K].
+            v: values [B, H, S, K].
+            control: logits [B, H, S, n] of the write weights.
+            padding_mask: mask [B, S], True at padding (default: None, no padding).
+
+        Returns:
+            Tensors by name, which incremental decoding stores.
         """
         return dict(zip(("k", "v"), fill_slots(write_weights(control, padding_mask), k, v)))
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
         """Attend to the cached slots. No weights over the context are returned.
 
-        See :meth:`PeerAttention.read_context` for the arguments and the result.
+        Args:
+            query: decoder input [T, B, C].
+            memory: tensors that :meth:`cache_context` returned.
+            need_weights: ignored.
+
+        Returns:
+            Output heads [B, H, T, K], and None in place of weights.
         """
         (q,) = self.project_heads(query, "q")
         return softmax_attention(q, memory["k"], memory["v"], None, self.dropout), None
@@ -122,7 +155,18 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` position by position from the formula, as a reference."""
+        """Compute the output of :meth:`attend` position by position from the formula, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            control: logits [B, H, T, n] of the write weights.
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         alpha = write_weights(control, padding_mask)
         outputs = []
         for t in range(q.size(2)):

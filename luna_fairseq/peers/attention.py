@@ -106,7 +106,10 @@ class PeerAttention(ProjectingAttention):
         """
 
     def project(self, x: Tensor) -> Parts:
-        """Project x [T, B, C] to the arguments of :meth:`attend`.
+        """Project the input to the arguments of :meth:`attend`.
+
+        Args:
+            x: input [T, B, C] of the layer.
 
         Returns:
             Tensors [B, *, T, *]. By default these are the heads [B, H, T, K] of q, k and v.
@@ -138,7 +141,10 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
-        """Project a context [S, B, C] to the positional arguments of :meth:`cache_context`.
+        """Project a context to the positional arguments of :meth:`cache_context`.
+
+        Args:
+            context: context [S, B, C] of cross-attention.
 
         Returns:
             Tensors [B, *, S, *]. By default these are the heads [B, H, S, K] of keys and values.
@@ -198,11 +204,22 @@ class PeerAttention(ProjectingAttention):
     # Methods that all attentions share
 
     def project_heads(self, x: Tensor, *projections: str) -> Parts:
-        """Apply the named projections to x [T, B, C] and split each result into heads [B, H, T, K]."""
+        """Apply named projections and split each result into heads.
+
+        Args:
+            x: input [T, B, C].
+            projections: names of the projections, such as "q".
+
+        Returns:
+            Heads [B, H, T, K] of each projection.
+        """
         return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in projections)
 
     def check_length(self, T: int) -> None:
-        """Check that a sequence of T tokens is not longer than the parameters allow.
+        """Check that a sequence is not longer than the parameters allow.
+
+        Args:
+            T: number of tokens.
 
         Raises:
             InputError: T exceeds ``max_positions``.
@@ -340,7 +357,7 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             incremental_state: fairseq's store for incremental decoding, updated in place.
-            new_order: for each new hypothesis, the index of the old one whose state it continues [B'].
+            new_order: index [B'] of the previous hypothesis that each new hypothesis continues.
         """
         state = self.get_incremental_state(incremental_state, "attention")
         if state is not None:
@@ -392,7 +409,15 @@ def unit_values(v: Tensor) -> Tensor:
 
 
 def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
-    """Return the padding mask [B, T] of x [B, H, T, K], all False if ``padding_mask`` is None."""
+    """Return a padding mask, or a mask without padding in place of None.
+
+    Args:
+        padding_mask: mask [B, T], True at padding, or None without padding.
+        x: heads [B, H, T, K], which give the shape and the device.
+
+    Returns:
+        Mask [B, T], True at padding.
+    """
     return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding_mask is None else padding_mask
 
 

@@ -75,7 +75,14 @@ class BigBirdAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute block-sparse attention, and full attention for the tokens of global blocks.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         T, everything, padding_mask = (
             q.size(2),
@@ -96,7 +103,17 @@ class BigBirdAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         T, padding_mask = q.size(2), materialize_padding(padding_mask, q)
         seen, unused = self.choose_blocks(padding_mask)
         sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(2, seen, (~unused).long())

@@ -78,7 +78,14 @@ class ConvLinformerAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax attention to the shortened keys and values.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         k, v = self.shorten(k, self.key_conv, padding_mask), self.shorten(v, self.value_conv, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
@@ -86,7 +93,17 @@ class ConvLinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` as a reference, with an einsum in place of the convolution."""
+        """Compute the output of :meth:`attend` as a reference, with an einsum in place of the convolution.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         shorter = []
         for x, conv in ((k, self.key_conv), (v, self.value_conv)):
             width, T = conv.kernel_size[0], x.size(2)

@@ -40,7 +40,14 @@ class FeatureMapAttention(PeerAttention):
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Return phi(q) [B, H, T, M] of queries q [B, H, T, K], in float32 or wider."""
+        """Compute the feature maps phi(q) of queries.
+
+        Args:
+            q: queries [B, H, T, K].
+
+        Returns:
+            Features [B, H, T, M] in float32 or wider.
+        """
         raise NotImplementedError
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
@@ -82,7 +89,15 @@ class FeatureMapAttention(PeerAttention):
     ) -> Tensor:
         """Compute self-attention in linear time.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            more: further tensors that :meth:`project` returned.
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         with torch.autocast(q.device.type, enabled=False):
             keys = self.map_keys(k, padding_mask, *more)
@@ -108,7 +123,13 @@ class FeatureMapAttention(PeerAttention):
 
         Stored sums and new features are brought to the same scale, the greater of the two.
 
-        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
+        Args:
+            parts: projections of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            state: state after the previous positions, or None at the start.
+
+        Returns:
+            Output heads [B, H, T, K] of the new positions, and the state after them.
         """
         q, k, v, *more = parts
         state = state or {}
@@ -131,7 +152,13 @@ class FeatureMapAttention(PeerAttention):
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
         """Return the sums over the context and the number of its tokens.
 
-        See :meth:`PeerAttention.cache_context` for the arguments and the result.
+        Args:
+            k: keys [B, H, S, K].
+            v: values [B, H, S, K].
+            padding_mask: mask [B, S], True at padding (default: None, no padding).
+
+        Returns:
+            Tensors by name, which incremental decoding stores.
         """
         with torch.autocast(k.device.type, enabled=False):
             return self._sum_keys(self.map_keys(k, padding_mask), v, padding_mask)
@@ -139,7 +166,13 @@ class FeatureMapAttention(PeerAttention):
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
         """Attend to the cached sums. No weights are returned.
 
-        See :meth:`PeerAttention.read_context` for the arguments and the result.
+        Args:
+            query: decoder input [T, B, C].
+            memory: tensors that :meth:`cache_context` returned.
+            need_weights: ignored.
+
+        Returns:
+            Output heads [B, H, T, K], and None in place of weights.
         """
         (q,) = self.project_heads(query, "q")
         with torch.autocast(q.device.type, enabled=False):
@@ -162,7 +195,15 @@ class FeatureMapAttention(PeerAttention):
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
-        """Compute the output heads [B, H, T, K] from the sums that :meth:`_sum_keys` returned."""
+        """Compute the output heads from the sums that :meth:`_sum_keys` returned.
+
+        Args:
+            q: queries [B, H, T, K].
+            memory: sums over the keys.
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
@@ -201,5 +242,13 @@ def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
 
 
 def mask_features(features: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Set features [B, H, S, M] to zero at padding [B, S]."""
+    """Set features to zero at padding.
+
+    Args:
+        features: features [B, H, S, M].
+        padding_mask: mask [B, S], True at padding, or None without padding.
+
+    Returns:
+        Features [B, H, S, M].
+    """
     return features if padding_mask is None else features.masked_fill(padding_mask[:, None, :, None], 0.0)

@@ -37,7 +37,13 @@ class FlareAttention(PeerAttention):
     def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Gather the values into the latents, then distribute the result to all positions.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            k: keys [B, H, T, K], which also serve as queries.
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         latents = self.latents.to(k.dtype).expand(k.size(0), -1, -1, -1)
         unscaled = latents * self.head_dim**0.5
@@ -45,7 +51,16 @@ class FlareAttention(PeerAttention):
         return softmax_attention(k, unscaled, gathered, None, self.dropout)
 
     def attend_naively(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weight matrices, as a reference."""
+        """Compute the output of :meth:`attend` with explicit weight matrices, as a reference.
+
+        Args:
+            k: keys [B, H, T, K], which also serve as queries.
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         scale = self.head_dim**0.5
         gather = naive_softmax_weights(self.latents * scale, k, combine_masks(padding_mask))
         scatter = naive_softmax_weights(k * scale, self.latents)

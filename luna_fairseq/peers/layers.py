@@ -88,7 +88,16 @@ class InformerEncoderLayer(PeerEncoderLayer):
         return self._sublayer(x, self.final_layer_norm, lambda y: self.information_block(y, padding_mask))
 
     def _sublayer(self, x: Tensor, norm: nn.Module, block: Callable[[Tensor], Tensor]) -> Tensor:
-        """Apply a block to x [T, B, C] with dropout, a residual connection and pre- or post-norm."""
+        """Apply a block with dropout, a residual connection and layer normalization.
+
+        Args:
+            x: input [T, B, C].
+            norm: layer normalization, which runs before the block or after the residual connection.
+            block: function from a tensor [T, B, C] to a tensor of the same shape.
+
+        Returns:
+            Output [T, B, C].
+        """
         y = self.dropout_module(block(norm(x) if self.normalize_before else x))
         x = self.residual_connection(y, x)
         return x if self.normalize_before else norm(x)

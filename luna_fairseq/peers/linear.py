@@ -28,21 +28,41 @@ class LinearAttention(FeatureMapAttention):
     name = "linear"
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Return phi(q) [B, H, T, K].
+        """Compute the feature maps phi(q) of queries.
 
-        See :meth:`FeatureMapAttention.map_queries` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+
+        Returns:
+            Features [B, H, T, K] in float32 or wider.
         """
         return positive(q)
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
-        """Return phi(k) [B, H, S, K], 0 at padding.
+        """Compute the feature maps phi(k) of keys.
 
-        See :meth:`FeatureMapAttention.map_keys` for the arguments and the result.
+        Args:
+            k: keys [B, H, S, K].
+            padding_mask: mask [B, S], True at padding, or None without padding.
+            more: ignored.
+
+        Returns:
+            Features [B, H, S, K], 0 at padding, without scale and decay.
         """
         return Keys(mask_features(positive(k), padding_mask))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         return weighted_mean(v, self.unnormalized_weights(positive(q), positive(k), padding_mask))

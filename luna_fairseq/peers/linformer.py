@@ -29,7 +29,11 @@ class LinformerAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the projections E and F, which ``--linformer-sharing`` may share."""
+        """Create the projections E and F, which ``--linformer-sharing`` may share.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
         shape = (heads, options.linformer_k, self.max_positions)
@@ -67,7 +71,14 @@ class LinformerAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax attention to the projected keys and values.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         k, v = self.shorten(k, 0, padding_mask), self.shorten(v, 1, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
@@ -75,7 +86,17 @@ class LinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

@@ -39,14 +39,29 @@ class LocalAttention(PeerAttention):
         self.needs_left_alignment = self.kind == "blocks"
 
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return a mask that is True if the query at position i must not attend to the key at position j."""
+        """Return a mask of pairs of positions that are too far apart, or in the future.
+
+        Args:
+            i: positions of queries.
+            j: positions of keys, which broadcast with ``i``.
+
+        Returns:
+            Mask that is True if the query must not attend to the key.
+        """
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
         return far | (j > i) if self.form == CAUSAL else far
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute local attention in blocks.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         T, after = q.size(2), 0 if self.form == CAUSAL else self.window
         if self.kind == "window":
@@ -64,7 +79,13 @@ class LocalAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the last w positions in ``state``.
 
-        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
+        Args:
+            parts: projections of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            state: state after the previous positions, or None at the start.
+
+        Returns:
+            Output heads [B, H, T, K] of the new positions, and the state after them.
         """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()
@@ -88,7 +109,17 @@ class LocalAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         positions = torch.arange(q.size(2), device=q.device)
         attention_mask = combine_masks(padding_mask, self.mask_pairs(positions[:, None], positions))
         return naive_softmax_weights(q, k, attention_mask) @ v

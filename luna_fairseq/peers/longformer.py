@@ -77,7 +77,19 @@ class LongformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with masks of all pairs of positions, as a reference."""
+        """Compute the output of :meth:`attend` with masks of all pairs of positions, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            global_parts: queries, keys and values of the global projections [B, H, T, K]. Empty without
+                global tokens.
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         positions = torch.arange(q.size(2), device=q.device)
         unseen = ((positions[:, None] - positions).abs() > self.half) & (positions >= self.tokens)
         output = naive_softmax_weights(q, k, combine_masks(padding_mask, unseen)) @ v

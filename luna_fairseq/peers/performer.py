@@ -48,9 +48,13 @@ class PerformerAttention(FeatureMapAttention):
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Return phi(q) [B, H, T, M], divided by the greatest feature of each query.
+        """Compute the feature maps phi(q), divided by the greatest feature of each query.
 
-        See :meth:`FeatureMapAttention.map_queries` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+
+        Returns:
+            Features [B, H, T, M] in float32 or wider.
         """
         exponents = self.exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
@@ -77,7 +81,17 @@ class PerformerAttention(FeatureMapAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         return weighted_mean(
             v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding_mask)
         )

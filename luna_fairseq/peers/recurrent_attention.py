@@ -51,8 +51,8 @@ class DotScore(nn.Module):
 
         Args:
             query: decoder states [B, T, Q].
-            keys: keys that :meth:`compute_keys` returned [B, S, *].
-            positions: positions of the source tokens, counted from the first real token [B, S].
+            keys: keys [B, S, *] that :meth:`compute_keys` returned.
+            positions: positions [B, S] of the source tokens, counted from the first real token.
 
         Returns:
             Scores [B, T, S].
@@ -89,7 +89,16 @@ class ConcatScore(GeneralScore):
         self.v = Linear(query_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores [B, T, S]. See :meth:`DotScore.forward` for the arguments."""
+        """Compute the scores.
+
+        Args:
+            query: decoder states [B, T, Q].
+            keys: keys [B, S, Q] that :meth:`compute_keys` returned.
+            positions: ignored.
+
+        Returns:
+            Scores [B, T, S].
+        """
         return self.v(torch.tanh(self.query_proj(query)[:, :, None] + keys[:, None])).squeeze(-1)
 
 
@@ -106,10 +115,18 @@ class LocationScore(DotScore):
         self.place_proj = Linear(query_dim, longest, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores [B, T, S]. See :meth:`DotScore.forward` for the arguments.
+        """Compute the scores.
+
+        Args:
+            query: decoder states [B, T, Q].
+            keys: ignored.
+            positions: positions [B, S] of the source tokens, counted from the first real token.
+
+        Returns:
+            Scores [B, T, S].
 
         Raises:
-            InputError: a source has more tokens than W has rows.
+            InputError: A source has more tokens than W has rows.
         """
         longest = self.place_proj.out_features
         if positions.size(1) > longest and int(positions.max()) >= longest:
@@ -137,7 +154,16 @@ class ContentScore(DotScore):
         return F.normalize(memory, dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores [B, T, S]. See :meth:`DotScore.forward` for the arguments."""
+        """Compute the scores.
+
+        Args:
+            query: decoder states [B, T, Q].
+            keys: normalized encoder states [B, S, Q] that :meth:`compute_keys` returned.
+            positions: ignored.
+
+        Returns:
+            Scores [B, T, S].
+        """
         return self.strength * (F.normalize(query, dim=-1) @ keys.transpose(1, 2))
 
 
@@ -214,7 +240,14 @@ class RecurrentAttention(nn.Module):
             self.place_v = Linear(query_dim, 1, bias=False)
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the keys [B, S, *] of encoder states [B, S, M], which all queries share."""
+        """Compute the keys, which all queries share.
+
+        Args:
+            memory: encoder states [B, S, M].
+
+        Returns:
+            Keys [B, S, *].
+        """
         return self.score.compute_keys(memory)
 
     def forward(
@@ -225,7 +258,7 @@ class RecurrentAttention(nn.Module):
         Args:
             query: decoder states [B, T, Q].
             memory: encoder states [B, S, M].
-            keys: keys that :meth:`compute_keys` returned [B, S, *].
+            keys: keys [B, S, *] that :meth:`compute_keys` returned.
             padding_mask: mask [B, S], True at padding, which may be on either side.
             first: position of the first query in its sentence, for monotonic attention (default: 0).
 

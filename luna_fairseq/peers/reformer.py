@@ -86,7 +86,13 @@ class ReformerAttention(PeerAttention):
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute window attention on the sorted positions of each round, and merge the rounds.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            qk: shared queries and keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
@@ -141,7 +147,16 @@ class ReformerAttention(PeerAttention):
         return keys.transpose(3, 4).contiguous() - blocks
 
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+
+        Args:
+            qk: shared queries and keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)

@@ -43,7 +43,11 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw sample ``number`` from the stored seed. Equal seeds and numbers give equal values."""
+        """Draw a sample from the stored seed, in place.
+
+        Args:
+            number: number of the sample. Equal seeds and numbers give equal values.
+        """
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:

@@ -40,7 +40,11 @@ class RandomFeatureAttention(FeatureMapAttention):
     name = "rfa"
 
     def build(self, options: Any) -> None:
-        """Draw the random vectors [H, D, K], and create sigma [H, 1, K] and the projection of the gate."""
+        """Draw the random vectors [H, D, K], and create sigma [H, 1, K] and the projection of the gate.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.vectors = ResampledNormal((self.num_heads, options.rfa_dim, self.head_dim))
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
         self.noise = 0.5 * options.rfa_dim**-0.5
@@ -51,16 +55,24 @@ class RandomFeatureAttention(FeatureMapAttention):
             nn.init.constant_(self.gate_proj.bias, GATE_BIAS)
 
     def project(self, x: Tensor) -> Parts:
-        """Project x [T, B, C] to queries, keys and values [B, H, T, K].
+        """Project the input to queries, keys and values and, with a gate, to its logits.
 
-        With a gate, its logits [B, H, T, 1] follow.
+        Args:
+            x: input [T, B, C] of the layer.
+
+        Returns:
+            Queries, keys and values [B, H, T, K]. With a gate, its logits [B, H, T, 1] follow.
         """
         return super().project(x) if self.gate_proj is None else self.project_heads(x, "q", "k", "v", "gate")
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Return phi(q) [B, H, T, 2 D].
+        """Compute the random features phi(q) of queries.
 
-        See :meth:`FeatureMapAttention.map_queries` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+
+        Returns:
+            Features [B, H, T, 2 D] in float32 or wider.
         """
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
         vectors = (self.vectors.values * self.sigma).to(q.dtype)

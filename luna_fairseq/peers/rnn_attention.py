@@ -156,7 +156,7 @@ class RnnEncoder(FairseqEncoder):
 
         Args:
             encoder_out: outputs of :meth:`forward`.
-            new_order: index of the sentence for each new hypothesis [B'].
+            new_order: index [B'] of the sentence that each new hypothesis translates.
 
         Returns:
             Outputs for B' hypotheses.
@@ -221,7 +221,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         """Compute the logits of the next tokens.
 
         Args:
-            prev_output_tokens: target tokens, shifted right and padded on either side [B, T]. With
+            prev_output_tokens: target tokens [B, T], shifted right and padded on either side. With
                 ``incremental_state``, all tokens so far, of which only the last one is decoded.
             encoder_out: outputs of :class:`RnnEncoder`.
             incremental_state: fairseq's store for incremental decoding (default: None, all positions at
@@ -231,7 +231,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
         Returns:
             Logits [B, T, V] or features [B, T, output width], and a dictionary whose entry ``attn`` is a list
-            with the weights over the source [B, T, S]. T is 1 with ``incremental_state``.
+            with the weights [B, T, S] over the source. T is 1 with ``incremental_state``.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
@@ -245,7 +245,17 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
         """Compute the features of the next tokens.
 
-        See :meth:`forward` for the arguments and the results.
+        Args:
+            prev_output_tokens: target tokens [B, T], shifted right and padded on either side. With
+                ``incremental_state``, all tokens so far, of which only the last one is decoded.
+            encoder_out: outputs of :class:`RnnEncoder`.
+            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
+                once).
+            kwargs: ignored.
+
+        Returns:
+            Features [B, T, output width], and a dictionary whose entry ``attn`` is a list with the weights
+            [B, T, S] over the source. T is 1 with ``incremental_state``.
         """
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
@@ -329,7 +339,15 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return features, weights
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """Project features [B, T, output width] to logits [B, T, V]."""
+        """Project features to logits.
+
+        Args:
+            features: features [B, T, output width].
+            kwargs: ignored.
+
+        Returns:
+            Logits [B, T, V].
+        """
         return self.output_projection(features)
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
@@ -337,7 +355,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
         Args:
             incremental_state: fairseq's store for incremental decoding, updated in place.
-            new_order: for each new hypothesis, the index of the old one whose state it continues [B'].
+            new_order: index [B'] of the previous hypothesis that each new hypothesis continues.
         """
         state = self.get_incremental_state(incremental_state, "recurrent")
         if state is not None:

@@ -36,7 +36,11 @@ class SinkhornAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the network P with two layers. Its number of outputs depends on the maximum length."""
+        """Create the network that sorts the blocks. Its number of outputs depends on the maximum length.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
         self.temperature = options.sinkhorn_temperature
         self.max_blocks = -(-self.max_positions // self.size)
@@ -47,7 +51,14 @@ class SinkhornAttention(PeerAttention):
         )
 
     def project(self, x: Tensor) -> Parts:
-        """Project x [T, B, C] to queries, keys and values [B, H, T, K]; x itself [B, 1, T, C] follows."""
+        """Project the input to queries, keys and values, and append the input itself.
+
+        Args:
+            x: input [T, B, C] of the layer.
+
+        Returns:
+            Queries, keys and values [B, H, T, K], and the input [B, 1, T, C].
+        """
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
@@ -165,7 +176,15 @@ class SinkhornAttention(PeerAttention):
     ) -> Tensor:
         """Compute the output of :meth:`attend` block by block, as a reference.
 
-        See :meth:`attend` for the arguments.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            x: input [B, 1, T, C] of the layer.
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         R, outputs = self.compute_permutation(x, padding_mask), []
         k, v = (mask_features(y, padding_mask) for y in (k, v))

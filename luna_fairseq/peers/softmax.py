@@ -41,7 +41,11 @@ class SoftmaxAttention(PeerAttention):
     name = "softmax"
 
     def build(self, options: Any) -> None:
-        """Read the options and create the diagonal prior, if there is one."""
+        """Read the options and create the diagonal prior, if it is used.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
@@ -70,7 +74,14 @@ class SoftmaxAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax self-attention.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
@@ -78,14 +89,30 @@ class SoftmaxAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference."""
+        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return naive_softmax_weights(q, k, attention_mask, self.bias(q, k)) @ v
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
         """Return keys, values, the padding mask, and the numbers of the tokens for the diagonal prior.
 
-        See :meth:`PeerAttention.cache_context` for the arguments and the result.
+        Args:
+            k: keys [B, H, S, K].
+            v: values [B, H, S, K].
+            padding_mask: mask [B, S], True at padding (default: None, no padding).
+
+        Returns:
+            Tensors by name, which incremental decoding stores.
         """
         memory = {"k": k, "v": v, **({} if padding_mask is None else {"padding": padding_mask})}
         if self.diagonal is not None:
@@ -98,7 +125,13 @@ class SoftmaxAttention(PeerAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Attend to the cached keys and values. Weights are computed separately if they are needed.
 
-        See :meth:`PeerAttention.read_context` for the arguments and the result.
+        Args:
+            query: decoder input [T, B, C].
+            memory: tensors that :meth:`cache_context` returned.
+            need_weights: return the attention weights (default: False).
+
+        Returns:
+            Output heads [B, H, T, K], and weights [B, H, T, S] or None.
         """
         (q,) = self.project_heads(query, "q")
         k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
@@ -114,7 +147,13 @@ class SoftmaxAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the keys and values in ``state``.
 
-        See :meth:`PeerAttention.attend_incrementally` for the arguments and the result.
+        Args:
+            parts: projections of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            state: state after the previous positions, or None at the start.
+
+        Returns:
+            Output heads [B, H, T, K] of the new positions, and the state after them.
         """
         (q, k, v), padding_mask = parts, materialize_padding(padding_mask, parts[0])
         if state is not None:

@@ -45,7 +45,14 @@ class SparseAttention(PeerAttention):
 
         Strided keys in neighbouring blocks belong to the window and are masked among the strided keys.
 
-        See :meth:`PeerAttention.attend` for the arguments and the result.
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = outside_window(q, size, (1, after), (size, after * size), padding_mask)
@@ -68,7 +75,17 @@ class SparseAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference."""
+        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+
+        Args:
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
+        """
         positions = torch.arange(q.size(2), device=q.device)
         distance = positions - positions[:, None]
         attention_mask = (distance.abs() > self.stride) & (distance % self.stride != 0)

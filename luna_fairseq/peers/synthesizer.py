@@ -40,7 +40,11 @@ class SynthesizerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("hidden", "v")
 
     def build(self, options: Any) -> None:
-        """Create the parameters of the chosen kind, [H, ...] each."""
+        """Create the parameters of the chosen kind.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.kind, n = options.synthesizer_kind, self.max_positions
         root = math.ceil(n**0.5)
         shapes = {
@@ -99,7 +103,12 @@ class SynthesizerAttention(PeerAttention):
     def attend_naively(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute the output of :meth:`attend` without a softmax function, as a reference.
 
-        See :meth:`attend` for the arguments.
+        Args:
+            parts: W_1 x [B, H, T, K] for the dense kinds only, and values [B, H, T, K].
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         *hidden, v = parts
         weights = self.compute_logits(v.size(2), *hidden).exp()

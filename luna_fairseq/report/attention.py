@@ -179,7 +179,13 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
 
 
 def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
-    """Record the attention of a causal language model that scores ``tokens`` [T]."""
+    """Record the attention of a causal language model that scores a text.
+
+    Args:
+        hub: loaded model, as returned by :func:`luna_fairseq.report.loading.load`.
+        tokens: token numbers [T] of the text.
+        text: the text, which the page shows.
+    """
     decoder_input = _shift(tokens)
     with recorded(hub.models[0]) as records:
         hub.models[0](decoder_input.unsqueeze(0).to(hub.device))
@@ -211,7 +217,17 @@ def _decoder_alignment(extra: Any) -> List[Recorded]:
 
 
 def _translation_tokens(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
-    """Encode the translation ``target`` or, if it is None, translate ``source``."""
+    """Encode a given translation or, without one, translate the source.
+
+    Args:
+        hub: loaded model, as returned by :func:`luna_fairseq.report.loading.load`.
+        source: token numbers [S] of the source.
+        target: text of the translation, or None.
+        beam: beam size.
+
+    Returns:
+        Token numbers [T] of the translation.
+    """
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
         return hypotheses[0]["tokens"].cpu()

@@ -109,7 +109,17 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
 
 
 def _load_state(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint file, or raise InputError if it cannot be read."""
+    """Load a checkpoint file on the CPU.
+
+    Args:
+        path: path of the checkpoint.
+
+    Returns:
+        Content of the checkpoint.
+
+    Raises:
+        InputError: The file cannot be read as a checkpoint.
+    """
     try:
         return checkpoint_utils.load_checkpoint_to_cpu(str(path))
     except InputError:

@@ -178,7 +178,11 @@ class _LogReader:
         self._newest_formats: Dict[str, List[_LineFormat]] = {}
 
     def read(self, content: bytes) -> None:
-        """Read the content of one file. An incomplete last line is skipped."""
+        """Read the content of one file. An incomplete last line is skipped.
+
+        Args:
+            content: content of a log file.
+        """
         text = content.decode("utf-8", errors="replace")
         lines = re.split(r"[\r\n]+", _TERMINAL.sub("", text) if "\x1b" in text else text)
         self._log.cut = bool(lines.pop().strip())
@@ -196,7 +200,11 @@ class _LogReader:
         return self._log
 
     def _read_line(self, line: str) -> None:
-        """Read a line of statistics, of any format, or any other line."""
+        """Read a line of statistics, of any format, or any other line.
+
+        Args:
+            line: line of the log without its end.
+        """
         match = _JSON.search(line) if '{"' in line else None
         if match:
             return self._add_statistics("json", INNER, (), (), match[0])
@@ -238,7 +246,11 @@ class _LogReader:
             self._formats.append(line_format)
 
     def _read_other_line(self, line: str) -> None:
-        """Read a saved checkpoint, the options, or another fact that a line states outside of statistics."""
+        """Read a line without statistics, such as a message about a saved checkpoint, or the printed options.
+
+        Args:
+            line: line of the log without its end.
+        """
         saved = _SAVED.search(line)
         if saved:
             stats = f"epoch {saved[1]} | {UPDATES} {saved[2]} | score {saved[3]}"
@@ -267,7 +279,14 @@ def _to_numbers(column: Sequence[str]) -> np.ndarray:
 
 
 def _to_number(text: str) -> float:
-    """Convert text to a number; ``None``, ``null`` and words become NaN."""
+    """Convert text to a number.
+
+    Args:
+        text: number, ``None``, ``null`` or a word.
+
+    Returns:
+        The number. NaN if the text is not a number.
+    """
     try:
         return float(text)
     except ValueError:
@@ -275,7 +294,14 @@ def _to_number(text: str) -> float:
 
 
 def _concatenate(tables: List[Table]) -> Table:
-    """Concatenate tables, filling the columns that a table lacks with NaN."""
+    """Concatenate tables.
+
+    Args:
+        tables: tables, each with a column of update numbers.
+
+    Returns:
+        Table with the columns of all tables. Cells of columns that a table lacks are NaN.
+    """
     names = {name: None for table in tables for name in table}
     sizes = [len(table[UPDATES]) for table in tables]
     return {
@@ -285,7 +311,14 @@ def _concatenate(tables: List[Table]) -> Table:
 
 
 def _drop_repeated_updates(table: Table) -> Table:
-    """Keep the last line of each update, because a restarted run repeats updates."""
+    """Keep the last line of each update, because a restarted run repeats updates.
+
+    Args:
+        table: columns by name, one of which holds update numbers.
+
+    Returns:
+        Table with increasing update numbers.
+    """
     updates = table[UPDATES]
     smallest_later_update = np.minimum.accumulate(np.append(updates, np.inf)[::-1])[::-1][1:]
     is_last = updates < smallest_later_update

@@ -56,7 +56,16 @@ def printed_options(line: str) -> Optional[Options]:
 
 
 def _evaluate(node: Any, text: str) -> Any:
-    """Evaluate a syntax tree. Bare names become strings, and unknown expressions remain source text."""
+    """Evaluate the syntax tree of printed options.
+
+    Args:
+        node: node of Python's syntax tree.
+        text: source text of the tree.
+
+    Returns:
+        Value of the node. Bare names become strings, calls become dictionaries of their keyword arguments,
+        and unknown expressions remain source text.
+    """
     if isinstance(node, ast.Dict):
         return {_evaluate(key, text): _evaluate(value, text) for key, value in zip(node.keys, node.values)}
     if isinstance(node, ast.Call):
@@ -166,9 +175,15 @@ def differences(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
 
 
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
-    """Return ``--name`` -> value as text, without names and output paths of the run.
+    """Convert options to text, without names and output paths of the run.
 
     An option that several groups share appears once. If its values differ, the group is added to the name.
+
+    Args:
+        options: options of a run by name, such as "optimization.lr". None if they are not known.
+
+    Returns:
+        Text of each value by the name of its option, such as "--lr".
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

@@ -133,7 +133,18 @@ def _watch(attention: nn.Module, recorder: _Recorder) -> Callable[[], None]:
 
 
 def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _Recorder) -> Callable[[], None]:
-    """Call a recorder in a forward hook. Arguments, result and exceptions: see :func:`_watch`."""
+    """Call a recorder before each forward call of fairseq's attention.
+
+    Args:
+        attention: fairseq's attention module.
+        recorder: function that is called with the module and its arguments by name.
+
+    Returns:
+        Function that removes the hook.
+
+    Raises:
+        InputError: The version of torch is too old.
+    """
     if version_numbers(torch.__version__) < (2,):
         raise InputError(
             f"Attention maps of fairseq's softmax attention need torch 2.0 or later, this is "
@@ -196,7 +207,14 @@ _WATCHED: Dict[Reader, Tuple[str, ...]] = {
 
 
 def _strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters of anchored attention [H] by name, or an empty dict."""
+    """Return the learned parameters of anchored attention.
+
+    Args:
+        module: attention module.
+
+    Returns:
+        Value [H] of each head, by the name of the parameter. Empty if the module has no such parameters.
+    """
     strengths = {}
     for step in ("pack", "unpack"):
         anchor = getattr(module, f"{step}_anchor", None)

@@ -106,7 +106,17 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
 
 
 def _split_name(named_path: Path) -> Tuple[str, Path]:
-    """Split ``NAME=PATH`` into the name, which is empty if it is missing, and the path."""
+    """Split an argument ``NAME=PATH`` into the name and the path.
+
+    Args:
+        named_path: argument of the command line, with or without ``NAME=``.
+
+    Returns:
+        Name, which is empty if it is missing, and path.
+
+    Raises:
+        InputError: The path does not exist.
+    """
     name, path = "", named_path
     if not named_path.exists() and "=" in str(named_path):
         name, _, rest = str(named_path).partition("=")
@@ -124,7 +134,14 @@ def _last_part(path: Path) -> str:
 
 
 def _make_names_unique(runs: List[Run]) -> List[Run]:
-    """Prefix ambiguous names with the parent folder, then append numbers to names that remain ambiguous."""
+    """Prefix ambiguous names with the parent folder, then append numbers to names that remain ambiguous.
+
+    Args:
+        runs: runs, whose names are changed in place.
+
+    Returns:
+        The same runs.
+    """
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -138,7 +155,14 @@ def _make_names_unique(runs: List[Run]) -> List[Run]:
 
 
 def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Yield the path of each run below ``path`` together with its logs, oldest first."""
+    """Find the logs of all runs below a path.
+
+    Args:
+        path: log file, or folder to search.
+
+    Yields:
+        Path of a run, and its logs, oldest first.
+    """
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]
@@ -157,7 +181,14 @@ def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 
 
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
-    """Group the logs of one folder by run. Logs with the same ``--save-dir`` belong to the same run."""
+    """Group the logs of one folder by run. Logs with the same ``--save-dir`` belong to the same run.
+
+    Args:
+        logs: paths of training logs.
+
+    Returns:
+        Logs of each run.
+    """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
         save_dir = option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
@@ -170,7 +201,13 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 
 
 def _read_run(path: str, files: List[Path]) -> Run:
-    """Read the logs of a run, and its options from the first source that has them."""
+    """Read the logs and the options of a run.
+
+    Args:
+        path: path of the run, which the page shows.
+        files: logs of the run, oldest first. If they have no options, the options are read from the files
+            beside them.
+    """
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)
     run = Run(path, folder, log, files, options, _read_result(folder / "result.json"))
@@ -218,6 +255,12 @@ def _run_of_checkpoint(path: Path) -> List[Run]:
 def _load_checkpoint(file: Path) -> Dict[str, Any]:
     """Load a checkpoint of fairseq on the CPU.
 
+    Args:
+        file: path of the checkpoint.
+
+    Returns:
+        Content of the checkpoint.
+
     Raises:
         InputError: The file is damaged or not a checkpoint of fairseq.
     """
@@ -240,7 +283,14 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
 
 
 def _read_result(path: Path) -> Optional[Dict[str, Any]]:
-    """Read the result that luna-lra-seeds stored. Return None if it is absent or damaged."""
+    """Read the result that luna-lra-seeds stored.
+
+    Args:
+        path: path of ``result.json``.
+
+    Returns:
+        The result. None if the file is absent or damaged.
+    """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -300,7 +350,14 @@ def hours(table: Table) -> np.ndarray:
 
 
 def _state(run: Run) -> str:
-    """Describe the progress of a run. The text is empty if only checkpoints are known."""
+    """Describe the progress of a run in a few words.
+
+    Args:
+        run: run of fairseq-train.
+
+    Returns:
+        Description, such as "finished". Empty if only checkpoints are known.
+    """
     if run.log.finished:
         return "finished"
     max_update = option(run.options, "max_update")

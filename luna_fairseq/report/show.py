@@ -68,7 +68,11 @@ def build_parser() -> CommandParser:
 
 
 def _show(args: argparse.Namespace) -> None:
-    """Write the page for the texts of the command line."""
+    """Write the page for the texts of the command line.
+
+    Args:
+        args: parsed options of the command.
+    """
     texts = args.text or [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MAX_TEXTS:
         raise InputError(f"Expected 1 to {MAX_TEXTS} texts, got {len(texts)}. Use --text or --input.")
@@ -104,7 +108,14 @@ def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path
 
 
 def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
-    """Return the data that the page shows about one text."""
+    """Return the data that the page shows about one text.
+
+    Args:
+        maps: attention maps of the text.
+
+    Returns:
+        Data that can be written as JSON.
+    """
     maps_by_attention: Dict[str, Dict[str, Any]] = {}
     for name, weights in maps.items():
         attention, _, kind = name.rpartition(".")
@@ -129,10 +140,13 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantise weights [H, T, S] to one byte each and compress the bytes.
+    """Quantise attention weights to one byte each and compress the bytes.
+
+    Args:
+        weights: attention weights [H, T, S].
 
     Returns:
-        The shape, the largest weight of each head, and the compressed bytes in base64.
+        Shape, largest weight of each head, and compressed bytes in base64.
     """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()

@@ -64,7 +64,11 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Write the page once or, with ``--watch``, each time that a log has grown."""
+    """Write the page once or, with ``--watch``, each time that a log has grown.
+
+    Args:
+        args: parsed options of the command.
+    """
     if not args.watch:
         _write_page(args, find_runs(args.runs))
         return
@@ -84,7 +88,12 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
-    """Write the page and print the notes of the runs."""
+    """Write the page and print the notes of the runs.
+
+    Args:
+        args: parsed options of the command.
+        runs: runs to show.
+    """
     page = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
     page.write(args.out)
     for run in runs:
@@ -145,7 +154,15 @@ def report_page(
 
 
 def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
-    """Return the data that the page shows about one run."""
+    """Return the data that the page shows about one run.
+
+    Args:
+        run: run to show.
+        translations: translations and scores of the run.
+
+    Returns:
+        Data that can be written as JSON.
+    """
     scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in translations.scores}
     return {
         "name": run.name,

@@ -73,7 +73,14 @@ def read_translations(folder: Path) -> Translations:
 
 
 def _read_scores(path: Path) -> List[Dict[str, Any]]:
-    """Read a file of scores. Return an empty list if it is absent or damaged."""
+    """Read a file of scores.
+
+    Args:
+        path: path of the JSON file.
+
+    Returns:
+        Name, value and signature of each score. Empty if the file is absent or damaged.
+    """
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
         return [{key: score[key] for key in ("name", "value", "signature")} for score in scores]
@@ -172,7 +179,14 @@ def by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
 
 
 def _length_group(words: int) -> str:
-    """Return the name of the length group of a source with ``words`` words."""
+    """Return the name of the length group to which a source sentence belongs.
+
+    Args:
+        words: number of words of the sentence.
+
+    Returns:
+        Name of the group, such as "11–20".
+    """
     begin = 1
     for end in LENGTHS:
         if words <= end:
@@ -182,7 +196,10 @@ def _length_group(words: int) -> str:
 
 
 def _bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
-    """Sum the statistics that BLEU needs over the sentences of each length group and of the whole text.
+    """Sum the statistics from which BLEU is computed, for each length group and for the whole text.
+
+    Args:
+        run: translations of a test set.
 
     Returns:
         Name of the group -> array with the number of sentences, the length of the hypotheses, the length of
@@ -200,7 +217,14 @@ def _bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
 
 
 def _bleu(statistics: np.ndarray) -> List[float]:
-    """Return the number of sentences, BLEU and the length ratio, given sums of ``_bleu_statistics``."""
+    """Compute BLEU from summed statistics.
+
+    Args:
+        statistics: sums over the sentences of a group, from :func:`_bleu_statistics`.
+
+    Returns:
+        Number of sentences, BLEU, and the ratio of the hypotheses' length to the references' length.
+    """
     sentences, length, reference_length, *ngrams = statistics.tolist()
     orders = len(ngrams) // 2
     score = BLEU.compute_bleu(ngrams[:orders], ngrams[orders:], length, reference_length, smooth_method="exp")
