@@ -38,6 +38,8 @@ def check(words: List[str]) -> None:
 
 def _parse(name: str, words: List[str]) -> None:
     if name in PARSERS:
+        # The parser checks that this file exists.
+        words = [__file__ if before == "--shortlist" else word for before, word in zip(["", *words], words)]
         options.parse_args_and_arch(PARSERS[name](), input_args=words)
     elif name == MODULES.get("luna-train"):
         recipe, data, *given = words[words[0] == "--dry-run" :]
