@@ -70,7 +70,7 @@ def parse_data_folder(text: str) -> Path:
         text: word of the command line.
 
     Raises:
-        ArgumentTypeError: the name contains characters with a special meaning for fairseq.
+        ArgumentTypeError: The name contains characters with a special meaning for fairseq.
     """
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(

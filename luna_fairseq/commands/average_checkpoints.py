@@ -83,7 +83,7 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
         args: parsed options of the command.
 
     Raises:
-        InputError: a path is missing or given twice, options contradict each other, or the folder has too few
+        InputError: A path is missing or given twice, options contradict each other, or the folder has too few
             checkpoints.
     """
     paths, bound = args.inputs, args.checkpoint_upper_bound
@@ -117,7 +117,7 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
         pattern: regular expression of a file name with groups for the number and for the suffix.
 
     Raises:
-        InputError: all checkpoints have a suffix, and their suffixes differ.
+        InputError: All checkpoints have a suffix, and their suffixes differ.
     """
     by_suffix: Dict[str, Dict[int, Path]] = {}
     for path in folder.iterdir():
@@ -144,7 +144,7 @@ def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
         bound: value of ``--checkpoint-upper-bound``, which applies to folders only; None without the option.
 
     Raises:
-        InputError: a path is a folder, a file is given twice, or there is a bound.
+        InputError: A path is a folder, a file is given twice, or there is a bound.
     """
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:

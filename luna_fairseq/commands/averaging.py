@@ -40,7 +40,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
         The last checkpoint with averaged parameters, and without optimizer state and EMA weights.
 
     Raises:
-        InputError: a file cannot be read or is not a fairseq checkpoint, or the models or their runs differ.
+        InputError: A file cannot be read or is not a fairseq checkpoint, or the models or their runs differ.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")
@@ -83,7 +83,7 @@ def save(state: Dict[str, Any], path: Path) -> None:
         path: file to write.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: The file cannot be written.
     """
     try:
         with replacing(path) as temporary:
@@ -100,7 +100,7 @@ def load(path: Path, ema: bool = False) -> Dict[str, Any]:
         ema: use the EMA weights as the model's parameters (default: False).
 
     Raises:
-        InputError: the file cannot be read, is not a fairseq checkpoint, or uses an option that has been
+        InputError: The file cannot be read, is not a fairseq checkpoint, or uses an option that has been
             removed.
     """
     if is_damaged_archive(path):
@@ -168,7 +168,7 @@ def check_same(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, p
         path: file of the other checkpoint.
 
     Raises:
-        InputError: the options, dictionaries or tasks differ, or the names, shapes or types of the
+        InputError: The options, dictionaries or tasks differ, or the names, shapes or types of the
             parameters.
     """
     changes = differences(first["options"], other["options"])
@@ -202,7 +202,7 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
         path: file of the other checkpoint.
 
     Raises:
-        InputError: the runs differ.
+        InputError: The runs differ.
     """
     names = [name for name in first if first[name] is not None and other[name] is not None]
     # If both checkpoints name their run, the folder is not compared, because a run may be resumed elsewhere.

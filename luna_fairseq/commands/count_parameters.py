@@ -53,7 +53,7 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
         Number of parameters by the part of the model.
 
     Raises:
-        InputError: the recipe has another task, or the dictionary has no room for the special symbols.
+        InputError: The recipe has another task, or the dictionary has no room for the special symbols.
     """
     # Imported here so that --help is fast. luna_fairseq.models registers the models of recipes.
     import luna_fairseq.models  # noqa: F401

@@ -41,7 +41,7 @@ def compute_launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: 
         capability: compute capability of the GPUs, such as (8, 0); None without a GPU.
 
     Raises:
-        InputError: the recipe's batch cannot be divided among the GPUs.
+        InputError: The recipe's batch cannot be divided among the GPUs.
     """
     parsed = _parse(given)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []

@@ -35,7 +35,7 @@ def train_logged(command: List[str], log: Path, description: str, shown: Sequenc
         shown: lines that contain one of these texts are also printed (default: none).
 
     Raises:
-        InputError: the command failed; see :func:`run_logged`.
+        InputError: The command failed; see :func:`run_logged`.
     """
     total = int(parse_options(command).get("--max-update", 0)) or None
     with counter(description, total, "updates") as bar:
@@ -67,7 +67,7 @@ def run_logged(
         watch: function called with each line of standard output (default: ignore the lines).
 
     Raises:
-        InputError: the command failed. The message has the last line of the log and the name of the log.
+        InputError: The command failed. The message has the last line of the log and the name of the log.
     """
     with ExitStack() as stack:
         file = stack.enter_context(log.open("wb" if empty_log else "ab"))

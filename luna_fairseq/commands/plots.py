@@ -16,8 +16,8 @@ def check_plot(path: Path, option: str) -> None:
         option: name of the option for the plot, for error messages.
 
     Raises:
-        InputError: the file cannot be written.
-        MissingRequirementError: matplotlib is not installed.
+        InputError: The file cannot be written.
+        MissingRequirementError: Matplotlib is not installed.
     """
     check_writable(path, option)
     # Importing fairseq may enable the debugging messages of every library.

@@ -33,7 +33,7 @@ def load(path: Path) -> Settings:
         Options by group.
 
     Raises:
-        InputError: the file is missing, or is not a mapping of groups to options.
+        InputError: The file is missing, or is not a mapping of groups to options.
     """
     try:
         content = OmegaConf.to_container(OmegaConf.load(str(path)))
@@ -53,7 +53,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
         settings: groups of the whole recipe, including the family, which name the task and other components.
 
     Raises:
-        InputError: a name is unknown. The message has the number of its line and the most similar known name.
+        InputError: A name is unknown. The message has the number of its line and the most similar known name.
     """
     luna_fairseq.register()
     # Components that a group can name. Groups that are not listed here name no component.

@@ -86,7 +86,7 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
         family: family in which to look for ROW first (default: None).
 
     Raises:
-        InputError: the recipe does not exist, cannot be read, or has an unknown option.
+        InputError: The recipe does not exist, cannot be read, or has an unknown option.
         MissingRequirementError: fairseq is not installed.
 
     Example:
@@ -127,7 +127,7 @@ def find(name: str, family: Optional[str] = None) -> Path:
         family: see :func:`read_recipe`.
 
     Raises:
-        InputError: no recipe, or more than one, has that name.
+        InputError: No recipe, or more than one, has that name.
     """
     if name.endswith(".yaml") and Path(name).is_file():
         return Path(name).resolve()

@@ -48,7 +48,7 @@ def command(words: List[str], should_record: bool = True, option: str = "--save-
         The words of the command.
 
     Raises:
-        InputError: an argument is missing or invalid, or the folder has checkpoints of another run.
+        InputError: An argument is missing or invalid, or the folder has checkpoints of another run.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing: {USAGE}. luna-recipes lists the recipes")
@@ -105,7 +105,7 @@ def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
         given: options of fairseq-train that override the recipe.
 
     Raises:
-        InputError: the recipe's batch cannot be divided among the GPUs.
+        InputError: The recipe's batch cannot be divided among the GPUs.
     """
     # Imported here so that --help is fast.
     import torch

@@ -39,7 +39,7 @@ class Costs:
         by_form: dictionary from the benchmark's name of a model to its :class:`Cost`.
 
     Raises:
-        InputError: the file is missing, belongs to another benchmark, or has no measurement of the
+        InputError: The file is missing, belongs to another benchmark, or has no measurement of the
             Transformer, with which the others are compared.
     """
 
@@ -70,7 +70,7 @@ class Costs:
             model: name of the model on the command line of luna-lra-seeds, such as ``luna-16``.
 
         Raises:
-            InputError: the benchmark has not measured this model.
+            InputError: The benchmark has not measured this model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_form:
@@ -107,7 +107,7 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
         title: names of the tasks that the accuracies are measured on.
 
     Raises:
-        InputError: the cost of a model was not measured.
+        InputError: The cost of a model was not measured.
     """
     cost_by_model = {model: costs.find(model) for model in accuracies}
     max_memory = max(cost.memory for cost in cost_by_model.values())

@@ -40,7 +40,7 @@ def listops(
         expression.
 
     Raises:
-        InputError: no expressions, or too few distinct ones, have a length within the bounds.
+        InputError: No expressions, or too few distinct ones, have a length within the bounds.
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
         raise InputError(
@@ -102,7 +102,7 @@ def _generate_distinct(
         workers: number of processes.
 
     Raises:
-        InputError: too few distinct examples were found.
+        InputError: Too few distinct examples were found.
     """
     splits = chain.from_iterable([split] * sizes[split] for split in SPLIT_ORDER)
     total, drawn = sum(sizes.values()), 0

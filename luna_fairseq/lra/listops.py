@@ -106,7 +106,7 @@ def parse(text: str) -> Example:
         The tokens and the value of the expression.
 
     Raises:
-        InputError: the expression is malformed; the message names the position.
+        InputError: The expression is malformed; the message names the position.
 
     Example:
         >>> parse("( [MAX 3 ( [SM 9 8 ] ) ] )")
@@ -126,7 +126,7 @@ def evaluate(tokens: Sequence[str]) -> int:
         The value, from 0 to 9.
 
     Raises:
-        InputError: the expression is malformed; the message names the position.
+        InputError: The expression is malformed; the message names the position.
 
     Example:
         >>> evaluate(["[MED", "1", "4", "8", "]"])

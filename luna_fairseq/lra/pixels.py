@@ -67,7 +67,7 @@ def read_pixels(stem: Path) -> np.ndarray:
         Intensities, uint8 [N, T], for N images of T pixels.
 
     Raises:
-        InputError: both files are missing, a file is malformed or empty, or the images differ in size.
+        InputError: Both files are missing, a file is malformed or empty, or the images differ in size.
     """
     binary, text = (stem.with_name(stem.name + suffix) for suffix in (".npy", ".src"))
     if binary.is_file():
@@ -143,7 +143,7 @@ def read_labels(path: Path, classes: int) -> List[int]:
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
 
     Raises:
-        InputError: the file is missing, or a line is not a valid label.
+        InputError: The file is missing, or a line is not a valid label.
     """
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a folder that luna-prepare-lra made")

@@ -83,7 +83,7 @@ def prepare(args: argparse.Namespace) -> None:
         args: parsed options of the command.
 
     Raises:
-        InputError: an input is malformed, or the output folder holds something else.
+        InputError: An input is malformed, or the output folder holds something else.
     """
     not_settings = ("destdir", "archives", "workers", "quiet")
     given = vars(args).items()

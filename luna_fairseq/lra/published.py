@@ -47,7 +47,7 @@ def listops(folder: Path) -> Iterator[TokenExample]:
         Split, a list with one sequence of vocabulary indices, and the value of the expression.
 
     Raises:
-        InputError: a file is missing, a line is malformed, or a value is wrong.
+        InputError: A file is missing, a line is malformed, or a value is wrong.
     """
     indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     for split, name in LISTOPS_FILES.items():
@@ -85,7 +85,7 @@ def imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
         Split, a list with the bytes of one review, and label: 1 for a positive review, 0 for a negative one.
 
     Raises:
-        InputError: a review is empty.
+        InputError: A review is empty.
     """
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
     cut: List[int] = []
@@ -111,7 +111,7 @@ def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
         Split, a list with the bytes of both texts, and label: 1 if one paper cites the other, otherwise 0.
 
     Raises:
-        InputError: a line does not have five columns, a label is neither 0 nor 1, or a text is empty.
+        InputError: A line does not have five columns, a label is neither 0 nor 1, or a text is empty.
     """
     cut: List[int] = []
     for name, content in stream(archive):
@@ -176,7 +176,7 @@ def cifar10(archive: Path) -> Iterator[ImageExample]:
         Split, image (uint8 [1024]), and label from 0 to 9.
 
     Raises:
-        InputError: a file does not consist of complete images, or a label is out of range.
+        InputError: A file does not consist of complete images, or a label is out of range.
     """
     record = 1 + CIFAR10_CHANNELS * CIFAR10_SIDE**2
     for name, content in stream(archive):
@@ -220,7 +220,7 @@ def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
         Split, image (uint8 [side * side]), and label: 1 if a path joins the two dots, otherwise 0.
 
     Raises:
-        InputError: an image is missing or has another size, or a line of the metadata is malformed.
+        InputError: An image is missing or has another size, or a line of the metadata is malformed.
     """
     within = re.compile(
         rf"(?:.*/)?pathfinder{side}/{PATHFINDER_LEVEL}/(imgs/\d+/[^/]+\.png|metadata/(\d+)\.npy)$"
@@ -257,7 +257,7 @@ def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
         one empty file.
 
     Raises:
-        InputError: the file is not a PNG image of the expected size.
+        InputError: The file is not a PNG image of the expected size.
     """
     PIL, data = pillow(), content.read()
     if not data:

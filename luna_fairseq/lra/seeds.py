@@ -115,7 +115,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         extra: options for fairseq-train, which override the recipe.
 
     Raises:
-        InputError: an option is wrong, a result belongs to a run with other options, or a command failed.
+        InputError: An option is wrong, a result belongs to a run with other options, or a command failed.
     """
     recipe = read_recipe(args.recipe, "lra")
     task = find_task(recipe)
@@ -185,7 +185,7 @@ def find_task(recipe: Recipe) -> str:
         recipe: recipe of Long Range Arena.
 
     Raises:
-        InputError: the recipe trains another kind of model.
+        InputError: The recipe trains another kind of model.
     """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
@@ -204,7 +204,7 @@ def model_options(model: str, task: str) -> List[str]:
         task: task, as the names of the architectures spell it.
 
     Raises:
-        InputError: the name is unknown.
+        InputError: The name is unknown.
 
     Example:
         >>> model_options("luna-16-p", "listop")
@@ -248,7 +248,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
         seed: random seed.
 
     Raises:
-        InputError: a command failed; the message names its log file.
+        InputError: A command failed; the message names its log file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     user_dir = ["--user-dir", USER_DIR]
@@ -276,7 +276,7 @@ def read_result(path: Path) -> Result:
         path: file written by :func:`train_and_test`.
 
     Raises:
-        InputError: the file is damaged.
+        InputError: The file is damaged.
     """
     try:
         return Result(**json.loads(path.read_text(encoding="utf-8")))
@@ -318,7 +318,7 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
         in per cent.
 
     Raises:
-        InputError: the models have no task in common.
+        InputError: The models have no task in common.
     """
     accuracies = _group_by_model(results)
     titles = [title for title in TITLES.values() if all(title in by_task for by_task in accuracies.values())]

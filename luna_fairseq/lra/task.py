@@ -113,7 +113,7 @@ class LRATask(FairseqTask):
         Args:
             split: name of the split.
             definition: nested dictionary of data sets, which become the fields of a batch.
-            sizes: length of each example [N].
+            sizes: length [N] of each example.
         """
         definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}
         dataset: FairseqDataset = NestedDictionaryDataset(definition, sizes=[sizes])
@@ -156,7 +156,7 @@ class LRATextTask(LRATask):
             **kwargs: ignored; part of fairseq's interface.
 
         Raises:
-            InputError: a dictionary is missing.
+            InputError: A dictionary is missing.
         """
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
             logger.info(f"{cfg.data} contains images, so --task lra-image reads them")
@@ -183,7 +183,7 @@ class LRATextTask(LRATask):
             **kwargs: ignored; part of fairseq's interface.
 
         Raises:
-            InputError: files are missing or have different numbers of examples, or a label is not a class of
+            InputError: Files are missing or have different numbers of examples, or a label is not a class of
                 the model.
         """
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
@@ -290,7 +290,7 @@ class LRAImageTask(LRATask):
             **kwargs: ignored; part of fairseq's interface.
 
         Raises:
-            InputError: a file is missing, the images do not have the model's size, or a label is not a class
+            InputError: A file is missing, the images do not have the model's size, or a label is not a class
                 of the model.
         """
         folder = Path(self.cfg.data)

@@ -49,7 +49,7 @@ class TextPreparation:
         args: parsed command line of ``luna-prepare-text``.
 
     Raises:
-        InputError: the options name no encoding, or two encodings.
+        InputError: The options name no encoding, or two encodings.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -74,7 +74,7 @@ class TextPreparation:
         """Run all steps that are not finished, and print the numbers of lines and tokens.
 
         Raises:
-            InputError: a text is missing, empty or malformed, or too many of its tokens are unknown.
+            InputError: A text is missing, empty or malformed, or too many of its tokens are unknown.
         """
         input_files = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
         for path in input_files:
@@ -209,7 +209,7 @@ class TextPreparation:
             texts: encoded texts by split and folder, filled in place.
 
         Returns:
-            number of lines that are too long for the presets.
+            Number of lines that are too long for the presets.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0

@@ -24,8 +24,8 @@ class HeadProjection(NamedTuple):
     """Weight and bias of a linear layer, divided into heads.
 
     Attributes:
-        weight: weight of each head [H, K, C]
-        bias: bias [H, K] of a projection to heads, or bias [C] of a projection of all heads to the output
+        weight: weight [H, K, C] of each head.
+        bias: bias [H, K] of a projection to heads, or bias [C] of a projection of all heads to the output.
     """
 
     weight: Tensor
@@ -51,10 +51,10 @@ def saves_time(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: 
     quantised ones, cannot be absorbed.
 
     Args:
-        rows: projected rows of P [B, H, L, K]
-        tokens: sequence [S, B, C]
-        projections: projections of the tokens that the absorbed form saves
-        products: number of products with the tokens in the absorbed form (default: 2, logits and output)
+        rows: projected rows [B, H, L, K] of P.
+        tokens: sequence [S, B, C].
+        projections: projections of the tokens that the absorbed form saves.
+        products: number of products with the tokens in the absorbed form (default: 2, logits and output).
     """
     is_measured = tokens.device.type == "cpu" and tokens.dtype in (torch.float32, torch.float64)
     if not is_measured or rows.dtype != tokens.dtype or in_a_graph():
@@ -83,14 +83,14 @@ def absorbed_pack(
     """Compute pack attention to a context whose keys and values are not projected.
 
     Args:
-        q: queries, projected from P [B, H, L, K], not yet scaled by K^-0.5
-        context: context [S, B, C]
-        key: projection of the context to keys
-        value: projection of the context to values
+        q: queries, projected from P [B, H, L, K], not yet scaled by K^-0.5.
+        context: context [S, B, C].
+        key: projection of the context to keys.
+        value: projection of the context to values.
         context_padding_mask: mask [B, S], True at padding. An example whose context is all padding gets an
-            output of zeros (default: None, no padding)
-        dropout: dropout probability of the weights (default: 0)
-        bias: term [B, H, L, S] that is added to the logits (default: None, no bias)
+            output of zeros (default: None, no padding).
+        dropout: dropout probability of the weights (default: 0).
+        bias: term [B, H, L, S] that is added to the logits (default: None, no bias).
 
     Returns:
         The packed context [B, H, L, K].
@@ -117,14 +117,14 @@ def absorbed_unpack(
     """Compute unpack attention of a sequence whose queries are not projected, with the output projection.
 
     Args:
-        x: sequence X [T, B, C]
-        k: keys of the packed context [B, H, L, K]
-        v: values of the packed context [B, H, L, K]
-        query: projection of X to queries
-        output: projection of all heads to the output
-        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked)
-        dropout: dropout probability of the weights (default: 0)
-        bias: term [B, H, T, L] that is added to the logits (default: None, no bias)
+        x: sequence X [T, B, C].
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        query: projection of X to queries.
+        output: projection of all heads to the output.
+        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
+        dropout: dropout probability of the weights (default: 0).
+        bias: term [B, H, T, L] that is added to the logits (default: None, no bias).
 
     Returns:
         The output Y_X [T, B, C].
@@ -141,10 +141,10 @@ def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activa
     """Compute the causal pack weights A_pack of a sequence whose keys are not projected.
 
     Args:
-        pack_q: projection of P [B, H, L, K], not yet scaled by K^-0.5
-        x: sequence X [T, B, C]
-        key: projection of X to the keys of pack attention
-        activation: omega, "softplus" or "elu"
+        pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
+        x: sequence X [T, B, C].
+        key: projection of X to the keys of pack attention.
+        activation: omega, "softplus" or "elu".
 
     Returns:
         The weights [B, H, T, L], as those of :func:`luna_fairseq.ops.causal_luna.pack_weights`.
@@ -156,9 +156,9 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
     """Compute the logits between rows of P and tokens, with the projection absorbed by the rows.
 
     Args:
-        rows: projected rows [B, H, L, K], not yet scaled by K^-0.5
-        tokens: tokens that are not projected [S, B, C]
-        projection: projection of the tokens to heads
+        rows: projected rows [B, H, L, K], not yet scaled by K^-0.5.
+        tokens: tokens [S, B, C] that are not projected.
+        projection: projection of the tokens to heads.
 
     Returns:
         The logits [B, H, L, S].

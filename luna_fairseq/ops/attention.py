@@ -28,13 +28,13 @@ def naive_attention(
     """Compute softmax attention by its definition, and return the attention weights too.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys [B, H, S, K]
-        v: values [B, H, S, K]
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, S, K].
+        v: values [B, H, S, K].
         key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
-            of zeros (default: None, no padding)
-        dropout: dropout probability of the weights (default: 0)
-        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias)
+            of zeros (default: None, no padding).
+        dropout: dropout probability of the weights (default: 0).
+        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias).
 
     Returns:
         The output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the dtype of ``q``.
@@ -66,13 +66,13 @@ def luna_attention(
     The result equals that of :func:`naive_attention` up to rounding. The weights are not returned.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys [B, H, S, K]
-        v: values [B, H, S, K]
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, S, K].
+        v: values [B, H, S, K].
         key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
-            of zeros (default: None, no padding)
-        dropout: dropout probability of the weights (default: 0)
-        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias)
+            of zeros (default: None, no padding).
+        dropout: dropout probability of the weights (default: 0).
+        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias).
 
     Returns:
         The output [B, H, T, K].
@@ -111,9 +111,9 @@ def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     threads, torch 2.13).
 
     Args:
-        q: queries [B, H, T, K]
-        k: keys [B, H, S, K]
-        bias: term that is added to the logits (default: None, no bias)
+        q: queries [B, H, T, K].
+        k: keys [B, H, S, K].
+        bias: term that is added to the logits (default: None, no bias).
     """
     length = k.size(2) if bias is None else min(q.size(2), k.size(2))
     return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
@@ -125,7 +125,7 @@ def in_a_graph(predicate: str = "is_compiling") -> bool:
     Args:
         predicate: name of the function in ``torch.compiler`` to call. ``is_compiling`` is True under
             torch.compile and torch.export. ``is_exporting`` (since torch 2.7) is True under torch.export
-            only, whose graphs keep the lengths of the example inputs (default: "is_compiling")
+            only, whose graphs keep the lengths of the example inputs (default: "is_compiling").
 
     Returns:
         True if torch.jit.trace is running or the predicate is True. A predicate that this version of torch

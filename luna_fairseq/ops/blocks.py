@@ -16,9 +16,9 @@ def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
     """Cut a sequence into blocks, and pad the last block.
 
     Args:
-        x: sequence [B, H, T, K]
-        size: block size in positions
-        value: padding value (default: 0)
+        x: sequence [B, H, T, K].
+        size: block size in positions.
+        value: padding value (default: 0).
 
     Returns:
         The blocks [B, H, blocks, size, K].
@@ -36,8 +36,8 @@ def from_blocks(x: Tensor, length: int) -> Tensor:
     """Join blocks into a sequence, without the padding of the last block.
 
     Args:
-        x: blocks [B, H, blocks, size, K]
-        length: sequence length without padding
+        x: blocks [B, H, blocks, size, K].
+        length: sequence length without padding.
 
     Returns:
         The sequence [B, H, length, K].
@@ -49,10 +49,10 @@ def with_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Ten
     """Extend each block by its neighbouring blocks on either side.
 
     Args:
-        x: blocks [B, H, blocks, size, K]
-        before: number of neighbours before each block
-        after: number of neighbours after each block
-        value: padding value for neighbours that do not exist (default: 0)
+        x: blocks [B, H, blocks, size, K].
+        before: number of neighbours before each block.
+        after: number of neighbours after each block.
+        value: padding value for neighbours that do not exist (default: 0).
 
     Returns:
         The extended blocks [B, H, blocks, (before + 1 + after) * size, K].
@@ -66,11 +66,11 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: floa
     """Compute softmax attention from each block of queries to that block's own keys.
 
     Args:
-        q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5
-        k: keys of each block [B, H, blocks, m, K]
-        v: values of each block [B, H, blocks, m, K]
-        mask: mask that broadcasts to [B, H, blocks, size, m], True at masked keys
-        dropout: dropout probability of the weights (default: 0)
+        q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5.
+        k: keys [B, H, blocks, m, K] of each block.
+        v: values [B, H, blocks, m, K] of each block.
+        mask: mask that broadcasts to [B, H, blocks, size, m], True at masked keys.
+        dropout: dropout probability of the weights (default: 0).
 
     Returns:
         The output [B, H, blocks, size, K].
@@ -86,9 +86,9 @@ class MoreKeys(NamedTuple):
     """Global keys, to which every position attends in addition to its window.
 
     Attributes:
-        k: keys [B, H, m, K]
-        v: values [B, H, m, K]
-        mask: mask that broadcasts to [B, 1, T, m], True at masked keys
+        k: keys [B, H, m, K].
+        v: values [B, H, m, K].
+        mask: mask that broadcasts to [B, 1, T, m], True at masked keys.
     """
 
     k: Tensor
@@ -109,14 +109,14 @@ def windowed_attention(
     """Compute softmax attention from each position t to the positions t - before to t + after.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys [B, H, T, K]
-        v: values [B, H, T, K]
-        before: number of positions in the window before t
-        after: number of positions in the window after t
-        key_padding_mask: mask [B, T], True at padding (default: None, no padding)
-        dropout: dropout probability of the weights (default: 0)
-        more: global keys, in addition to the window (default: None)
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, T, K].
+        v: values [B, H, T, K].
+        before: number of positions in the window before t.
+        after: number of positions in the window after t.
+        key_padding_mask: mask [B, T], True at padding (default: None, no padding).
+        dropout: dropout probability of the weights (default: 0).
+        more: global keys, in addition to the window (default: None).
 
     Returns:
         The output [B, H, T, K].
@@ -155,11 +155,11 @@ def outside_window(
     The queries are those of a block, and the keys those of the block and its neighbours.
 
     Args:
-        x: sequence [B, H, T, K], for its length and device
-        size: block size in positions
-        neighbours: number of neighbouring blocks before and after each block
-        window: number of positions in the window before and after each position
-        key_padding_mask: mask [B, T], True at padding (default: None, no padding)
+        x: sequence [B, H, T, K], for its length and device.
+        size: block size in positions.
+        neighbours: number of neighbouring blocks before and after each block.
+        window: number of positions in the window before and after each position.
+        key_padding_mask: mask [B, T], True at padding (default: None, no padding).
 
     Returns:
         The mask [1 or B, 1, blocks, size, m], where m is the number of keys of a block.
@@ -182,12 +182,12 @@ def partial_attention(
     :func:`merge_parts` combines the results for several parts.
 
     Args:
-        q: queries [.., T, K], already scaled by K^-0.5
-        k: keys [.., S, K]
-        v: values [.., S, K]
-        mask: mask that broadcasts to [.., T, S], True at masked keys
-        dropout: dropout probability of the weights (default: 0)
-        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias)
+        q: queries [.., T, K], already scaled by K^-0.5.
+        k: keys [.., S, K].
+        v: values [.., S, K].
+        mask: mask that broadcasts to [.., T, S], True at masked keys.
+        dropout: dropout probability of the weights (default: 0).
+        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias).
 
     Returns:
         The output [.., T, K] and the log-sum-exp of the logits [.., T, 1], both in float32 (float64 for
@@ -209,8 +209,8 @@ def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
     """Combine softmax attention to disjoint parts of the keys into softmax attention to all keys.
 
     Args:
-        outputs: outputs of :func:`partial_attention` [parts, .., T, K]
-        log_sums: log-sum-exp of the logits of each part [parts, .., T, 1]
+        outputs: outputs of :func:`partial_attention` [parts, .., T, K].
+        log_sums: log-sum-exp of the logits of each part [parts, .., T, 1].
 
     Returns:
         The output [.., T, K].

@@ -20,8 +20,8 @@ def chunk_size(x: Tensor, width: int) -> int:
     A chunk of c = sqrt(M width) positions balances these costs.
 
     Args:
-        x: input [N, T, M], for its shape and device
-        width: number of columns of the state, which has M rows
+        x: input [N, T, M], for its shape and device.
+        width: number of columns of the state, which has M rows.
 
     Returns:
         The chunk size, or T if the sequence would have at most two chunks.
@@ -38,8 +38,8 @@ def spans(T: int, size: int) -> List[slice]:
     """Return the positions of every chunk as slices, in order of time.
 
     Args:
-        T: sequence length
-        size: chunk size. Only the last chunk may be shorter
+        T: sequence length.
+        size: chunk size. Only the last chunk may be shorter.
 
     Returns:
         Slices that cover 0 to T. An empty sequence has one empty chunk.
@@ -63,10 +63,10 @@ def write_chunk(
     this layout without a copy.
 
     Args:
-        results: results [N, T, *] of the sequence, updated in place; an empty list before the first chunk
-        parts: results [N, c, *] of the chunk. None stands for a result that does not exist
-        span: positions of the chunk
-        T: sequence length
+        results: results [N, T, *] of the sequence, updated in place; an empty list before the first chunk.
+        parts: results [N, c, *] of the chunk. None stands for a result that does not exist.
+        span: positions of the chunk.
+        T: sequence length.
 
     Returns:
         The results of the sequence, which are ``parts`` themselves if the sequence is a single chunk.

@@ -12,11 +12,11 @@ def naive_softmax_weights(
     """Compute the weights of softmax attention by their definition, softmax(q k^T / sqrt(K) + bias).
 
     Args:
-        q: queries [.., T, K], not yet scaled by K^-0.5
-        k: keys [.., S, K]
+        q: queries [.., T, K], not yet scaled by K^-0.5.
+        k: keys [.., S, K].
         mask: mask that broadcasts to [.., T, S], True at masked keys. A query whose keys are all masked gets
-            weights of zero (default: None, no key is masked)
-        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias)
+            weights of zero (default: None, no key is masked).
+        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias).
 
     Returns:
         The weights [.., T, S] in float32, or float64 for float64 inputs.
@@ -31,8 +31,8 @@ def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
     """Compute the softmax over the last dimension, with a weight of zero wherever the mask is True.
 
     Args:
-        logits: logits [.., S]
-        mask: mask that broadcasts to the shape of ``logits``, True at masked keys; None if no key is masked
+        logits: logits [.., S].
+        mask: mask that broadcasts to the shape of ``logits``, True at masked keys; None if no key is masked.
 
     Returns:
         The weights [.., S]. They sum to one, or are all zero if every key is masked.

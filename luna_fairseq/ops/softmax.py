@@ -29,13 +29,13 @@ def softmax_attention(
     """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that are not masked.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys [B, H, S, K]
-        v: values [B, H, S, K]
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, S, K].
+        v: values [B, H, S, K].
         mask: mask that broadcasts to [B, H, T, S], True at masked keys. A query whose keys are all masked
-            gets an output of zeros (default: None, no key is masked)
-        dropout: dropout probability of the weights (default: 0)
-        bias: term that is added to the logits and broadcasts to [B, H, T, S] (default: None, no bias)
+            gets an output of zeros (default: None, no key is masked).
+        dropout: dropout probability of the weights (default: 0).
+        bias: term that is added to the logits and broadcasts to [B, H, T, S] (default: None, no bias).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.

@@ -60,23 +60,23 @@ class Apollo(Optimizer):
     (B) and ``update`` (d). A parameter without a gradient is skipped, and its step count stays.
 
     Args:
-        params: parameters, or dictionaries of parameter groups, each of which may override any option
+        params: parameters, or dictionaries of parameter groups, each of which may override any option.
         lr: learning rate, at least 0. Its scale depends on ``sigma``. With the default sigma, 0.1 is usual
-            for translation with large batches, and 0.003 to 0.03 for small data sets
-        beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9)
-        eps: term that keeps the first directions finite, above 0 (default: 1e-4)
+            for translation with large batches, and 0.003 to 0.03 for small data sets.
+        beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9).
+        eps: term that keeps the first directions finite, above 0 (default: 1e-4).
         rebound: lower bound of the curvature, "constant" (sigma) or "belief" (the largest deviation of the
-            gradient from its moving average) (default: "constant")
+            gradient from its moving average) (default: "constant").
         sigma: constant rebound, above 0; unused with "belief". A learning rate lr with sigma 0.01 is the same
             as 100 lr with sigma 1.0, and both conventions are in use. A warning is given if the learning rate
-            seems to follow the other convention (default: 0.01)
-        weight_decay: weight decay, at least 0 (default: 0)
+            seems to follow the other convention (default: 0.01).
+        weight_decay: weight decay, at least 0 (default: 0).
         weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient, and "decoupled" adds it to the
             direction. "stable" adds it to the direction after division by the mean curvature (default: None,
-            which means "L2" for the rebound "constant" and "decoupled" for "belief")
+            which means "L2" for the rebound "constant" and "decoupled" for "belief").
         foreach: True for the multi-tensor implementation, which updates several tensors per kernel; False for
             one tensor at a time (default: None, which means True for parameters on a CUDA device. On a CPU,
-            it means one tensor at a time in blocks that fit into the cache)
+            it means one tensor at a time in blocks that fit into the cache).
 
     Raises:
         InputError: A hyperparameter is out of range. InputError is a ValueError.
@@ -111,7 +111,7 @@ class Apollo(Optimizer):
         """Add a parameter group, which may override any option.
 
         Args:
-            param_group: dictionary with the parameters under "params", and options by name
+            param_group: dictionary with the parameters under "params", and options by name.
 
         Raises:
             InputError: A hyperparameter is out of range, or a parameter is not a real floating-point tensor.
@@ -147,7 +147,7 @@ class Apollo(Optimizer):
         torch would convert the state to the dtype of the parameters. This method keeps it in float32.
 
         Args:
-            state_dict: state returned by ``state_dict``
+            state_dict: state returned by ``state_dict``.
         """
         if not hasattr(self, "register_load_state_dict_pre_hook"):  # torch < 2.2
             super().load_state_dict(state_dict)
@@ -179,7 +179,7 @@ class Apollo(Optimizer):
         """Perform a single optimization step.
 
         Args:
-            closure: function that recomputes the gradients and returns the loss (default: None)
+            closure: function that recomputes the gradients and returns the loss (default: None).
 
         Returns:
             The return value of the closure, or None without a closure.
@@ -276,7 +276,7 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
     """Check that the options of a parameter group are in range.
 
     Raises:
-        InputError: an option is out of range
+        InputError: An option is out of range.
     """
     for name, (is_good, wanted) in _RANGES.items():
         value = group[name]

@@ -20,9 +20,9 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     depends on the mean curvature.
 
     Args:
-        *tensors: parameter, gradient, m, B and d, all of one shape
-        step: number of this update, starting at 1
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+        *tensors: parameter, gradient, m, B and d, all of one shape.
+        step: number of this update, starting at 1.
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
     """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)

@@ -19,13 +19,13 @@ def single_tensor_update(
     This is the reference for the other implementations.
 
     Args:
-        p: parameter, updated in place
-        g: gradient, of the shape of ``p``
-        m: moving average of gradients, updated in place
-        hessian: diagonal approximation of the Hessian (B), updated in place
-        d: direction of the previous update, replaced by the new direction
-        step: number of this update, starting at 1
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+        p: parameter, updated in place.
+        g: gradient, of the shape of ``p``.
+        m: moving average of gradients, updated in place.
+        hessian: diagonal approximation of the Hessian (B), updated in place.
+        d: direction of the previous update, replaced by the new direction.
+        step: number of this update, starting at 1.
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -66,13 +66,13 @@ def multi_tensor_update(
     The update does not synchronise the device.
 
     Args:
-        params: parameters, updated in place
-        grads: gradients
-        exp_avg_grads: moving averages of gradients (m), updated in place
-        approx_hessians: diagonal approximations of the Hessian (B), updated in place
-        updates: directions of the previous update (d), replaced by the new directions
-        step: number of this update, starting at 1
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+        params: parameters, updated in place.
+        grads: gradients.
+        exp_avg_grads: moving averages of gradients (m), updated in place.
+        approx_hessians: diagonal approximations of the Hessian (B), updated in place.
+        updates: directions of the previous update (d), replaced by the new directions.
+        step: number of this update, starting at 1.
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -107,8 +107,8 @@ def _clamp_min_(tensors: List[Tensor], least: float) -> None:
     """Clamp all elements of several tensors to a minimum, in place.
 
     Args:
-        tensors: tensors to clamp
-        least: smallest allowed value
+        tensors: tensors to clamp.
+        least: smallest allowed value.
     """
     if hasattr(torch, "_foreach_clamp_min_"):
         torch._foreach_clamp_min_(tensors, least)
@@ -125,11 +125,11 @@ def _update_hessians(
     This form of the formula needs one number n per tensor instead of the normalised direction u.
 
     Args:
-        ys: deviations of the gradients from their moving averages (y), overwritten with intermediate results
-        hessians: diagonal approximations of the Hessian (B), updated in place
-        updates: directions of the previous update (d)
-        alpha: factor a of apollo.py
-        norm_offset: offset e that is added to the norm of the previous direction
+        ys: deviations of the gradients from their moving averages (y), overwritten with intermediate results.
+        hessians: diagonal approximations of the Hessian (B), updated in place.
+        updates: directions of the previous update (d).
+        alpha: factor a of apollo.py.
+        norm_offset: offset e that is added to the norm of the previous direction.
     """
     squares = torch._foreach_mul(updates, updates)
     n = torch.stack(list(torch._foreach_norm(squares, 2))).sqrt_().add_(norm_offset)
@@ -146,6 +146,6 @@ def norm_offset(group: Dict[str, Any]) -> float:
     """Return the offset e that is added to the norm of the previous direction.
 
     Args:
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`
+        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
     """
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

@@ -62,8 +62,8 @@ class FairseqApollo(FairseqOptimizer):
     fp16 and bf16 wrappers call ``clip_grad_norm``, the gradients are still multiplied by the loss scale.
 
     Args:
-        cfg: options of the optimizer
-        params: parameters to train
+        cfg: options of the optimizer.
+        params: parameters to train.
 
     Raises:
         InputError: An option is out of range, or --amp is given.
@@ -121,9 +121,9 @@ class FairseqApollo(FairseqOptimizer):
         With the clip mode "each", ``step`` clips the gradients to --clip-norm.
 
         Args:
-            max_norm: largest allowed norm in mode "total"; 0 disables clipping
+            max_norm: largest allowed norm in mode "total"; 0 disables clipping.
             aggregate_norm_fn: function that combines the norms of several workers' shards. It is not used,
-                because fairseq refuses sharded training without support for flat parameters (default: None)
+                because fairseq refuses sharded training without support for flat parameters (default: None).
 
         Returns:
             A scalar: the norm of all gradients together, or in mode "each" the largest norm of one gradient.
@@ -139,8 +139,8 @@ class FairseqApollo(FairseqOptimizer):
         """Load the state of the optimizer from a checkpoint.
 
         Args:
-            state_dict: state returned by ``state_dict``
-            optimizer_overrides: options that replace those of the state (default: None)
+            state_dict: state returned by ``state_dict``.
+            optimizer_overrides: options that replace those of the state (default: None).
 
         Raises:
             InputError: The state does not fit the parameters, as in a checkpoint of the authors' code.
@@ -157,9 +157,9 @@ class FairseqApollo(FairseqOptimizer):
         """Update the parameters once, after clipping each gradient if the clip mode is "each".
 
         Args:
-            closure: function that recomputes the gradients (default: None)
-            scale: number by which the gradients are divided (default: 1)
-            groups: not used
+            closure: function that recomputes the gradients (default: None).
+            scale: number by which the gradients are divided (default: 1).
+            groups: not used.
         """
         if self.clips_each_parameter:
             if closure is not None:
@@ -181,7 +181,7 @@ def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
     """Compute the L2 norm of each tensor.
 
     Args:
-        grads: gradients
+        grads: gradients.
 
     Returns:
         The norms [number of tensors], on the device of the first tensor, in float32. They are in float64 if
@@ -199,8 +199,8 @@ def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     A tensor is multiplied by min(1, max_norm / (norm + 1e-6)).
 
     Args:
-        grads: gradients
-        max_norm: largest allowed norm; 0 disables clipping
+        grads: gradients.
+        max_norm: largest allowed norm; 0 disables clipping.
 
     Returns:
         The norms before clipping, see :func:`gradient_norms`.

@@ -65,8 +65,8 @@ class MilestoneSchedule(FairseqLRScheduler):
     number of finished updates.
 
     Args:
-        cfg: options of the schedule
-        optimizer: optimizer whose learning rate is set
+        cfg: options of the schedule.
+        optimizer: optimizer whose learning rate is set.
 
     Raises:
         InputError: An option is out of range, or --lr has several values.
@@ -103,7 +103,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         Unlike fairseq's other lists, --milestones may be given as several words.
 
         Args:
-            parser: parser to which the options are added
+            parser: parser to which the options are added.
         """
         parser.add_argument(
             "--milestones",
@@ -122,7 +122,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         The learning rate is not loaded, because it follows from the number of updates.
 
         Args:
-            state_dict: state returned by ``state_dict``
+            state_dict: state returned by ``state_dict``.
         """
         self.best = state_dict.get("best")
 
@@ -130,7 +130,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         """Set the learning rate of the next update, and return it.
 
         Args:
-            num_updates: number of finished updates
+            num_updates: number of finished updates.
         """
         lr = self.lr_after(num_updates)
         self.optimizer.set_lr(lr)
@@ -141,7 +141,7 @@ def _check(cfg: MilestoneScheduleConfig) -> None:
     """Check that the options of the schedule are in range and fit together.
 
     Raises:
-        InputError: an option is out of range or does not fit another option
+        InputError: An option is out of range or does not fit another option.
     """
     options = {field.name: getattr(cfg, field.name) for field in fields(MilestoneScheduleConfig)}
     check_bounds({**options, "milestones": list(cfg.milestones), "lr": list(cfg.lr)}, MilestoneScheduleConfig)

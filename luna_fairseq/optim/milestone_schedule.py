@@ -20,15 +20,15 @@ def milestone_lr(
     """Compute the learning rate of the next update.
 
     Args:
-        num_updates: number of finished updates, at least 0
-        peak_lr: learning rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates
+        num_updates: number of finished updates, at least 0.
+        peak_lr: learning rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates.
         warmup_updates: length of the warm-up in updates; without a warm-up, training starts at ``peak_lr``
-            (default: 0, no warm-up)
+            (default: 0, no warm-up).
         warmup_init_lr: learning rate of the first update of the warm-up, which then rises linearly (default:
-            0)
+            0).
         milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``.
-            Milestones within the warm-up have no effect (default: none)
-        lr_decay_rate: factor at each milestone (default: 0.1)
+            Milestones within the warm-up have no effect (default: none).
+        lr_decay_rate: factor at each milestone (default: 0.1).
 
     Returns:
         The learning rate.

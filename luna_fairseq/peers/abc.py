@@ -77,11 +77,11 @@ class BoundedMemoryAttention(PeerAttention):
         """Compute the attention weights of the slots, divided by the sum of the write weights.
 
         Args:
-            logits: products of queries and unnormalized slot keys [B, H, T, n].
-            total: sum of the write weights up to each position [B, H, T, n].
+            logits: products [B, H, T, n] of queries and unnormalized slot keys.
+            total: sum [B, H, T, n] of the write weights up to each position.
 
         Returns:
-            Weights for the unnormalized slot values [B, H, T, n].
+            Weights [B, H, T, n] for the unnormalized slot values.
         """
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
         return F.dropout((logits * mean * self.head_dim**-0.5).softmax(dim=-1), self.dropout) * mean

@@ -49,7 +49,7 @@ class PeerAttention(ProjectingAttention):
         qn_block_size: block size of the quantization noise (default: 8).
 
     Raises:
-        InputError: the attention does not have this form, or ``num_heads`` does not divide ``embed_dim``.
+        InputError: The attention does not have this form, or ``num_heads`` does not divide ``embed_dim``.
 
     Attributes:
         name: name of the attention on the command line.
@@ -188,11 +188,11 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             parts: projections of the new positions, as returned by :meth:`project`.
-            padding_mask: mask of the new positions [B, T], True at padding, or None without padding.
+            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
             state: state after the previous positions, or None at the start.
 
         Returns:
-            Output heads of the new positions [B, H, T, K], and the state after them.
+            Output heads [B, H, T, K] of the new positions, and the state after them.
         """
         new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])
         if state is not None:
@@ -256,7 +256,7 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             query: input of self-attention, or queries of cross-attention [T, B, C].
-            key: context of cross-attention [S, B, C]. Ignored in self-attention, and when
+            key: context [S, B, C] of cross-attention. Ignored in self-attention, and when
                 ``incremental_state`` already stores the context (default: None).
             value: ignored; values are computed from the key (default: None).
             key_padding_mask: mask [B, S], True at padding (default: None, no padding).
@@ -300,14 +300,14 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             query: input of self-attention, or queries of cross-attention [T, B, C].
-            key: context of cross-attention [S, B, C]. Ignored in self-attention (default: None).
+            key: context [S, B, C] of cross-attention. Ignored in self-attention (default: None).
             key_padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
             Weights [B, H, T, S] of the values of each head.
 
         Raises:
-            InputError: the output is no weighted sum of values (``has_value_weights`` is False).
+            InputError: The output is no weighted sum of values (``has_value_weights`` is False).
         """
         if not self.has_value_weights:
             raise InputError(
@@ -385,8 +385,8 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
     """Roll each sequence of a batch to the left by its own shift.
 
     Args:
-        x: batch of sequences [B, ...].
-        shift: number of positions for each sequence [B, 1]; negative shifts roll to the right.
+        x: batch [B, ...] of sequences.
+        shift: number [B, 1] of positions for each sequence; negative shifts roll to the right.
         dim: dimension to roll (default: 1).
 
     Returns:
@@ -425,8 +425,8 @@ def combine_masks(padding_mask: Optional[Tensor], more: Optional[Tensor] = None)
     """Combine a padding mask of keys with a mask of pairs of queries and keys.
 
     Args:
-        padding_mask: mask of keys [B, S], True at padding, or None without padding.
-        more: mask of pairs [..., T, S], True if the query must not attend to the key (default: None, no
+        padding_mask: mask [B, S] of keys, True at padding, or None without padding.
+        more: mask [..., T, S] of pairs, True if the query must not attend to the key (default: None, no
             pairs).
 
     Returns:

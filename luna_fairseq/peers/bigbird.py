@@ -41,7 +41,7 @@ class BigBirdAttention(PeerAttention):
             device: device of the result.
 
         Returns:
-            Preferences between 0 and 1 [n, n], the upper left part of one matrix for the maximum length.
+            Preferences [n, n] between 0 and 1, the upper left part of one matrix for the maximum length.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
@@ -54,7 +54,7 @@ class BigBirdAttention(PeerAttention):
             padding_mask: mask [B, T], True at padding.
 
         Returns:
-            Indices of the chosen blocks [B, blocks, m], and a mask [B, blocks, m] that is True at unused
+            Indices [B, blocks, m] of the chosen blocks, and a mask [B, blocks, m] that is True at unused
             entries.
         """
         empty = (
@@ -126,11 +126,11 @@ def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
     """Gather blocks and join them along the length.
 
     Args:
-        x: blocks of tokens [B, H, blocks, size, K].
-        chosen: indices of m blocks for each of n blocks [B, n, m].
+        x: blocks [B, H, blocks, size, K] of tokens.
+        chosen: indices [B, n, m] of m blocks for each of n blocks.
 
     Returns:
-        Tokens of the chosen blocks [B, H, n, m * size, K].
+        Tokens [B, H, n, m * size, K] of the chosen blocks.
     """
     B, H, _, size, K = x.shape
     index = chosen.flatten(1)[:, None, :, None, None].expand(-1, H, -1, size, K)

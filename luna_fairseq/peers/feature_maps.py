@@ -22,10 +22,10 @@ class Keys(NamedTuple):
 
     Attributes:
         features: phi(k) [B, H, S, M], 0 at padding.
-        log_scale: logarithm of the factor that all features were divided by [B, H, 1, 1], or None if there is
+        log_scale: logarithm [B, H, 1, 1] of the factor that all features were divided by, or None if there is
             no such factor. The factor cancels within one call.
-        log_decay: logarithm of the factor by which each position scales the sums of earlier positions [B, H,
-            S], or None without decay.
+        log_decay: logarithm [B, H, S] of the factor by which each position scales the sums of earlier
+            positions, or None without decay.
     """
 
     features: Tensor
@@ -71,7 +71,7 @@ class FeatureMapAttention(PeerAttention):
             total: optional argument of :meth:`floor`.
 
         Returns:
-            Weighted means of the values [..., K].
+            Weighted means [..., K] of the values.
         """
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.floor(sums, *total))
 
@@ -210,12 +210,12 @@ class FeatureMapAttention(PeerAttention):
         """Compute phi(q_i) . phi(k_j) for all pairs, 0 at masked pairs, for reference implementations.
 
         Args:
-            features: features of queries [B, H, T, M].
-            keys: features of keys [B, H, S, M].
-            padding_mask: mask of keys [B, S], True at padding, or None without padding.
+            features: features [B, H, T, M] of queries.
+            keys: features [B, H, S, M] of keys.
+            padding_mask: mask [B, S] of keys, True at padding, or None without padding.
 
         Returns:
-            Weights before normalization [B, H, T, S].
+            Weights [B, H, T, S] before normalization.
         """
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)

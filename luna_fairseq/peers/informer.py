@@ -37,7 +37,7 @@ class InformationBlock(nn.Module):
         kernel: kernel size and stride of the convolutions; twice the kernel must divide C.
 
     Raises:
-        InputError: twice the kernel does not divide the width.
+        InputError: Twice the kernel does not divide the width.
 
     Example:
         >>> import torch

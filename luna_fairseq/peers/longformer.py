@@ -35,7 +35,7 @@ class LongformerAttention(PeerAttention):
             options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
 
         Raises:
-            InputError: the width of the window is odd.
+            InputError: The width of the window is odd.
         """
         if options.longformer_window % 2:
             raise InputError(

@@ -77,7 +77,7 @@ class PeerTransformer(EncoderDecoder):
             task: fairseq task with a source and a target dictionary.
 
         Raises:
-            InputError: an attention does not have the form that its option needs, or the widths, the numbers
+            InputError: An attention does not have the form that its option needs, or the widths, the numbers
                 of heads or other options are invalid.
         """
         options = fill_open(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
@@ -97,7 +97,7 @@ class PeerTransformer(EncoderDecoder):
             cfg: configuration of the generation.
 
         Raises:
-            InputError: see :meth:`check_generation`.
+            InputError: See :meth:`check_generation`.
         """
         self.check_generation(getattr(cfg, "generation", None))
         super().prepare_for_inference_(cfg)
@@ -109,7 +109,7 @@ class PeerTransformer(EncoderDecoder):
             generation: options of the generation, or None.
 
         Raises:
-            InputError: an option needs alignments, but the cross-attention computes no weights.
+            InputError: An option needs alignments, but the cross-attention computes no weights.
         """
         attention = self.decoder.cfg.cross_attention
         aligned = getattr(generation, "print_alignment", None) or getattr(generation, "replace_unk", None)
@@ -146,7 +146,7 @@ class PeerLanguageModel(LanguageModel):
             cfg: nested configuration.
 
         Raises:
-            InputError: an option belongs to cross-attention, which a language model does not have.
+            InputError: An option belongs to cross-attention, which a language model does not have.
         """
         for name in ("diagonal_prior", "sentence_diagonal"):
             if getattr(cfg, name):
@@ -189,7 +189,7 @@ class PeerRoberta(SentenceModel):
             task: fairseq task with a source dictionary.
 
         Raises:
-            InputError: the attention has no bidirectional form, or the sequences of the task are longer than
+            InputError: The attention has no bidirectional form, or the sequences of the task are longer than
                 ``max_positions``.
         """
         args = Namespace(**flat_options(cfg, PeerRobertaConfig()))
@@ -218,7 +218,7 @@ class PeerClassifier(LunaClassifier):
             task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class).
 
         Raises:
-            InputError: the attention has no bidirectional form, or options contradict each other.
+            InputError: The attention has no bidirectional form, or options contradict each other.
         """
         options = {**vars(LunaClassifierConfig()), **flat_options(cfg, PeerClassifierConfig())}
         args = Namespace(**{**options, "layer_type": "transformer"})

@@ -196,7 +196,7 @@ class RecurrentAttention(nn.Module):
         longest: maximum number of source tokens for the location score (default: 1,024).
 
     Raises:
-        InputError: the score needs equal widths, local attention has no window, or there is a window without
+        InputError: The score needs equal widths, local attention has no window, or there is a window without
             local attention.
 
     Example:
@@ -285,7 +285,7 @@ class RecurrentAttention(nn.Module):
 
         Args:
             query: decoder states [B, T, Q].
-            lengths: numbers of source tokens [B, 1, 1].
+            lengths: numbers [B, 1, 1] of source tokens.
             first: position of the first query in its sentence.
 
         Returns:

@@ -46,7 +46,7 @@ class ReformerAttention(PeerAttention):
             options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
 
         Raises:
-            InputError: the number of buckets is odd and not 1.
+            InputError: The number of buckets is odd and not 1.
         """
         self.buckets, self.chunk = options.reformer_buckets, options.reformer_chunk
         if self.buckets != 1 and self.buckets % 2:
@@ -114,7 +114,7 @@ class ReformerAttention(PeerAttention):
             qk: queries [B, H, T, K].
             v: values [B, H, T, K].
             codes: sorted positions, shifted by bucket [B, H, rounds, T]; see :meth:`compute_distances`.
-            order: order of the positions in this round [B, H, T].
+            order: order [B, H, T] of the positions in this round.
             r: index of the round.
 
         Returns:

@@ -57,7 +57,7 @@ def build_attention(
         kwargs: further arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
     Raises:
-        InputError: there is no attention of this name, or it does not have this form.
+        InputError: There is no attention of this name, or it does not have this form.
 
     Example:
         >>> import torch

@@ -85,7 +85,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         Args:
             k: keys [B, H, S, K].
             padding_mask: mask [B, S], True at padding, or None without padding.
-            more: logits of the gate [B, H, S, 1]; empty without a gate.
+            more: logits [B, H, S, 1] of the gate; empty without a gate.
 
         Returns:
             Features [B, H, S, 2 D], 0 at padding, and log g as ``log_decay`` with a gate.
@@ -112,7 +112,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         Args:
             keys: feature maps of the new keys.
             padding_mask: mask [B, T], True at padding, or None without padding.
-            before: sum up to the last earlier position [B, 1 or H, 1, 1] (default: None, at the start).
+            before: sum [B, 1 or H, 1, 1] up to the last earlier position (default: None, at the start).
 
         Returns:
             One tensor. Without a gate, it has the number of tokens up to each position [B, 1, T, 1]; with a
@@ -140,7 +140,7 @@ class RandomFeatureAttention(FeatureMapAttention):
             q: queries [B, H, T, K].
             k: keys [B, H, T, K].
             v: values [B, H, T, K].
-            gate: logits of the gate [B, H, T, 1] (default: None, no gate).
+            gate: logits [B, H, T, 1] of the gate (default: None, no gate).
             padding_mask: mask [B, T], True at padding (default: None, no padding).
         """
         shares = self.unnormalized_weights(

@@ -72,7 +72,7 @@ class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
             task: fairseq task with a source and a target dictionary.
 
         Raises:
-            InputError: options contradict each other, or the dictionaries cannot share an embedding.
+            InputError: Options contradict each other, or the dictionaries cannot share an embedding.
         """
         cfg = fill_defaults(cfg)
         source, target = task.source_dictionary, task.target_dictionary
@@ -306,7 +306,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             state: state of the decoder, updated in place.
 
         Returns:
-            States of the last layer [B, T, hidden width].
+            States [B, T, hidden width] of the last layer.
         """
         before = [state[f"state{i}"].transpose(0, 1).contiguous() for i in range(len(self.bridge))]
         states, after = self.rnn(x.transpose(0, 1), tuple(before) if len(before) > 1 else before[0])
@@ -318,7 +318,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         """Decode the next T positions; T is 1 if the context enters the states.
 
         Args:
-            x: embeddings of the previous tokens [B, T, embedding width].
+            x: embeddings [B, T, embedding width] of the previous tokens.
             state: state of the decoder, updated in place.
             attend: function (queries, position of the first query) -> (contexts, weights).
             position: position of the first token.

@@ -72,7 +72,7 @@ def fill_defaults(cfg: Any) -> Namespace:
         A new namespace with all options.
 
     Raises:
-        InputError: options contradict each other.
+        InputError: Options contradict each other.
 
     Example:
         >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score

@@ -33,7 +33,7 @@ class SoftmaxAttention(PeerAttention):
     The decoding state holds all keys and values. See :class:`PeerAttention` for the arguments.
 
     Attributes:
-        places: number of each query token in its target or sentence [B, T], and number of source tokens
+        places: number [B, T] of each query token in its target or sentence, and number of source tokens
             before its sentence [B, T] or None. The decoder sets both for the diagonal prior (default: None,
             the queries are numbered from 0).
     """

@@ -42,7 +42,7 @@ class Recorded(NamedTuple):
             "encoder.0.self" or "decoder.5.cross".
         weights: PACK [B, H, L, S], UNPACK [B, H, T, L] and READ [B, H, T, S]. Attention without P has READ
             only.
-        strengths: learned parameters of anchored attention [H], by name. Empty for other attention.
+        strengths: learned parameters [H] of anchored attention, by name. Empty for other attention.
     """
 
     name: str
@@ -63,7 +63,7 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
         A list, to which each forward call of an attention module appends a record.
 
     Raises:
-        InputError: the model has fairseq's attention, and torch is older than 2.0.
+        InputError: The model has fairseq's attention, and torch is older than 2.0.
 
     Example:
         >>> with recorded(model) as records:  # doctest: +SKIP
@@ -123,7 +123,7 @@ def _watch(attention: nn.Module, recorder: _Recorder) -> Callable[[], None]:
         Function that ends the watch.
 
     Raises:
-        InputError: the attention is fairseq's, and torch is older than 2.0.
+        InputError: The attention is fairseq's, and torch is older than 2.0.
     """
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)

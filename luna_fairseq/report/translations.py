@@ -159,7 +159,7 @@ def by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
         runs: translations of each run. Some runs may have none.
 
     Returns:
-        One dict for each length group and one for the whole text, with
+        One dict for each length group and one for the whole text, with.
 
         - ``words``: number of source words, such as "1–10", or "all".
         - ``runs``: for each run ``[number of sentences, BLEU, length ratio]``, or None if the run has no such

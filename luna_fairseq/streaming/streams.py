@@ -64,7 +64,7 @@ class StreamDataset(FairseqDataset):
             index: index of the segment.
 
         Returns:
-            A dict with
+            A dict with.
 
             - ``tokens`` [B, 1 + T]: the preceding token and the T tokens of the segments. In shorter streams,
               the last token is padding.

@@ -32,7 +32,7 @@ class EncodedText:
         path: path of the scratch files, without their extensions.
 
     Attributes:
-        counts: number of occurrences of each piece [number of pieces].
+        counts: number of occurrences of each piece, an array of the size of the dictionary.
         longest: number of pieces of the longest sentence.
     """
 
@@ -46,7 +46,7 @@ class EncodedText:
 
         Args:
             ids: piece numbers of all sentences, concatenated [N].
-            lengths: number of pieces of each sentence [B].
+            lengths: number [B] of pieces of each sentence.
         """
         counts = np.bincount(ids, minlength=len(self.counts))
         counts[: len(self.counts)] += self.counts

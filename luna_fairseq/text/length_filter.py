@@ -34,8 +34,8 @@ class LengthFilter:
         Pairs with an empty side never pass.
 
         Args:
-            source: numbers of pieces on the source side [B].
-            target: numbers of pieces on the target side [B].
+            source: numbers [B] of pieces on the source side.
+            target: numbers [B] of pieces on the target side.
             dropped: counter of dropped pairs by reason, updated in place.
 
         Returns:

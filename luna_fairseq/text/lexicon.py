@@ -37,10 +37,10 @@ def read_lexicon(path: Path) -> Dict[str, List[str]]:
         path: file to read.
 
     Returns:
-        candidates for each source piece, and for :data:`EVERY_SENTENCE` if the file has this line.
+        Candidates for each source piece, and for :data:`EVERY_SENTENCE` if the file has this line.
 
     Raises:
-        InputError: the file does not exist or is not UTF-8, a line is not in the format, or two lines have
+        InputError: The file does not exist or is not UTF-8, a line is not in the format, or two lines have
             the same source piece.
     """
     try:

@@ -27,7 +27,7 @@ def find_misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
         pieces: sentences of each piece, in the order of the data.
 
     Raises:
-        InputError: the output does not have exactly one hypothesis for each piece.
+        InputError: The output does not have exactly one hypothesis for each piece.
     """
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
@@ -102,7 +102,7 @@ def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str)
         language: language of the side that is counted.
 
     Returns:
-        integers [N]. N is 0 if the data does not have this side.
+        Integers [N]. N is 0 if the data does not have this side.
     """
     path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
     if not indexed_dataset.dataset_exists(path, "mmap"):

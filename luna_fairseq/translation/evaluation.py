@@ -45,7 +45,7 @@ class Evaluation:
         extra: further options for fairseq-generate.
 
     Raises:
-        InputError: the checkpoint does not exist, or luna-prepare-bitext did not write the data.
+        InputError: The checkpoint does not exist, or luna-prepare-bitext did not write the data.
     """
 
     def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
@@ -192,7 +192,7 @@ class Evaluation:
             subset: name of the split, such as "test".
 
         Raises:
-            InputError: a line has more tokens than the model has positions.
+            InputError: A line has more tokens than the model has positions.
         """
         positions = {**_position_options(self.args.path), **parse_options(self.extra)}
         for language, name in zip(self.languages, ("--max-source-positions", "--max-target-positions")):
@@ -239,7 +239,7 @@ class Evaluation:
             subset: name of the split, such as "test".
 
         Raises:
-            InputError: the file does not exist, or its checksum differs.
+            InputError: The file does not exist, or its checksum differs.
         """
         path = self.args.data / "plain" / f"{subset}.{self.languages[1]}"
         if not path.is_file():
@@ -256,7 +256,7 @@ def _position_options(checkpoint: Path) -> Dict[str, str]:
         checkpoint: path of the checkpoint.
 
     Returns:
-        values of ``--max-source-positions`` and ``--max-target-positions``, by option.
+        Values of ``--max-source-positions`` and ``--max-target-positions``, by option.
     """
     model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
     positions = {

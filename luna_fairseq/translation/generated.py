@@ -32,7 +32,7 @@ class Generated:
         notes: lines that describe what is unusual about the file.
 
     Raises:
-        InputError: the file cannot be read, breaks off, or holds the output of several runs.
+        InputError: The file cannot be read, breaks off, or holds the output of several runs.
     """
 
     def __init__(self, path: Path, whole: bool = True) -> None:
@@ -54,7 +54,7 @@ class Generated:
             references: reference lines. Line i belongs to sentence i.
 
         Raises:
-            InputError: hypotheses are missing, belong to sentences beyond the references, or consist of
+            InputError: Hypotheses are missing, belong to sentences beyond the references, or consist of
                 subword pieces.
         """
         number = len(references)
@@ -99,10 +99,10 @@ class Generated:
             sources: lines of that file.
 
         Returns:
-            lines that say which few lines differ, and what could not be compared.
+            Lines that say which few lines differ, and what could not be compared.
 
         Raises:
-            InputError: the reference or the source belongs to another text, or the reference is the source.
+            InputError: The reference or the source belongs to another text, or the reference is the source.
         """
         notes = _compare_lines(reference, references, self.targets, f"T- lines of {self.path}")
         if not self.targets and _find_differing(references, self.sources)[0] == []:
@@ -125,10 +125,10 @@ def lines_by_kind(path: Path, whole: bool = True) -> Dict[str, Dict[int, str]]:
         whole: see :func:`labelled_lines`.
 
     Returns:
-        kind ("S", "T", "H" or "D") -> number of the sentence -> text.
+        Kind ("S", "T", "H" or "D") -> number of the sentence -> text.
 
     Raises:
-        InputError: see :func:`labelled_lines`.
+        InputError: See :func:`labelled_lines`.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
     for kind, sentence, text in labelled_lines(path, whole):
@@ -151,7 +151,7 @@ def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, s
         (kind, number of the sentence, text after the first tab).
 
     Raises:
-        InputError: the file cannot be read, breaks off, or holds the output of several runs.
+        InputError: The file cannot be read, breaks off, or holds the output of several runs.
     """
     lines = list(read_lines(path, pieces=True))
     if lines and not path.read_bytes().endswith(b"\n"):
@@ -208,10 +208,10 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
         what: name of the printed lines in messages.
 
     Returns:
-        notes on lines that differ or could not be compared.
+        Notes on lines that differ or could not be compared.
 
     Raises:
-        InputError: more than the share OTHER_TEXT of the lines differ.
+        InputError: More than the share OTHER_TEXT of the lines differ.
     """
     if not printed:
         return [f"{path} was not compared with the translated text, because there are no {what}"]

@@ -19,7 +19,7 @@ class LexicalModel(NamedTuple):
 
     Attributes:
         sources: index of the source piece of each pair, increasing [N].
-        targets: index of the target piece of each pair [N].
+        targets: index [N] of the target piece of each pair.
         probabilities: probability of the target piece, given the source piece [N].
     """
 

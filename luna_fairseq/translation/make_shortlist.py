@@ -49,7 +49,7 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
         target: target language, or None if the folder decides.
 
     Raises:
-        InputError: the folder does not hold one pair of the languages.
+        InputError: The folder does not hold one pair of the languages.
     """
     found = sorted({tuple(path.name.split(".")[1].split("-")) for path in folder.glob("train.*-*.*.idx")})
     if source is not None and target is not None:

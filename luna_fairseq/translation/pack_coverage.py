@@ -80,7 +80,7 @@ def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
         task: task of fairseq.
 
     Raises:
-        InputError: the checkpoint does not exist.
+        InputError: The checkpoint does not exist.
     """
     if not args.path.is_file():
         raise InputError(f"{args.path} does not exist. Give --path a checkpoint that fairseq-train wrote.")
@@ -103,7 +103,7 @@ def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]
         batches: batches of fairseq.
 
     Raises:
-        InputError: the split is empty.
+        InputError: The split is empty.
     """
     task.load_dataset(args.valid_subset)
     dataset = task.dataset(args.valid_subset)
@@ -125,7 +125,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
         model: translation model with anchored P.
 
     Returns:
-        list of (name of the module, values of its heads).
+        List of (name of the module, values of its heads).
     """
     found = []
     for name, module in model.named_modules():
@@ -185,7 +185,7 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
         batches: batches of a translation task of fairseq.
 
     Returns:
-        coverage of each decoder layer, first layer first.
+        Coverage of each decoder layer, first layer first.
     """
     attentions = cross_attentions(model)
     layers = [Coverage() for _ in attentions]

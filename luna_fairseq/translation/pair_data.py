@@ -82,12 +82,12 @@ class PairData:
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            counts in five dictionaries. ``tokens``, ``longest`` (length of the longest line) and ``unknown``
+            Counts in five dictionaries. ``tokens``, ``longest`` (length of the longest line) and ``unknown``
             have keys such as "train.en". ``dropped`` has the number of removed training pairs for each
             reason, and ``dictionary`` the number of entries for each language.
 
         Raises:
-            InputError: fewer training pairs are left than shards, or too many tokens are unknown.
+            InputError: Fewer training pairs are left than shards, or too many tokens are unknown.
         """
         encoder = route.encoder(model)
         dropped: Counter = Counter()
@@ -117,7 +117,7 @@ class PairData:
             dropped: counter of dropped pairs by reason, updated in place.
 
         Raises:
-            InputError: fewer training pairs are left than shards.
+            InputError: Fewer training pairs are left than shards.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0
@@ -152,7 +152,7 @@ class PairData:
             ``tokens``, ``longest`` and ``unknown``, each a count by "split.language".
 
         Raises:
-            InputError: too many tokens of a text are unknown.
+            InputError: Too many tokens of a text are unknown.
         """
         tables = {side: encoder.table(dictionary) for side, dictionary in dictionaries.items()}
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter

@@ -60,7 +60,7 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
         sentence: number of the sentence in the test set, from 0.
 
     Raises:
-        InputError: the file cannot be read or breaks off, or it does not have the sentence with a soft
+        InputError: The file cannot be read or breaks off, or it does not have the sentence with a soft
             alignment of subword pieces.
     """
     lines: Dict[str, str] = {}
@@ -97,7 +97,7 @@ def draw(args: argparse.Namespace) -> None:
         args: parsed command line.
 
     Raises:
-        InputError: an output has no alignment of the sentence, or there are not as many titles as outputs.
+        InputError: An output has no alignment of the sentence, or there are not as many titles as outputs.
     """
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):

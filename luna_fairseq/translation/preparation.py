@@ -62,7 +62,7 @@ class Preparation:
         longest: number of tokens of the longest line, by "split.language". Set by :meth:`run`.
 
     Raises:
-        InputError: the source and the target language are the same.
+        InputError: The source and the target language are the same.
     """
 
     def __init__(self, args: argparse.Namespace, route: Any = None) -> None:
@@ -89,7 +89,7 @@ class Preparation:
         """Read and check all text before anything is written.
 
         Raises:
-            InputError: a file is missing or malformed, or the two sides of a text do not fit together.
+            InputError: A file is missing or malformed, or the two sides of a text do not fit together.
         """
         has_documents = self.args.documents is not None  # then empty lines may divide documents
         for split, prefix in self.prefixes.items():
@@ -103,7 +103,7 @@ class Preparation:
         """Return what a model depends on that is trained on the text.
 
         Returns:
-            name -> value, as :func:`luna_fairseq.files.same_run.check_same_run` compares them.
+            Name -> value, as :func:`luna_fairseq.files.same_run.check_same_run` compares them.
         """
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
@@ -115,7 +115,7 @@ class Preparation:
         """Do all steps that are not finished yet, and print the counts.
 
         Raises:
-            InputError: the text does not pass :meth:`check`, or too many of its tokens are unknown.
+            InputError: The text does not pass :meth:`check`, or too many of its tokens are unknown.
         """
         if not self.text:
             self.check()
@@ -187,7 +187,7 @@ class Preparation:
             options: options of fairseq-train, by name.
 
         Raises:
-            InputError: a line is longer than the positions, so that fairseq would refuse the text after
+            InputError: A line is longer than the positions, so that fairseq would refuse the text after
                 training.
         """
         for split in self.text:
@@ -259,7 +259,7 @@ class Preparation:
             encoder: encoder of both languages.
 
         Yields:
-            encoded source and target side of a batch.
+            Encoded source and target side of a batch.
         """
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         sentences = (

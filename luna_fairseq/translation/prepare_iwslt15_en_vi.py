@@ -93,7 +93,7 @@ def check_published(text: Mapping[str, Bitext]) -> None:
         text: parallel text of each split.
 
     Raises:
-        InputError: a number of lines is not the published one.
+        InputError: A number of lines is not the published one.
     """
     for split, part in text.items():
         if part.lines != PARTS[split][1]:

@@ -95,8 +95,8 @@ def score(args: argparse.Namespace) -> None:
         args: parsed command line.
 
     Raises:
-        InputError: a file is missing, or does not belong to the translated text.
-        OSError: a file cannot be written.
+        InputError: A file is missing, or does not belong to the translated text.
+        OSError: A file cannot be written.
     """
     if args.target_lang is None and (args.detokenize or args.split_compounds):
         raise InputError("--detokenize and --split-compounds need a language. Give --target-lang.")

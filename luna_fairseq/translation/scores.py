@@ -84,7 +84,7 @@ class Translations:
             language: target language, needed for Moses tokens.
 
         Raises:
-            InputError: text that should be plain is tokenised.
+            InputError: Text that should be plain is tokenised.
         """
         _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
@@ -122,7 +122,7 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
         BLEU and chrF.
 
     Raises:
-        InputError: the references do not belong to the test set, or the tokenizer's model cannot be
+        InputError: The references do not belong to the test set, or the tokenizer's model cannot be
             downloaded.
 
     Example:
@@ -162,7 +162,7 @@ def document_scores(
         s-BLEU and d-BLEU.
 
     Raises:
-        InputError: the pieces do not belong to the text.
+        InputError: The pieces do not belong to the text.
     """
     number = sum(piece.sentences for piece in pieces)
     if number != len(text.references):
@@ -219,7 +219,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
         test_set: test set that the references must belong to, or None to accept any (default: None).
 
     Raises:
-        InputError: the references do not have the test set's number of tokens.
+        InputError: The references do not have the test set's number of tokens.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
@@ -260,7 +260,7 @@ def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
         references: plain reference lines.
 
     Raises:
-        InputError: the number of lines or tokens differs.
+        InputError: The number of lines or tokens differs.
     """
     remedy = "Give --test-set none to score another text."
     if len(references) != test_set.lines:

@@ -26,10 +26,10 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
         path: SGML file with ``<doc docid=...>`` and ``<seg id=...>`` elements.
 
     Returns:
-        list of (document, id of the segment in the document, text).
+        List of (document, id of the segment in the document, text).
 
     Raises:
-        InputError: the file is not UTF-8, has no segments, or has a ``<seg>`` that is not closed.
+        InputError: The file is not UTF-8, has no segments, or has a ``<seg>`` that is not closed.
     """
     try:
         content = path.read_bytes().decode("utf-8-sig")
@@ -58,10 +58,10 @@ def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
         reference: SGML file of the reference translation.
 
     Returns:
-        list of (source text, reference text).
+        List of (source text, reference text).
 
     Raises:
-        InputError: a file is malformed, or the two files do not hold the same segments of the same documents.
+        InputError: A file is malformed, or the two files do not hold the same segments of the same documents.
     """
     sources, references = read_sgml(source), read_sgml(reference)
     for (document, number, _), (other_document, other_number, _) in zip(sources, references):

@@ -61,8 +61,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         extra: options for fairseq-train.
 
     Raises:
-        InputError: the input of a step is bad, or fairseq-train failed.
-        SystemExit: another command failed and printed why.
+        InputError: The input of a step is bad, or fairseq-train failed.
+        SystemExit: Another command failed and printed why.
     """
     # Imported here so that --help does not wait for fairseq.
     from fairseq import options

@@ -106,10 +106,10 @@ def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> D
         published: True to require the published number of lines of each part.
 
     Returns:
-        number of pairs of each part, by the name of the part.
+        Number of pairs of each part, by the name of the part.
 
     Raises:
-        InputError: an archive is damaged or lacks a member, the two sides of a part differ in their number of
+        InputError: An archive is damaged or lacks a member, the two sides of a part differ in their number of
             lines, or a number of lines is not the published one.
     """
     counts = {}
@@ -147,7 +147,7 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
         targets: English and German file of the split.
 
     Returns:
-        number of pairs in the part.
+        Number of pairs in the part.
     """
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)

@@ -35,7 +35,7 @@ def evaluate(
         cut: note on the number of truncated examples, or an empty string.
 
     Raises:
-        InputError: the split or the checkpoint does not exist, or the checkpoint was trained on another task.
+        InputError: The split or the checkpoint does not exist, or the checkpoint was trained on another task.
     """
     if split not in data.examples:
         raise InputError(f"{data.folder} has no split {split!r}. Give one of {', '.join(data.examples)}.")
@@ -76,7 +76,7 @@ def _count_cut(task: Any, split: str) -> str:
         split: fairseq's name of the split.
 
     Returns:
-        note for the report, or an empty string if no example is truncated.
+        Note for the report, or an empty string if no example is truncated.
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -100,7 +100,7 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
         task: task of fairseq.
 
     Raises:
-        InputError: the checkpoint was not fine-tuned on the task.
+        InputError: The checkpoint was not fine-tuned on the task.
     """
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))

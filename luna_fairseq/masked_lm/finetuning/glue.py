@@ -71,7 +71,7 @@ class GlueTask(FineTuningTask):
             split: fairseq's name of the split.
 
         Raises:
-            InputError: a column that the task needs is missing.
+            InputError: A column that the task needs is missing.
         """
         names = [name.strip() for name in first]
         needed = self.texts if split.startswith("test") else (*self.texts, self.label)
@@ -94,7 +94,7 @@ class GlueTask(FineTuningTask):
             split: fairseq's name of the split.
 
         Raises:
-            InputError: a text is empty, or the label is unknown.
+            InputError: A text is empty, or the label is unknown.
         """
         texts = tuple(row[name].strip() for name in self.texts)
         if "" in texts and not (self.broken_lines or split.startswith("test")):

@@ -17,7 +17,7 @@ def score(task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any
         expected: correct labels, or numbers for regression, in the same order.
 
     Returns:
-        value of each metric in percent, by the name of the metric.
+        Value of each metric in percent, by the name of the metric.
 
     Raises:
         MissingRequirementError: scikit-learn, which also installs scipy, is missing.

@@ -30,7 +30,7 @@ class Race(FineTuningTask):
             split: fairseq's name of the split.
 
         Raises:
-            InputError: the split has no passages, or one of its files is malformed.
+            InputError: The split has no passages, or one of its files is malformed.
         """
         root = folder / self.splits[split]
         with count_other_files(str(root)) as is_data:
@@ -49,7 +49,7 @@ class Race(FineTuningTask):
             path: file of the passage.
 
         Raises:
-            InputError: the file is malformed.
+            InputError: The file is malformed.
         """
         passage = _parse("\n".join(read_lines(path)), str(path))
         try:
@@ -85,7 +85,7 @@ class CommonsenseQA(FineTuningTask):
             split: fairseq's name of the split.
 
         Raises:
-            InputError: the file is empty, or one of its lines is malformed.
+            InputError: The file is empty, or one of its lines is malformed.
         """
         path = folder / self.splits[split]
         lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
@@ -101,7 +101,7 @@ class CommonsenseQA(FineTuningTask):
             place: file and line, for messages.
 
         Raises:
-            InputError: the line is malformed.
+            InputError: The line is malformed.
         """
         entry = _parse(line, place)
         try:
@@ -128,7 +128,7 @@ def _parse(text: str, place: str) -> Any:
         place: file and line of the text, for the message.
 
     Raises:
-        InputError: the text is not JSON.
+        InputError: The text is not JSON.
     """
     try:
         return json.loads(text)

@@ -36,7 +36,7 @@ class TaskPreparation:
         args: parsed command line of ``luna-prepare-task``.
 
     Raises:
-        InputError: the vocabulary has no dictionary, or its tokenizer belongs to another dictionary.
+        InputError: The vocabulary has no dictionary, or its tokenizer belongs to another dictionary.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -52,7 +52,7 @@ class TaskPreparation:
         """Prepare the task unless this is already done, and print the sizes of its splits.
 
         Raises:
-            InputError: a published file is missing or malformed, or too many tokens are unknown.
+            InputError: A published file is missing or malformed, or too many tokens are unknown.
         """
         steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
         paths = [self.args.folder / name for name in self.task.splits.values()]
@@ -102,7 +102,7 @@ def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[
         files: files of the tokenizer. Empty if the dictionary holds whole words.
 
     Raises:
-        InputError: the tokenizer is missing, or does not belong to the dictionary.
+        InputError: The tokenizer is missing, or does not belong to the dictionary.
     """
     options = find_tokenizer([folder])
     if not options:

@@ -121,7 +121,7 @@ class PreparedWriter:
         """Move the written files into place, and replace the files of an earlier preparation.
 
         Returns:
-            names of the written files, relative to the folder.
+            Names of the written files, relative to the folder.
         """
         for path in [*self.folder.glob("input*"), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)

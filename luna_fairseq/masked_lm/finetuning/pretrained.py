@@ -40,7 +40,7 @@ class Pretrained:
             path: file of the checkpoint.
 
         Raises:
-            InputError: the file does not exist, or is not a checkpoint of a masked language model.
+            InputError: The file does not exist, or is not a checkpoint of a masked language model.
         """
         if not path.is_file():
             raise InputError(f"{path} does not exist. Give the checkpoint of a pretrained model.")
@@ -66,7 +66,7 @@ class Pretrained:
             path: file of the dictionary, without ``<mask>``.
 
         Raises:
-            InputError: the dictionary differs from the checkpoint's dictionary.
+            InputError: The dictionary differs from the checkpoint's dictionary.
         """
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do

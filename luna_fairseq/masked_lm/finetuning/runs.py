@@ -39,7 +39,7 @@ class FineTuning:
         extra: further options for fairseq-train.
 
     Raises:
-        InputError: the data belongs to another task or vocabulary, or the checkpoint is not a masked language
+        InputError: The data belongs to another task or vocabulary, or the checkpoint is not a masked language
             model.
     """
 
@@ -115,7 +115,7 @@ class FineTuning:
             options: options of fairseq-train.
 
         Raises:
-            InputError: the checkpoint in the folder belongs to another run.
+            InputError: The checkpoint in the folder belongs to another run.
         """
         identity = lasting_options(options[1:])
         identity["pretrained model"] = CONTENT + sha256(self.args.pretrained)

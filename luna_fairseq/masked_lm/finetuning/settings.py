@@ -99,7 +99,7 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
         head: name of the classification head.
 
     Raises:
-        InputError: the installed fairseq does not compute the task's metric.
+        InputError: The installed fairseq does not compute the task's metric.
     """
     kind = "sentence_ranking" if task.is_multiple_choice else "sentence_prediction"
     words = ["--task", kind, "--criterion", kind, "--init-token", BOS, "--shorten-method", "truncate"]

@@ -61,7 +61,7 @@ class FineTuningTask:
             split: fairseq's name of the split.
 
         Raises:
-            InputError: a file is missing or empty, or one of its lines is malformed. The message names the
+            InputError: A file is missing or empty, or one of its lines is malformed. The message names the
                 file and the line.
         """
         raise NotImplementedError
@@ -74,7 +74,7 @@ class FineTuningTask:
             place: file and line of the label, for the message.
 
         Raises:
-            InputError: the task does not have the label.
+            InputError: The task does not have the label.
         """
         if self.is_regression:
             with suppress(ValueError):

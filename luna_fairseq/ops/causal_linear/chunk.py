@@ -26,11 +26,11 @@ def chunk_causal_linear(
     All sums are accumulated in float32 (float64 for float64 inputs), under autocast too.
 
     Args:
-        x: features of the queries [B, H, T, M]
-        y: features of the keys [B, H, T, M]
-        z: values [B, H, T, N]
-        log_decay: logarithm of the decay at each position [B, H, T], at most 0 (default: None, no decay)
-        state: sum over earlier positions [B, H, M, N] (default: None, no earlier positions)
+        x: features [B, H, T, M] of the queries.
+        y: features [B, H, T, M] of the keys.
+        z: values [B, H, T, N].
+        log_decay: logarithm [B, H, T] of the decay at each position, at most 0 (default: None, no decay).
+        state: sum [B, H, M, N] over earlier positions (default: None, no earlier positions).
 
     Returns:
         The output [B, H, T, N] in the dtype of ``z``.
@@ -50,11 +50,11 @@ class Inputs(NamedTuple):
     """Inputs of causal linear attention for the whole sequence, with n = B x H heads.
 
     Attributes:
-        x: features of the queries [n, T, M]
-        y: features of the keys [n, T, M]
-        z: values [n, T, N]
-        log_decay: logarithm of the decay at each position [n, T], or None without decay
-        state: sum over earlier positions [n, M, N], or None
+        x: features [n, T, M] of the queries.
+        y: features [n, T, M] of the keys.
+        z: values [n, T, N].
+        log_decay: logarithm [n, T] of the decay at each position, or None without decay.
+        state: sum [n, M, N] over earlier positions, or None.
     """
 
     x: Tensor
@@ -83,13 +83,13 @@ class Chunk(NamedTuple):
     """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
 
     Attributes:
-        x: features of the queries [n, c, M]
-        y: features of the keys [n, c, M]
-        z: values [n, c, N]
+        x: features [n, c, M] of the queries.
+        y: features [n, c, M] of the keys.
+        z: values [n, c, N].
         decay: D, decay from each position to each later position [n, c, c], and 0 elsewhere; None without
-            decay
-        decay_from_start: decay from the end of the previous chunk to each position [n, c, 1], or None
-        decay_to_end: decay from each position to the end of the chunk [n, c, 1], or None
+            decay.
+        decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position, or None.
+        decay_to_end: decay [n, c, 1] from each position to the end of the chunk, or None.
     """
 
     x: Tensor
@@ -123,7 +123,7 @@ class Chunk(NamedTuple):
         """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
 
         Args:
-            state: state or gradient [n, M, N]
+            state: state or gradient [n, M, N].
         """
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
@@ -131,7 +131,7 @@ class Chunk(NamedTuple):
         """Return the state after the chunk.
 
         Args:
-            state: state before the chunk [n, M, N]
+            state: state [n, M, N] before the chunk.
         """
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
@@ -140,10 +140,10 @@ class ChunkGradients(NamedTuple):
     """Gradients of the inputs of one chunk.
 
     Attributes:
-        x: gradient of x [n, c, M]
-        y: gradient of y [n, c, M]
-        z: gradient of z [n, c, N]
-        log_decay: gradient of the logarithms of the decay [n, c, 1], or None without decay
+        x: gradient [n, c, M] of x.
+        y: gradient [n, c, M] of y.
+        z: gradient [n, c, N] of z.
+        log_decay: gradient [n, c, 1] of the logarithms of the decay, or None without decay.
     """
 
     x: Tensor
@@ -182,8 +182,8 @@ def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     """Compute the gradients of all inputs, chunk by chunk from the last to the first.
 
     Args:
-        inputs: inputs of the whole sequence
-        grad: gradient of the output [n, T, N]
+        inputs: inputs of the whole sequence.
+        grad: gradient [n, T, N] of the output.
 
     Returns:
         The gradients of x, y, z, log_decay and state, each None if the input is None.
@@ -220,11 +220,11 @@ def chunk_gradients(
     """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
     Args:
-        chunk: inputs of the chunk
-        grad: gradient of the output [n, c, N]
-        state_before: state before the chunk [n, M, N]
-        state_after: state after the chunk [n, M, N], used only with decay
-        grad_after: gradient of the state after the chunk [n, M, N]
+        chunk: inputs of the chunk.
+        grad: gradient [n, c, N] of the output.
+        state_before: state [n, M, N] before the chunk.
+        state_after: state [n, M, N] after the chunk, used only with decay.
+        grad_after: gradient [n, M, N] of the state after the chunk.
 
     Returns:
         The gradients of the inputs, and the gradient of the state before the chunk [n, M, N].
@@ -254,8 +254,8 @@ def take_chunk(inputs: Inputs, span: slice) -> Chunk:
     """Slice the inputs of the whole sequence at the positions of one chunk.
 
     Args:
-        inputs: inputs of the whole sequence
-        span: positions of the chunk
+        inputs: inputs of the whole sequence.
+        span: positions of the chunk.
     """
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)

@@ -18,12 +18,12 @@ def naive_causal_linear(
     The formulas are output_t = x_t S_t and S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t.
 
     Args:
-        x: features of the queries [.., T, M]
-        y: features of the keys [.., T, M]
+        x: features [.., T, M] of the queries.
+        y: features [.., T, M] of the keys.
         z: values [.., T, N]. A column of ones yields the sum of the weights, by which a weighted mean is
-            divided
-        log_decay: logarithm of the decay of S at each position [.., T], at most 0 (default: None, no decay)
-        state: S before the first position [.., M, N] (default: None, zeros)
+            divided.
+        log_decay: logarithm [.., T] of the decay of S at each position, at most 0 (default: None, no decay).
+        state: S [.., M, N] before the first position (default: None, zeros).
 
     Returns:
         The output [.., T, N].

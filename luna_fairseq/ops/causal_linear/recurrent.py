@@ -16,11 +16,11 @@ def recurrent_causal_linear(
     T is 1 during decoding and larger for a prefix.
 
     Args:
-        x: features of the queries [B, H, T, M]
-        y: features of the keys [B, H, T, M]
-        z: values [B, H, T, N]
-        log_decay: logarithm of the decay at each position [B, H, T], at most 0 (default: None, no decay)
-        state: state that the previous call returned [B, H, M, N] (default: None, no earlier positions)
+        x: features [B, H, T, M] of the queries.
+        y: features [B, H, T, M] of the keys.
+        z: values [B, H, T, N].
+        log_decay: logarithm [B, H, T] of the decay at each position, at most 0 (default: None, no decay).
+        state: state [B, H, M, N] that the previous call returned (default: None, no earlier positions).
 
     Returns:
         The output [B, H, T, N] in the dtype of ``z``, and the new state [B, H, M, N] in float32 (float64 for

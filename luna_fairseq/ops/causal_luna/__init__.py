@@ -34,19 +34,19 @@ def causal_luna(
     """Compute causal Luna attention over a whole sequence.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys [B, H, T, K]
-        v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time
-        pack_weights: A_pack [B, H, T, L], see :func:`pack_weights`
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, T, K].
+        v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
+        pack_weights: A_pack [B, H, T, L], see :func:`pack_weights`.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
-            (default: None, no row is masked)
+            (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
-            (default: None, no padding)
-        dropout: dropout probability of the unpack weights (default: 0)
+            (default: None, no padding).
+        dropout: dropout probability of the unpack weights (default: 0).
         backend: implementation, "naive", "chunk" or "triton". "auto" selects the faster one of chunk and
-            triton, see :func:`fastest_backend` (default: "auto")
-        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay, as
-            in the paper)
+            triton, see :func:`fastest_backend` (default: "auto").
+        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay, as
+            in the paper).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
@@ -81,11 +81,11 @@ def fastest_backend(
     backends are timed once for each device, dtype and shape, see :func:`choice.choose_backend`.
 
     Args:
-        q: queries [B, H, T, K]
-        k: keys [B, H, T, K]
-        v: values [B, H, T, K]
-        pack_weights: A_pack [B, H, T, L]
-        log_decay: logarithm of the decay per position of each head [H] (default: None, no decay)
+        q: queries [B, H, T, K].
+        k: keys [B, H, T, K].
+        v: values [B, H, T, K].
+        pack_weights: A_pack [B, H, T, L].
+        log_decay: logarithm [H] of the decay per position of each head (default: None, no decay).
     """
     if in_a_graph() or not q.dtype == k.dtype == v.dtype:
         return "chunk"

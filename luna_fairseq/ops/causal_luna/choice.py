@@ -33,12 +33,12 @@ def choose_backend(
     happens once for each combination of arguments.
 
     Args:
-        device: device of the inputs
-        dtype: dtype of queries, keys and values
-        K: head width
-        L: packed length
-        has_decay: True if the sums over time decay (default: False)
-        is_tied: True if keys and values are the same tensor (default: False)
+        device: device of the inputs.
+        dtype: dtype of queries, keys and values.
+        K: head width.
+        L: packed length.
+        has_decay: True if the sums over time decay (default: False).
+        is_tied: True if keys and values are the same tensor (default: False).
     """
     subject = f"causal Luna attention on {device}"
     reason = why_not_triton(device, dtype, K, L)
@@ -71,7 +71,7 @@ def log_once(level: int, message: str) -> None:
     """Log a message, unless the same message was logged before.
 
     Args:
-        level: level of the message, such as ``logging.INFO``
-        message: text of the message
+        level: level of the message, such as ``logging.INFO``.
+        message: text of the message.
     """
     logger.log(level, message)

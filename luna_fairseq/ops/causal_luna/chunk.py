@@ -39,8 +39,8 @@ class KeysValues(NamedTuple):
     pair of gradients then holds the sum of both gradients in ``keys``.
 
     Attributes:
-        keys: inputs [N, c, K], or states A^T K [N, L, K]
-        values: inputs [N, c, K], or states A^T V [N, L, K]; None if tied
+        keys: inputs [N, c, K], or states A^T K [N, L, K].
+        values: inputs [N, c, K], or states A^T V [N, L, K]; None if tied.
     """
 
     keys: Tensor
@@ -59,8 +59,8 @@ def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues
     """Apply a function to the keys of all pairs and, unless they are tied, to the values of all pairs.
 
     Args:
-        function: function with one tensor argument for each pair
-        *pairs: pairs of keys and values, all tied or all untied
+        function: function with one tensor argument for each pair.
+        *pairs: pairs of keys and values, all tied or all untied.
 
     Returns:
         The pair of results.
@@ -78,16 +78,16 @@ class Inputs(NamedTuple):
     tied: either both sums are given, together with ``values``, or none is.
 
     Attributes:
-        q: queries [N, T, K]
-        pack_weights: A [N, T, L], zero at padding, in the dtype in which sums are accumulated
-        inverse_steps: 1 / t [1 or N, T, 1], or the inverse sum of the weights if there is decay
-        noise: factors of dropout for the unpack weights [N, T, L], or None without dropout
-        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None
-        log_decay: cumulative log decay [H or N, T, 1], or None without decay
-        keys: keys [N, T, K]
-        values: values [N, T, K], or None if tied
-        key_sum: sum A^T K over earlier positions [N, L, K], or None
-        value_sum: sum A^T V over earlier positions [N, L, K], or None
+        q: queries [N, T, K].
+        pack_weights: A [N, T, L], zero at padding, in the dtype in which sums are accumulated.
+        inverse_steps: 1 / t [1 or N, T, 1], or the inverse sum of the weights if there is decay.
+        noise: factors [N, T, L] of dropout for the unpack weights, or None without dropout.
+        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
+        log_decay: cumulative log decay [H or N, T, 1], or None without decay.
+        keys: keys [N, T, K].
+        values: values [N, T, K], or None if tied.
+        key_sum: sum A^T K over earlier positions [N, L, K], or None.
+        value_sum: sum A^T V over earlier positions [N, L, K], or None.
     """
 
     q: Tensor
@@ -114,13 +114,13 @@ class Chunk(NamedTuple):
     """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
 
     Attributes:
-        q: queries [N, c, K]
-        pack_weights: A [N, c, L]
-        inverse_steps: 1 / t [1 or N, c, 1]
-        noise: factors of dropout for the unpack weights [N, c, L], or None without dropout
-        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None
-        decay: decay between the positions, or None without decay
-        inputs: keys and values, each [N, c, K]
+        q: queries [N, c, K].
+        pack_weights: A [N, c, L].
+        inverse_steps: 1 / t [1 or N, c, 1].
+        noise: factors [N, c, L] of dropout for the unpack weights, or None without dropout.
+        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
+        decay: decay between the positions, or None without decay.
+        inputs: keys and values, each [N, c, K].
     """
 
     q: Tensor
@@ -135,8 +135,8 @@ class Chunk(NamedTuple):
         """Compute the products x_t . y_j of all positions t and j <= t, times the decay from j to t.
 
         Args:
-            x: left factors [N, c, *]
-            y: right factors [N, c, *]
+            x: left factors [N, c, *].
+            y: right factors [N, c, *].
 
         Returns:
             The products [N, c, c], which are 0 for j after t.
@@ -150,7 +150,7 @@ class Chunk(NamedTuple):
         The product of the result and the state before the chunk is the contribution of earlier chunks.
 
         Args:
-            x: tensor [N, c, *]
+            x: tensor [N, c, *].
         """
         return x if self.decay is None else scale(x, self.decay.from_start)
 
@@ -158,7 +158,7 @@ class Chunk(NamedTuple):
         """Multiply a tensor by the decay until the chunk's end, before it is added to the state.
 
         Args:
-            x: tensor [N, c, *]
+            x: tensor [N, c, *].
         """
         return x if self.decay is None else scale(x, self.decay.to_end)
 
@@ -166,7 +166,7 @@ class Chunk(NamedTuple):
         """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
 
         Args:
-            state: state or gradient, each tensor [N, L, K]
+            state: state or gradient, each tensor [N, L, K].
         """
         decay = self.decay
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
@@ -178,7 +178,7 @@ class Chunk(NamedTuple):
         gradient of the softmax.
 
         Args:
-            x: softmax or gradient [N, c, L]
+            x: softmax or gradient [N, c, L].
         """
         x = x * self.inverse_steps
         return x if self.noise is None else x.mul_(self.noise)
@@ -187,7 +187,7 @@ class Chunk(NamedTuple):
         """Return the state after the chunk.
 
         Args:
-            before: state before the chunk, or None at the beginning
+            before: state before the chunk, or None at the beginning.
         """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
@@ -205,12 +205,12 @@ class ChunkGradients(NamedTuple):
     exp(-G_j). The two fields are the derivatives of the loss with respect to the logarithms of these scales.
 
     Attributes:
-        q: gradient of the queries [N, c, K]
-        pack_weights: gradient of A [N, c, L]
-        keys: gradient of the keys [N, c, K], or of keys and values together if tied
-        values: gradient of the values [N, c, K], or None if tied
-        read_scale: derivative for the scale of the sums that are read [N, c, 1], or None
-        added_scale: derivative for the scale of the terms that are added [N, c, 1], or None
+        q: gradient [N, c, K] of the queries.
+        pack_weights: gradient [N, c, L] of A.
+        keys: gradient [N, c, K] of the keys, or of keys and values together if tied.
+        values: gradient [N, c, K] of the values, or None if tied.
+        read_scale: derivative [N, c, 1] for the scale of the sums that are read, or None.
+        added_scale: derivative [N, c, 1] for the scale of the terms that are added, or None.
     """
 
     q: Tensor
@@ -225,8 +225,8 @@ def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, T
     """Compute the output of one chunk.
 
     Args:
-        chunk: inputs of the chunk
-        before: state before the chunk, or None at the beginning
+        chunk: inputs of the chunk.
+        before: state before the chunk, or None at the beginning.
 
     Returns:
         The output [N, c, K] and the softmax over the rows of P [N, c, L].
@@ -258,11 +258,11 @@ def chunk_backward(
     """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
     Args:
-        chunk: inputs of the chunk
-        softmax: softmax over the rows of P [N, c, L], from :func:`chunk_forward`
-        grad: gradient of the output [N, c, K]
-        before: state before the chunk, or None at the beginning
-        grad_after: gradient of the state after the chunk, or None at the end
+        chunk: inputs of the chunk.
+        softmax: softmax [N, c, L] over the rows of P, from :func:`chunk_forward`.
+        grad: gradient [N, c, K] of the output.
+        before: state before the chunk, or None at the beginning.
+        grad_after: gradient of the state after the chunk, or None at the end.
 
     Returns:
         The gradients of the inputs, and the gradient of the state before the chunk (None at the beginning).
@@ -333,12 +333,12 @@ def key_value_gradients(
     The gradients are ``start.keys + key_factor^T q`` and ``start.values + value_factor^T grad``.
 
     Args:
-        key_factor: left factor for the keys [N, c, *]
-        q: queries [N, c, K]
-        value_factor: left factor for the values [N, c, *]
-        grad: gradient of the output [N, c, K]
-        is_tied: True if keys and values are one tensor. The sum of both products is then returned
-        start: gradients [N, *, K] to which the products are added (default: None, zero)
+        key_factor: left factor [N, c, *] for the keys.
+        q: queries [N, c, K].
+        value_factor: left factor [N, c, *] for the values.
+        grad: gradient [N, c, K] of the output.
+        is_tied: True if keys and values are one tensor. The sum of both products is then returned.
+        start: gradients [N, *, K] to which the products are added (default: None, zero).
 
     Returns:
         The gradients [N, *, K].
@@ -368,18 +368,18 @@ def chunk_causal_luna(
     (tied) and there is no state, the two share their sums and gradients, which saves time.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys [B, H, T, K]
-        v: values [B, H, T, K]
-        pack_weights: A_pack [B, H, T, L]
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, T, K].
+        v: values [B, H, T, K].
+        pack_weights: A_pack [B, H, T, L].
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
-            (default: None, no row is masked)
+            (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
-            (default: None, no padding)
-        dropout: dropout probability of the unpack weights (default: 0)
+            (default: None, no padding).
+        dropout: dropout probability of the unpack weights (default: 0).
         state: sums over earlier positions, from which the attention continues (default: None, no earlier
-            positions)
-        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
+            positions).
+        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
@@ -428,9 +428,9 @@ def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
     """Flatten the batch and head dimensions of a tensor that can be broadcast over them.
 
     Args:
-        x: tensor [1 or B, 1 or H, *, *]
-        B: batch size
-        H: number of heads
+        x: tensor [1 or B, 1 or H, *, *].
+        B: batch size.
+        H: number of heads.
 
     Returns:
         The tensor [B H, *, *], or [1, *, *] if both dimensions are 1.
@@ -494,8 +494,8 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
     """Convert the gradients of queries, keys and values to the dtypes of these inputs.
 
     Args:
-        gradients: gradients of one chunk
-        inputs: inputs of the whole sequence, for their dtypes
+        gradients: gradients of one chunk.
+        inputs: inputs of the whole sequence, for their dtypes.
     """
     values = gradients.values
     if values is not None and inputs.values is not None:
@@ -509,8 +509,8 @@ def take_chunk(inputs: Inputs, span: slice) -> Chunk:
     """Slice the inputs of the whole sequence at the positions of one chunk.
 
     Args:
-        inputs: inputs of the whole sequence
-        span: positions of the chunk
+        inputs: inputs of the whole sequence.
+        span: positions of the chunk.
     """
     dtype = inputs.pack_weights.dtype
     noise, log_decay, values = inputs.noise, inputs.log_decay, inputs.values

@@ -21,12 +21,12 @@ class Sample(NamedTuple):
     """Random inputs of causal Luna attention, and a random gradient of its output.
 
     Attributes:
-        q: queries [B, H, T, K]
-        k: keys [B, H, T, K]
-        v: values [B, H, T, K], or None if the values are the keys
-        pack_weights: A_pack [B, H, T, L]
-        log_decay: logarithm of the decay per position of each head [H], or None without decay
-        grad: gradient of the output [B, H, T, K]
+        q: queries [B, H, T, K].
+        k: keys [B, H, T, K].
+        v: values [B, H, T, K], or None if the values are the keys.
+        pack_weights: A_pack [B, H, T, L].
+        log_decay: logarithm [H] of the decay per position of each head, or None without decay.
+        grad: gradient [B, H, T, K] of the output.
     """
 
     q: Tensor
@@ -51,15 +51,15 @@ def draw_sample(
     """Draw random inputs with a fixed seed, without changing the state of torch's generators.
 
     Args:
-        B: batch size
-        H: number of heads
-        T: sequence length
-        K: head width
-        L: packed length
-        device: device of the inputs
-        dtype: dtype of q, k, v and the gradient; pack weights and log decay are float32
-        has_decay: True if the sample has a log decay
-        is_tied: True if keys and values are the same tensor
+        B: batch size.
+        H: number of heads.
+        T: sequence length.
+        K: head width.
+        L: packed length.
+        device: device of the inputs.
+        dtype: dtype of q, k, v and the gradient; pack weights and log decay are float32.
+        has_decay: True if the sample has a log decay.
+        is_tied: True if keys and values are the same tensor.
     """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))
@@ -73,8 +73,8 @@ def find_disagreement(form: Callable[..., Tensor], inputs: Sample) -> str:
 
     Args:
         form: function with the arguments of :func:`~luna_fairseq.ops.causal_luna.naive.naive_causal_luna`
-            that returns the output
-        inputs: sample of two examples. One third of the first example is treated as padding
+            that returns the output.
+        inputs: sample of two examples. One third of the first example is treated as padding.
 
     Returns:
         A phrase that names the first result that differs, or an empty string if all results agree.
@@ -102,8 +102,8 @@ def measure_milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
     measured.
 
     Args:
-        form: function as in :func:`find_disagreement`
-        inputs: sample on which the function is called
+        form: function as in :func:`find_disagreement`.
+        inputs: sample on which the function is called.
     """
     q, times = inputs.q, []
     with torch.random.fork_rng([q.device] if q.is_cuda else []):
@@ -118,7 +118,7 @@ def synchronized_clock(x: Tensor) -> float:
     """Wait for all pending work on a device, then return the current time in seconds.
 
     Args:
-        x: tensor on the device
+        x: tensor on the device.
     """
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
@@ -131,9 +131,9 @@ def output_and_gradients(
     """Compute the output of a form on a sample and the gradients of the inputs.
 
     Args:
-        form: function as in :func:`find_disagreement`
-        inputs: sample on which the function is called
-        **options: further arguments of the function
+        form: function as in :func:`find_disagreement`.
+        inputs: sample on which the function is called.
+        **options: further arguments of the function.
 
     Returns:
         The output and the gradients of q, k, v, A and log_decay. A gradient is None if the sample does not

@@ -16,7 +16,7 @@ def softplus(x: Tensor) -> Tensor:
     """Compute the softplus with base 2, log2(1 + 2^x), whose value at 0 is 1.
 
     Args:
-        x: tensor of any shape
+        x: tensor of any shape.
     """
     return F.softplus(x, beta=math.log(2.0))
 
@@ -25,7 +25,7 @@ def elu(x: Tensor) -> Tensor:
     """Return elu + 1, a positive activation with the value 1 at 0.
 
     Args:
-        x: tensor of any shape
+        x: tensor of any shape.
     """
     return F.elu(x) + 1.0
 
@@ -40,9 +40,9 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     the L rows of P.
 
     Args:
-        pack_q: projection of P [B, H, L, K], not yet scaled by K^-0.5
-        pack_k: projection of the input [B, H, T, K]
-        activation: omega, "softplus" or "elu"
+        pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
+        pack_k: projection [B, H, T, K] of the input.
+        activation: omega, "softplus" or "elu".
 
     Returns:
         The weights [B, H, T, L] in float32 (float64 for float64 inputs), because they are summed over time.
@@ -70,8 +70,8 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
     A padded position then adds nothing to either sum over time, because A_pack is a factor of both.
 
     Args:
-        pack_weights: pack weights [B, H, T, L]
-        key_padding_mask: mask [B, T], True at padding; None without padding
+        pack_weights: pack weights [B, H, T, L].
+        key_padding_mask: mask [B, T], True at padding; None without padding.
     """
     if key_padding_mask is None:
         return pack_weights
@@ -82,9 +82,9 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
     """Count the real positions up to and including each position.
 
     Args:
-        q: queries [B, H, T, K], for their length and device
-        key_padding_mask: mask [B, T], True at padding; None without padding
-        before: number of real positions in earlier calls [B] (default: None, no earlier calls)
+        q: queries [B, H, T, K], for their length and device.
+        key_padding_mask: mask [B, T], True at padding; None without padding.
+        before: number [B] of real positions in earlier calls (default: None, no earlier calls).
 
     Returns:
         The counts [1 or B, 1, T, 1] as integers. Padding before the first real position has the count 0.
@@ -102,9 +102,9 @@ def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[
     """Return the divisor t of equation 7, the number of real positions so far but at least 1.
 
     Args:
-        q: queries [B, H, T, K], for their length and device
-        key_padding_mask: mask [B, T], True at padding; None without padding
-        before: number of real positions in earlier calls [B] (default: None, no earlier calls)
+        q: queries [B, H, T, K], for their length and device.
+        key_padding_mask: mask [B, T], True at padding; None without padding.
+        before: number [B] of real positions in earlier calls (default: None, no earlier calls).
 
     Returns:
         The counts [1 or B, 1, T, 1] as integers.

@@ -20,10 +20,10 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
     The formula is f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
 
     Args:
-        x: queries of the mean [.., T, M]
-        y: left factors of the outer products [.., T, M]
-        z: right factors of the outer products [.., T, N]
-        steps: number of positions in the mean, t, which broadcasts to [.., T, 1]
+        x: queries [.., T, M] of the mean.
+        y: left factors [.., T, M] of the outer products.
+        z: right factors [.., T, N] of the outer products.
+        steps: number of positions in the mean, t, which broadcasts to [.., T, 1].
 
     Returns:
         The result [.., T, N].
@@ -38,10 +38,10 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
     The formula is f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
 
     Args:
-        x: queries of the mean [.., T, M]
-        y: left factors of the outer products [.., T, M]
-        z: right factors of the outer products [.., T, N]
-        shares: w, the share of each position j in the mean at each position t [.., T, T]
+        x: queries [.., T, M] of the mean.
+        y: left factors [.., T, M] of the outer products.
+        z: right factors [.., T, N] of the outer products.
+        shares: w, the share of each position j in the mean at each position t [.., T, T].
 
     Returns:
         The result [.., T, N].
@@ -56,9 +56,9 @@ def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int
     j.
 
     Args:
-        log_decay: logarithm of the decay per position of each head [H], at most 0
-        key_padding_mask: mask [B, T], True at padding; None without padding
-        T: sequence length
+        log_decay: logarithm [H] of the decay per position of each head, at most 0.
+        key_padding_mask: mask [B, T], True at padding; None without padding.
+        T: sequence length.
 
     Returns:
         The shares [1 or B, H, T, T], indexed by t and j. They are 0 at padding and at positions j after t.
@@ -87,17 +87,17 @@ def naive_causal_luna(
     The formulas are A_unpack = softmax(f(Q, K, A_pack)) and Y = f(A_unpack, A_pack, V).
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys [B, H, T, K]
-        v: values [B, H, T, K]
-        pack_weights: A_pack [B, H, T, L]
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, T, K].
+        v: values [B, H, T, K].
+        pack_weights: A_pack [B, H, T, L].
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
-            (default: None, no row is masked)
+            (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
-            (default: None, no padding)
-        dropout: dropout probability of the unpack weights (default: 0)
-        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay, as
-            in the paper)
+            (default: None, no padding).
+        dropout: dropout probability of the unpack weights (default: 0).
+        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay, as
+            in the paper).
 
     Returns:
         The output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], both in the dtype of

@@ -14,10 +14,10 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
     """Return the reason why the Triton form does not support any inputs.
 
     Args:
-        device: device of the inputs
-        dtype: dtype of the inputs, not used
-        K: head width, not used
-        L: packed length, not used
+        device: device of the inputs.
+        dtype: dtype of the inputs, not used.
+        K: head width, not used.
+        L: packed length, not used.
     """
     return why_not_triton_here(device)
 
@@ -26,7 +26,7 @@ def why_not_triton_here(device: torch.device) -> str:
     """Return the reason why the Triton form does not support any device.
 
     Args:
-        device: device of the inputs, not used
+        device: device of the inputs, not used.
     """
     return "exported folders hold no Triton kernels"
 
@@ -35,11 +35,11 @@ def triton_causal_luna(q: Tensor, *args: Any) -> Tensor:
     """Raise the error of ``triton.py`` for unsupported inputs.
 
     Args:
-        q: queries [B, H, T, K]
-        *args: other inputs, not used
+        q: queries [B, H, T, K].
+        *args: other inputs, not used.
 
     Raises:
-        ValueError: always
+        ValueError: always.
     """
     raise ValueError(
         "The Triton form of causal Luna attention cannot be used here: "

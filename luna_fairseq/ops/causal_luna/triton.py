@@ -28,10 +28,10 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
     """Return the reason why :func:`triton_causal_luna` does not support these inputs, or an empty string.
 
     Args:
-        device: device of the inputs
-        dtype: dtype of queries, keys and values
-        K: head width
-        L: packed length
+        device: device of the inputs.
+        dtype: dtype of queries, keys and values.
+        K: head width.
+        L: packed length.
 
     Returns:
         A clause such as "heads of 256 are wider than 128", or an empty string if the inputs are supported.
@@ -50,7 +50,7 @@ def why_not_triton_here(device: torch.device) -> str:
     """Return the reason why Triton kernels cannot run on a device, or an empty string if they can.
 
     Args:
-        device: device of the inputs
+        device: device of the inputs.
     """
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
@@ -88,15 +88,15 @@ def triton_causal_luna(
 
     Args:
         q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. A tensor with gaps in
-            memory is copied
-        k: keys [B, H, T, K] in the dtype of ``q``. A tensor with strides other than those of ``q`` is copied
-        v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once
+            memory is copied.
+        k: keys [B, H, T, K] in the dtype of ``q``. A tensor with strides other than those of ``q`` is copied.
+        v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once.
         pack_weights: A_pack [B, H, T, L], with L at most 256. A tensor whose last dimension is not contiguous
-            is copied
-        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked)
-        key_padding_mask: mask [B, T], True at padding (default: None, no padding)
-        dropout: dropout probability of the unpack weights (default: 0)
-        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
+            is copied.
+        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
+        key_padding_mask: mask [B, T], True at padding (default: None, no padding).
+        dropout: dropout probability of the unpack weights (default: 0).
+        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
@@ -133,10 +133,10 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
     """Choose how the kernels divide their work, see triton_kernels.py.
 
     Args:
-        heads: number of heads in the batch, B x H
-        T: sequence length
-        K: head width
-        L: packed length
+        heads: number of heads in the batch, B x H.
+        T: sequence length.
+        K: head width.
+        L: packed length.
 
     Returns:
         Sizes by name. These are arguments of the kernels: BLOCK_T, positions of a chunk; BLOCK_K, K rounded
@@ -203,8 +203,8 @@ class CausalLunaFunction(torch.autograd.Function):
         """Compute the gradients of q, k, v, a, the reciprocals and the ages.
 
         Args:
-            ctx: context with the saved tensors and numbers
-            g: gradient of the output [B, H, T, K]
+            ctx: context with the saved tensors and numbers.
+            g: gradient [B, H, T, K] of the output.
         """
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
@@ -232,11 +232,11 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
     """Convert the ages of positions into ages within a chunk, and compute the duration of each segment.
 
     Args:
-        plan: sizes from :func:`make_plan`
-        ages: ages of all positions [B, H, T], or None without decay
+        plan: sizes from :func:`make_plan`.
+        ages: ages [B, H, T] of all positions, or None without decay.
 
     Returns:
-        The age of each row since the beginning of its chunk [B, H, rows], where rows after T have the age of
+        The age [B, H, rows] of each row since the beginning of its chunk, where rows after T have the age of
         the last position, and the age that passes in each segment [B, H, segments]. Both are None without
         decay.
     """
@@ -253,7 +253,7 @@ def dense(x: Tensor) -> Tensor:
     """Return a tensor without gaps in memory and with a contiguous last dimension, copied if necessary.
 
     Args:
-        x: tensor of any shape
+        x: tensor of any shape.
     """
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
@@ -262,8 +262,8 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
     """Return a tensor with the strides of the queries, copied if the strides differ.
 
     Args:
-        x: tensor [B, H, T, K], or None
-        q: queries [B, H, T, K]
+        x: tensor [B, H, T, K], or None.
+        q: queries [B, H, T, K].
 
     Returns:
         The tensor with the strides of ``q``, or None if ``x`` is None.
@@ -277,8 +277,8 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
     """Return the arguments that all kernels share, by name.
 
     Args:
-        tensors: tensors by the name of the argument, q, k, v and a among them
-        numbers: sizes and other numbers by the name of the argument
+        tensors: tensors by the name of the argument, q, k, v and a among them.
+        numbers: sizes and other numbers by the name of the argument.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -293,9 +293,9 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
     """Allocate an uninitialised tensor with a number of elements for each head.
 
     Args:
-        q: queries [B, H, T, K], for their device and shape
-        size: number of elements for each head
-        dtype: dtype of the tensor (default: float32)
+        q: queries [B, H, T, K], for their device and shape.
+        size: number of elements for each head.
+        dtype: dtype of the tensor (default: float32).
 
     Returns:
         The tensor [B, H, size].
@@ -307,10 +307,10 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
     """Launch a kernel for each segment of each head.
 
     Args:
-        kernel: kernel to launch
-        values: arguments by name. Names that the kernel does not have are ignored
-        blocks: number of programs for each segment (default: 1)
-        **more: further kernel arguments by name
+        kernel: kernel to launch.
+        values: arguments by name. Names that the kernel does not have are ignored.
+        blocks: number of programs for each segment (default: 1).
+        **more: further kernel arguments by name.
     """
     values = {**values, **more}
     q = values["q"]
@@ -327,7 +327,7 @@ def tuning(values: Dict[str, Any]) -> Dict[str, int]:
     registers. With 255, it spills some.
 
     Args:
-        values: arguments of the kernels by name
+        values: arguments of the kernels by name.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4

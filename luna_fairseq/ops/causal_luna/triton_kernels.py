@@ -56,8 +56,8 @@ def operand(x, PRECISION):
     rounding. Half-precision numbers are exact in tf32.
 
     Args:
-        x: factor of any floating-point dtype
-        PRECISION: precision of the product, "tf32" or "tf32x3"
+        x: factor of any floating-point dtype.
+        PRECISION: precision of the product, "tf32" or "tf32x3".
     """
     if PRECISION == "tf32" and x.dtype == tl.float32:
         x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
@@ -73,9 +73,9 @@ def product(x, y, PRECISION):
     """Compute x @ y in float32, or in half precision if both factors have the same half-precision dtype.
 
     Args:
-        x: left factor [M, N]
-        y: right factor [N, O]
-        PRECISION: precision of products in float32, "tf32" or "tf32x3"
+        x: left factor [M, N].
+        y: right factor [N, O].
+        PRECISION: precision of products in float32, "tf32" or "tf32x3".
     """
     # Triton 3.0 does not support three conditions in a row, hence the parentheses.
     if (INTERPRETED or x.dtype != y.dtype) or x.dtype == tl.float32:
@@ -88,10 +88,10 @@ def block_offsets(stride, first, HEIGHT, BLOCK):
     """Return the memory offsets of the elements of a block [HEIGHT, BLOCK].
 
     Args:
-        stride: distance between two rows in memory
-        first: first column of the block
-        HEIGHT: number of rows of the block
-        BLOCK: number of columns of the block
+        stride: distance between two rows in memory.
+        first: first column of the block.
+        HEIGHT: number of rows of the block.
+        BLOCK: number of columns of the block.
     """
     return tl.arange(0, HEIGHT)[:, None] * stride + first + tl.arange(0, BLOCK)[None, :]
 
@@ -103,12 +103,12 @@ def load_rows(x, stride, exists, first, L, BLOCK_L):
     Masked rows and columns beyond the end of the matrix become zeros.
 
     Args:
-        x: pointer to the first row of the block
-        stride: distance between two rows in memory
-        exists: mask [BLOCK_T], False at rows that become zeros, such as padded positions
-        first: first column of the block
-        L: number of columns of the matrix
-        BLOCK_L: number of columns of the block
+        x: pointer to the first row of the block.
+        stride: distance between two rows in memory.
+        exists: mask [BLOCK_T], False at rows that become zeros, such as padded positions.
+        first: first column of the block.
+        L: number of columns of the matrix.
+        BLOCK_L: number of columns of the block.
     """
     inside = exists[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
     at = block_offsets(stride, first, exists.shape[0], BLOCK_L)
@@ -120,10 +120,10 @@ def read(x, at, inside, POLICY):
     """Load a chunk of an input with a cache policy.
 
     Args:
-        x: pointer to the chunk
-        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K]
-        inside: mask [BLOCK_T, BLOCK_K], False at elements that become zeros
-        POLICY: cache policy, FIRST, AGAIN or LAST
+        x: pointer to the chunk.
+        at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements that become zeros.
+        POLICY: cache policy, FIRST, AGAIN or LAST.
     """
     return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
 
@@ -135,21 +135,21 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
     The grid of programs is B H x segments, with segments changing fastest.
 
     Args:
-        i: index of the chunk in the program's segment
-        chunks: number of chunks of a segment
-        segments: number of segments of a head
-        H: number of heads
-        T: sequence length
-        x_b: distance between two examples in inputs of width K
-        x_h: distance between two heads in inputs of width K
-        x_t: distance between two positions in inputs of width K
-        a_b: distance between two examples in inputs of width L
-        a_h: distance between two heads in inputs of width L
-        a_t: distance between two positions in inputs of width L
-        padding: pointer to the mask of padded positions [B, T], or None without padding
-        K: head width
-        BLOCK_T: number of positions of a chunk
-        BLOCK_K: K rounded up to a power of two
+        i: index of the chunk in the program's segment.
+        chunks: number of chunks of a segment.
+        segments: number of segments of a head.
+        H: number of heads.
+        T: sequence length.
+        x_b: distance between two examples in inputs of width K.
+        x_h: distance between two heads in inputs of width K.
+        x_t: distance between two positions in inputs of width K.
+        a_b: distance between two examples in inputs of width L.
+        a_h: distance between two heads in inputs of width L.
+        a_t: distance between two positions in inputs of width L.
+        padding: pointer to the mask of padded positions [B, T], or None without padding.
+        K: head width.
+        BLOCK_T: number of positions of a chunk.
+        BLOCK_K: K rounded up to a power of two.
 
     Returns:
         row: index of the chunk's first row among the rows of all heads
@@ -160,7 +160,7 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
         exists: mask [BLOCK_T], True at positions before T
         real: mask [BLOCK_T], True at positions before T that are not padding
         at: offsets of the chunk's elements [BLOCK_T, BLOCK_K] in inputs of width K, relative to x_place
-        inside: mask [BLOCK_T, BLOCK_K], True at elements that exist
+        inside: mask [BLOCK_T, BLOCK_K], True at elements that exist.
     """
     bh = (tl.program_id(0) // segments).to(tl.int64)
     b, h = bh // H, bh % H
@@ -184,11 +184,11 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
     decay.
 
     Args:
-        row: index of the chunk's first row among the rows of all heads
-        start: first position of the chunk
-        reciprocal: pointer to 1/t, or None without padding and decay
-        ages: pointer to the ages since the beginning of the chunk, or None without decay
-        BLOCK_T: number of positions of a chunk
+        row: index of the chunk's first row among the rows of all heads.
+        start: first position of the chunk.
+        reciprocal: pointer to 1/t, or None without padding and decay.
+        ages: pointer to the ages since the beginning of the chunk, or None without decay.
+        BLOCK_T: number of positions of a chunk.
 
     Returns:
         The reciprocals 1/t [BLOCK_T], the ages [BLOCK_T], and the age at the end of the chunk.
@@ -208,9 +208,9 @@ def apply_decay(x, age, J):
     """Multiply the products of positions t and j by the decay from j to t, and mask j after t.
 
     Args:
-        x: products [BLOCK_T, BLOCK_T]
-        age: ages of the positions [BLOCK_T]
-        J: 0 if rows are t and columns are j, and 1 if rows are j and columns are t
+        x: products [BLOCK_T, BLOCK_T].
+        age: ages [BLOCK_T] of the positions.
+        J: 0 if rows are t and columns are j, and 1 if rows are j and columns are t.
     """
     i = tl.arange(0, x.shape[0])
     x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
@@ -222,15 +222,15 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
     """Compute the two states at the start of a segment, by adding up the sums of other segments.
 
     Args:
-        sums: pointer to the sums of all segments [B H, segments, SIDES, BLOCK_K, WIDTH]
-        memory: pointer to memory for the states of all programs
-        spans: pointer to the age that passes in each segment [B H, segments], or None without decay
-        segments: number of segments
-        STEP: -1 for the sums of the segments before this one, 1 for those after it
-        SIDES: number of sums of each segment, 1 if the values are the keys
-        STATES: True if the sequence has more than one chunk
-        WIDTH: number of columns of a state
-        BLOCK_K: number of rows of a state
+        sums: pointer to the sums of all segments [B H, segments, SIDES, BLOCK_K, WIDTH].
+        memory: pointer to memory for the states of all programs.
+        spans: pointer to the age that passes in each segment [B H, segments], or None without decay.
+        segments: number of segments.
+        STEP: -1 for the sums of the segments before this one, 1 for those after it.
+        SIDES: number of sums of each segment, 1 if the values are the keys.
+        STATES: True if the sequence has more than one chunk.
+        WIDTH: number of columns of a state.
+        BLOCK_K: number of rows of a state.
 
     Returns:
         Both states [BLOCK_K, BLOCK_L], and a pointer to the program's part of ``memory``. If WIDTH is larger
@@ -262,11 +262,11 @@ def read_state(state, memory, first, STATES, WIDTH):
     """Return a block of columns of a state, from registers or from memory.
 
     Args:
-        state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has a single block
-        memory: pointer to the state in memory
-        first: first column of the block
-        STATES: True if the sequence has more than one chunk
-        WIDTH: number of columns of the state
+        state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has a single block.
+        memory: pointer to the state in memory.
+        first: first column of the block.
+        STATES: True if the sequence has more than one chunk.
+        WIDTH: number of columns of the state.
     """
     if STATES and WIDTH > state.shape[1]:
         state = tl.load(memory + block_offsets(WIDTH, first, state.shape[0], state.shape[1]))
@@ -281,24 +281,24 @@ def advance_states(
     """Update both states after a chunk: decay each state, and add x^T y of the chunk.
 
     Args:
-        state: first state [BLOCK_K, BLOCK_L]
-        other: second state [BLOCK_K, BLOCK_L]
-        memory: pointer to both states in memory, used if WIDTH is larger than BLOCK_L
-        x: pointer to the left factor of the first state
-        other_x: pointer to the left factor of the second state
-        at: offsets of the elements of x [BLOCK_T, BLOCK_K]
-        inside: mask [BLOCK_T, BLOCK_K], False at elements of x that do not exist
-        y: pointer to the right factor of the first state
-        other_y: pointer to the right factor of the second state
-        stride: distance between two rows of y in memory
-        exists: mask [BLOCK_T], False at rows of y that become zeros
-        factor: factors of the rows of y [BLOCK_T]
-        other_factor: factors of the rows of other_y [BLOCK_T]
-        end: age that passes in the chunk, by which the states decay
-        L: number of columns of y
-        SIDES: number of distinct states, 1 if the values are the keys
-        WIDTH: number of columns of a state
-        PRECISION: precision of products in float32
+        state: first state [BLOCK_K, BLOCK_L].
+        other: second state [BLOCK_K, BLOCK_L].
+        memory: pointer to both states in memory, used if WIDTH is larger than BLOCK_L.
+        x: pointer to the left factor of the first state.
+        other_x: pointer to the left factor of the second state.
+        at: offsets [BLOCK_T, BLOCK_K] of the elements of x.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements of x that do not exist.
+        y: pointer to the right factor of the first state.
+        other_y: pointer to the right factor of the second state.
+        stride: distance between two rows of y in memory.
+        exists: mask [BLOCK_T], False at rows of y that become zeros.
+        factor: factors [BLOCK_T] of the rows of y.
+        other_factor: factors [BLOCK_T] of the rows of other_y.
+        end: age that passes in the chunk, by which the states decay.
+        L: number of columns of y.
+        SIDES: number of distinct states, 1 if the values are the keys.
+        WIDTH: number of columns of a state.
+        PRECISION: precision of products in float32.
 
     Returns:
         Both updated states.
@@ -321,13 +321,13 @@ def causal_scores(x, y, at, inside, age, J, PRECISION):
     """Compute the products of all pairs of positions of a chunk, with decay and causal mask.
 
     Args:
-        x: pointer to the chunk of the left factor
-        y: pointer to the chunk of the right factor
-        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K]
-        inside: mask [BLOCK_T, BLOCK_K], False at elements that do not exist
-        age: ages of the positions [BLOCK_T]
-        J: dimension of the earlier position, see :func:`apply_decay`
-        PRECISION: precision of products in float32
+        x: pointer to the chunk of the left factor.
+        y: pointer to the chunk of the right factor.
+        at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements that do not exist.
+        age: ages [BLOCK_T] of the positions.
+        J: dimension of the earlier position, see :func:`apply_decay`.
+        PRECISION: precision of products in float32.
 
     Returns:
         The products [BLOCK_T, BLOCK_T].
@@ -341,15 +341,15 @@ def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
     """Compute sum_{j<=t} (x_t . y_j) a_j over the positions j of this chunk and of all chunks in the state.
 
     Args:
-        x: pointer to the chunk of x
-        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K]
-        inside: mask [BLOCK_T, BLOCK_K], False at elements that do not exist
-        scores: products x_t . y_j within the chunk [BLOCK_T, BLOCK_T]
-        x_a: rows a_j of the chunk [BLOCK_T, BLOCK_L]
-        age: ages of the positions [BLOCK_T]
-        state: sum of y_j^T a_j over earlier chunks [BLOCK_K, BLOCK_L]
-        STATES: True if the sequence has more than one chunk
-        PRECISION: precision of products in float32
+        x: pointer to the chunk of x.
+        at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements that do not exist.
+        scores: products x_t . y_j within the chunk [BLOCK_T, BLOCK_T].
+        x_a: rows a_j [BLOCK_T, BLOCK_L] of the chunk.
+        age: ages [BLOCK_T] of the positions.
+        state: sum [BLOCK_K, BLOCK_L] of y_j^T a_j over earlier chunks.
+        STATES: True if the sequence has more than one chunk.
+        PRECISION: precision of products in float32.
 
     Returns:
         The sums [BLOCK_T, BLOCK_L].
@@ -365,11 +365,11 @@ def load_included(packed_padding, b, first, L, BLOCK_L):
     """Return a mask [1, BLOCK_L], True at rows of P that exist and are not masked.
 
     Args:
-        packed_padding: pointer to the mask of rows of P [B, L], or None without padding
-        b: index of the example
-        first: first row of P of the block
-        L: number of rows of P
-        BLOCK_L: number of rows of P in the block
+        packed_padding: pointer to the mask of rows of P [B, L], or None without padding.
+        b: index of the example.
+        first: first row of P of the block.
+        L: number of rows of P.
+        BLOCK_L: number of rows of P in the block.
     """
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
@@ -386,14 +386,14 @@ def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_
     same factors as the forward pass, whatever its block sizes.
 
     Args:
-        seed: pointer to one int64, or None without dropout
-        dropout: dropout probability
-        boost: 1 / (1 - dropout)
-        position: index of the block's first row among all rows of the batch, int64
-        first: first column of the block
-        WIDTH: number of columns of all blocks together
-        BLOCK_T: number of rows of the block
-        BLOCK_L: number of columns of the block
+        seed: pointer to one int64, or None without dropout.
+        dropout: dropout probability.
+        boost: 1 / (1 - dropout).
+        position: index of the block's first row among all rows of the batch, int64.
+        first: first column of the block.
+        WIDTH: number of columns of all blocks together.
+        BLOCK_T: number of rows of the block.
+        BLOCK_L: number of columns of the block.
 
     Returns:
         The factors [BLOCK_T, BLOCK_L], which are 0 or ``boost``, or 1 without dropout.
