@@ -33,13 +33,29 @@ class HeadProjection(NamedTuple):
 
 
 def projection_to_heads(linear: nn.Linear, num_heads: int) -> HeadProjection:
-    """Divide a projection of tokens to queries, keys or values into heads, without a copy."""
+    """Divide a projection of tokens to queries, keys or values into heads, without a copy.
+
+    Args:
+        linear: projection from width C to H heads of width K.
+        num_heads: H, number of heads.
+
+    Returns:
+        Weight [H, K, C] and bias [H, K] of each head.
+    """
     weight, bias = (x.unflatten(0, (num_heads, -1)) for x in (linear.weight, linear.bias))
     return HeadProjection(weight, bias)
 
 
 def projection_of_heads(linear: nn.Linear, num_heads: int) -> HeadProjection:
-    """Divide the output projection, which reads all heads, into heads, without a copy."""
+    """Divide the output projection, which reads all heads, into heads, without a copy.
+
+    Args:
+        linear: output projection from H heads of width K to width C.
+        num_heads: H, number of heads.
+
+    Returns:
+        Weight [H, K, C] of each head, and bias [C] of the output.
+    """
     return HeadProjection(linear.weight.t().unflatten(0, (num_heads, -1)), linear.bias)
 
 
@@ -171,7 +187,15 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply the rows of each head [B, H, L, M] by the weight of that head [H, M, N]: [B, H, L, N]."""
+    """Multiply the rows of each head by the weight of the head.
+
+    Args:
+        rows: rows [B, H, L, M].
+        weight: weight [H, M, N] of each head.
+
+    Returns:
+        Products [B, H, L, N].
+    """
     B, H, L, _ = rows.shape
     # One product for each head: [L B, M] times [M, N].
     products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, -1), weight)

@@ -134,7 +134,11 @@ class Apollo(Optimizer):
             _warn_about_rounded_belief()
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        """Restore a saved state, with defaults for options that the saved state does not have."""
+        """Restore a saved state, with defaults for options that the saved state does not have.
+
+        Args:
+            state: saved state of the optimizer.
+        """
         super().__setstate__(state)
         for group in self.param_groups:
             for name in _OPTIONS:  # self.defaults may have further keys, which torch adds
@@ -165,7 +169,11 @@ class Apollo(Optimizer):
                 hook.remove()
 
     def _keep_float32(self, state_dict: Dict[str, Any]) -> None:
-        """Replace the rounded state of low-precision parameters by the saved state in float32."""
+        """Replace the rounded state of low-precision parameters by the saved state in float32.
+
+        Args:
+            state_dict: state in float32, as ``state_dict`` returned it.
+        """
         saved_keys = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         params = itertools.chain.from_iterable(g["params"] for g in self.param_groups)
         for key, p in zip(saved_keys, params):
@@ -211,6 +219,12 @@ class Apollo(Optimizer):
         """Return the optimizer state of a parameter, which is created at the first call.
 
         The tensors have the dtype in which the parameter is updated.
+
+        Args:
+            p: parameter.
+
+        Returns:
+            Step count and tensors of the parameter, by name.
         """
         state = self.state[p]
         dtype = _compute_dtype(p)
@@ -226,7 +240,14 @@ class Apollo(Optimizer):
     def _update_bucket(
         self, params: List[Tensor], step: int, device: torch.device, group: Dict[str, Any]
     ) -> None:
-        """Update parameters that have the same device, dtype and step count."""
+        """Update parameters that have the same device, dtype and step count.
+
+        Args:
+            params: parameters, updated in place.
+            step: number of this update, starting at 1.
+            device: device of the parameters.
+            group: options by name, see :class:`Apollo`.
+        """
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]
         update = blocked_update if is_default and device.type == "cpu" else single_tensor_update
@@ -250,7 +271,15 @@ def _compute_dtype(p: Tensor) -> torch.dtype:
 
 
 def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
-    """Divide a list of tensors into lists with at most ``limit`` elements in total, or one larger tensor."""
+    """Divide a list of tensors into lists of limited size.
+
+    Args:
+        params: tensors.
+        limit: maximum number of elements of all tensors in a list. A larger tensor forms a list of its own.
+
+    Yields:
+        List of tensors, in the order of ``params``.
+    """
     chunk: List[Tensor] = []
     size = 0
     for p in params:
@@ -274,6 +303,9 @@ _RANGES: Dict[str, Tuple[Callable[[float], bool], str]] = {
 
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
     """Check that the options of a parameter group are in range.
+
+    Args:
+        group: options by name, see :class:`Apollo`.
 
     Raises:
         InputError: An option is out of range.
@@ -317,6 +349,10 @@ def _warn_about_learning_rate(lr: float, sigma: float) -> None:
 
     The warning is given for ratios of at least 100. It is also given for ratios of at most 0.1, but only if
     sigma is at least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
+
+    Args:
+        lr: learning rate.
+        sigma: option of Apollo, see :class:`Apollo`.
     """
     ratio = lr / sigma
     if ratio >= 99.9:  # 100, whatever the rounding

@@ -33,7 +33,13 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     decay_type = group["weight_decay_type"] if decay != 0 else None
 
     def deviation(p: Tensor, g: Tensor, m: Tensor) -> Tensor:
-        """Compute y, the deviation of the gradient from its moving average."""
+        """Compute y, the deviation of the gradient from its moving average.
+
+        Args:
+            p: block of the parameter.
+            g: block of the gradient.
+            m: block of the moving average of the gradients.
+        """
         return (g.add(p, alpha=decay) if decay_type == "L2" else g) - m
 
     fourth: Any = 0.0

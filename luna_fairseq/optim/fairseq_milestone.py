@@ -140,6 +140,9 @@ class MilestoneSchedule(FairseqLRScheduler):
 def _check(cfg: MilestoneScheduleConfig) -> None:
     """Check that the options of the schedule are in range and fit together.
 
+    Args:
+        cfg: options of the schedule.
+
     Raises:
         InputError: An option is out of range or does not fit another option.
     """

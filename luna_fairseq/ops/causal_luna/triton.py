@@ -159,18 +159,30 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 class CausalLunaFunction(torch.autograd.Function):
     """Autograd function of causal Luna attention, whose two passes launch the Triton kernels.
 
-    The arguments of ``forward`` are q, k, v (None if tied), a = A_pack, the reciprocals 1/t and the ages [B,
-    H, T], the padding of positions [B, T] and of rows of P [B, L], the seed of dropout [1], and the dropout
-    probability. Reciprocals, ages, paddings and seed may be None. The age of a position is the negative
-    cumulative log decay.
-
     The inputs, the log-sum-exp of the softmax (lse), and the sums of the segments are kept for the backward
     pass.
     """
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
-        """Compute the output [B, H, T, K]. The class docstring describes the arguments."""
+        """Compute causal Luna attention. The age of a position is the negative cumulative log decay.
+
+        Args:
+            ctx: context that keeps tensors for the backward pass.
+            q: queries [B, H, T, K].
+            k: keys [B, H, T, K].
+            v: values [B, H, T, K], or None if the values are the keys.
+            a: A_pack [B, H, T, L].
+            reciprocal: 1/t for each position [B, H, T], or None without padding and decay.
+            ages: ages [B, H, T] of the positions, or None without decay.
+            padding: mask [B, T] of padded positions, or None.
+            packed_padding: mask [B, L] of masked rows of P, or None.
+            seed: seed [1] of dropout, or None without dropout.
+            dropout: dropout probability of the unpack weights.
+
+        Returns:
+            Output [B, H, T, K].
+        """
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
         q, a = dense(q), dense(a)

@@ -39,9 +39,29 @@ def query_gradient_kernel(
 ):  # fmt: skip
     """Compute the gradient of the queries, and the intermediate results of the second kernel.
 
-    ``dlogits`` are the gradients of the logits and ``used`` the unpack weights after dropout, both [B H,
-    rows, WIDTH]. ``later_sums`` are each segment's sums of q^T d and of g^T w [B H, segments, 2, BLOCK_K,
-    WIDTH]. With decay, ``reads`` is [B H, rows].
+    Kernel arguments:
+        q, k, v, a: pointers to queries, keys, values and pack weights.
+        lse: pointer to the log-sum-exp [B H, rows] of the softmax.
+        g: pointer to the gradient [B, H, T, K] of the output.
+        dq: pointer to the gradient [B, H, T, K] of the queries, a result.
+        dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits, a result.
+        used: pointer to the unpack weights [B H, rows, WIDTH] after dropout, a result.
+        reads: pointer to the derivatives [B H, rows] for the scale of the sums that are read, a result. None
+            without decay.
+        sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``scratch`` is its ``memory``.
+        later_sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q^T d and of g^T w over each
+            segment, a result.
+        reciprocal, ages: pointers to the reciprocals 1/t and to the ages, or None; see :func:`load_times`.
+        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
+            :func:`locate_chunk`.
+        packed_padding: pointer to the mask [B, L] of masked rows of P, or None.
+        seed: pointer to the seed of dropout, or None without dropout.
+        dropout: dropout probability of the unpack weights.
+        boost: factor 1 / (1 - dropout) of the weights that dropout keeps.
+        L: number of rows of P.
+        SIDES: 1 if the values are the keys, otherwise 2.
+        WIDTH: number of columns of a state, L rounded up.
+        PRECISION: precision of products in float32.
     """
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
     since = 0.0  # age from the beginning of the segment to the beginning of the chunk
@@ -134,11 +154,28 @@ def key_gradient_kernel(
 ):  # fmt: skip
     """Compute the gradients of keys, values and pack weights from the results of the first kernel.
 
-    With decay, the kernel also computes ``adds`` [B H, rows].
-
     Chunks are processed in reverse order. In each chunk, the first side is the path through q and k, and the
-    second side the path through g and v. If the values are the keys (SIDES = 1), dk holds the sum of both
-    gradients.
+    second side the path through g and v.
+
+    Kernel arguments:
+        q, k, v, a: pointers to queries, keys, values and pack weights.
+        g: pointer to the gradient [B, H, T, K] of the output.
+        dlogits, used: pointers to results of the first kernel, see :func:`query_gradient_kernel`.
+        dk: pointer to the gradient [B, H, T, K] of the keys, a result. If the values are the keys, it
+            includes the gradient of the values.
+        dv: pointer to the gradient [B, H, T, K] of the values, a result. Not used if the values are the keys.
+        da: pointer to the gradient [B, H, T, L] of the pack weights, a result.
+        adds: pointer to the derivatives [B H, rows] for the scale of the terms that are added, a result. None
+            without decay.
+        sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``sums`` are those that the first
+            kernel stored, and ``scratch`` is its ``memory``.
+        reciprocal, ages: pointers to the reciprocals 1/t and to the ages, or None; see :func:`load_times`.
+        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
+            :func:`locate_chunk`.
+        L: number of rows of P.
+        SIDES: 1 if the values are the keys, otherwise 2.
+        WIDTH: number of columns of a state, L rounded up.
+        PRECISION: precision of products in float32.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):

@@ -152,14 +152,14 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
         BLOCK_K: K rounded up to a power of two.
 
     Returns:
-        row: index of the chunk's first row among the rows of all heads
-        b: index of the example
-        start: first position of the chunk
-        x_place: offset of the chunk in inputs of width K
-        a_place: offset of the chunk in inputs of width L
-        exists: mask [BLOCK_T], True at positions before T
-        real: mask [BLOCK_T], True at positions before T that are not padding
-        at: offsets of the chunk's elements [BLOCK_T, BLOCK_K] in inputs of width K, relative to x_place
+        row: index of the chunk's first row among the rows of all heads.
+        b: index of the example.
+        start: first position of the chunk.
+        x_place: offset of the chunk in inputs of width K.
+        a_place: offset of the chunk in inputs of width L.
+        exists: mask [BLOCK_T], True at positions before T.
+        real: mask [BLOCK_T], True at positions before T that are not padding.
+        at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements in inputs of width K, relative to x_place.
         inside: mask [BLOCK_T, BLOCK_K], True at elements that exist.
     """
     bh = (tl.program_id(0) // segments).to(tl.int64)
@@ -411,10 +411,21 @@ def segment_sums_kernel(
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums of each segment, sum k_j^T a_j and sum v_j^T a_j, decayed to the end of the segment.
+    """Compute the sums sum k_j^T a_j and sum v_j^T a_j of each segment, decayed to the end of the segment.
 
-    The result, ``sums``, is [B H, segments, SIDES, BLOCK_K, WIDTH]. The grid is B H x segments, times the
-    blocks of COLUMNS columns of both sums.
+    The grid is B H x segments, times the blocks of COLUMNS columns of both sums.
+
+    Kernel arguments:
+        k, v, a: pointers to keys, values and pack weights.
+        sums: pointer to the result [B H, segments, SIDES, BLOCK_K, WIDTH].
+        reciprocal, ages: pointers to the reciprocals 1/t and to the ages, or None; see :func:`load_times`.
+        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
+            :func:`locate_chunk`.
+        L: number of rows of P.
+        SIDES: number of sums of each segment, 1 if the values are the keys.
+        COLUMNS: number of columns that one program computes.
+        WIDTH: number of columns of a state, L rounded up.
+        PRECISION: precision of products in float32.
     """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
@@ -437,10 +448,27 @@ def forward_kernel(
     SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
     WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the output and ``lse``, the log-sum-exp of the softmax [B H, rows].
+    """Compute the output, and the log-sum-exp of the softmax.
 
     The output is (tril(U' A^T) v + U' S_v) / t. The unpack weights are U = softmax((tril(q k^T) A + q S_k)
     scale / t), U' is U after dropout, and S_k and S_v are the states.
+
+    Kernel arguments:
+        q, k, v, a: pointers to queries, keys, values and pack weights.
+        out: pointer to the output [B, H, T, K].
+        lse: pointer to the log-sum-exp [B H, rows] of the softmax.
+        sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``scratch`` is its ``memory``.
+        reciprocal, ages: pointers to the reciprocals 1/t and to the ages, or None; see :func:`load_times`.
+        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
+            :func:`locate_chunk`.
+        packed_padding: pointer to the mask [B, L] of masked rows of P, or None.
+        seed: pointer to the seed of dropout, or None without dropout.
+        dropout: dropout probability of the unpack weights.
+        boost: factor 1 / (1 - dropout) of the weights that dropout keeps.
+        L: number of rows of P.
+        SIDES: 1 if the values are the keys, otherwise 2.
+        WIDTH: number of columns of a state, L rounded up.
+        PRECISION: precision of products in float32.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
