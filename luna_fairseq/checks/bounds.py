@@ -89,7 +89,7 @@ def check_bounds(options: Mapping[str, Any], dataclass: Any) -> None:
         dataclass: dataclass whose fields declare the options.
 
     Raises:
-        InputError: an option is out of its bounds.
+        InputError: An option is out of its bounds.
     """
     for fault in faults(options, dataclass):
         raise InputError(fault)

@@ -144,7 +144,7 @@ def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
         options: options of the checkpoint's model.
 
     Raises:
-        InputError: the model uses an option in ``REMOVED``.
+        InputError: The model uses an option in ``REMOVED``.
     """
     for name in REMOVED:
         if options.get(name):

@@ -37,7 +37,7 @@ def check_groups(config: Any) -> None:
         config: configuration of fairseq-hydra-train.
 
     Raises:
-        InputError: a group has an unknown option.
+        InputError: A group has an unknown option.
     """
     from fairseq.dataclass.configs import FairseqConfig
 
@@ -60,7 +60,7 @@ def check_overrides(
         also: further names to accept (default: none).
 
     Raises:
-        InputError: the training had no option of that name.
+        InputError: The training had no option of that name.
     """
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:

@@ -38,7 +38,7 @@ class ParsedOptions:
         from_file: True if the command generates text from a data set, such as fairseq-generate.
 
     Raises:
-        AttributeError: neither fairseq nor this package declares an option of that name.
+        AttributeError: Neither fairseq nor this package declares an option of that name.
     """
 
     def __init__(self, args: Namespace):
@@ -95,7 +95,7 @@ def check_options(args: Namespace) -> None:
         args: parsed options.
 
     Raises:
-        InputError: an option is out of its bounds, or a combination of options would give a wrong result.
+        InputError: An option is out of its bounds, or a combination of options would give a wrong result.
     """
     options = ParsedOptions(args)
     for check in CHECKS:
@@ -110,7 +110,7 @@ def check_config(config: Any) -> None:
         config: configuration with groups of options.
 
     Raises:
-        InputError: an option is unknown, or :func:`check_options` raises it.
+        InputError: An option is unknown, or :func:`check_options` raises it.
     """
     check_groups(config)
     check_options(flat(config))

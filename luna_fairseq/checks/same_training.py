@@ -107,7 +107,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
         ours: identity from :func:`task_identity`.
 
     Raises:
-        InputError: the tasks have different purposes, languages or ways of reading their input.
+        InputError: The tasks have different purposes, languages or ways of reading their input.
     """
     purposes = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in purposes and purposes[0] != purposes[1]:
@@ -138,7 +138,7 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
         ours: identity of the present task.
 
     Raises:
-        InputError: the source or the target language differs.
+        InputError: The source or the target language differs.
     """
     known = [name for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if all(stored[name] == ours[name] for name in known):
@@ -162,7 +162,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
         ours: options of the model in this run.
 
     Raises:
-        InputError: an option differs that changes the output of the model. Dropout, for example, may differ.
+        InputError: An option differs that changes the output of the model. Dropout, for example, may differ.
     """
     difference = _describe_differences(path, stored, ours)
     if difference:
@@ -261,7 +261,7 @@ def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, A
         languages: languages that the caller requires, from :func:`overridden_languages`.
 
     Raises:
-        InputError: the checkpoint was trained for other languages.
+        InputError: The checkpoint was trained for other languages.
     """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
@@ -288,7 +288,7 @@ def compare_with_run(
         reset_optimizer: True if the run does not resume the training.
 
     Raises:
-        InputError: the run resumes with another task, direction or model.
+        InputError: The run resumes with another task, direction or model.
     """
     ours = plain_options(trainer.cfg.model)
     if dataclass_of(options) is None:
@@ -368,7 +368,7 @@ def check_fingerprints(
         may_differ: names of dictionaries that may differ (default: none).
 
     Raises:
-        InputError: a dictionary differs.
+        InputError: A dictionary differs.
     """
     if stored is None:
         logger.warning(

@@ -30,7 +30,17 @@ INCOMPLETE_BATCHES = Patch(
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make fairseq's batches, and append the sentences that fairseq drops as another batch."""
+    """Make fairseq's batches, and append the sentences that fairseq drops as a further batch.
+
+    Args:
+        batch_by_size: fairseq's original function.
+        indices: indices of the sentences, in the order of batching.
+        args: further arguments of the original function.
+        kwargs: further arguments of the original function.
+
+    Returns:
+        Batches as lists of indices.
+    """
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     batches = batch_by_size(indices, *args, **kwargs)

@@ -42,15 +42,15 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
     """Load a checkpoint, and add the record of its training.
 
     Args:
-        load: fairseq's function
-        path: file of the checkpoint
-        arg_overrides: options that override those of the checkpoint (default: None)
-        args: further positional arguments of ``load``
-        kw: further keyword arguments of ``load``
+        load: fairseq's function.
+        path: file of the checkpoint.
+        arg_overrides: options that override those of the checkpoint (default: None).
+        args: further positional arguments of ``load``.
+        kw: further keyword arguments of ``load``.
 
     Raises:
-        InputError: the file is damaged or not a checkpoint, or was trained with an option that no longer
-            exists
+        InputError: The file is damaged or not a checkpoint, or was trained with an option that no longer
+            exists.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -88,10 +88,14 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
 
 
 def _check_overrides(state: Any, overrides: Any) -> None:
-    """Check that the checkpoint's model has the options for generation. fairseq would ignore them.
+    """Check that the model of a checkpoint has the requested options for generation.
+
+    Args:
+        state: content of the checkpoint.
+        overrides: options that replace those of the checkpoint. fairseq would ignore unknown ones.
 
     Raises:
-        InputError: the model does not support 8-bit weights or a shortlist
+        InputError: The model does not support 8-bit weights or a shortlist.
     """
     options = same_training.stored_options(state)
     name, dataclass = options.get("_name") or options.get("arch"), dataclass_of(options)
@@ -110,9 +114,9 @@ def _compare_dictionaries(record: Record, task: Any, may_differ: Sequence[str] =
     """Raise InputError if a task has other dictionaries than the training of a checkpoint.
 
     Args:
-        record: record of the loaded checkpoint
-        task: task that uses the checkpoint
-        may_differ: names of dictionaries that may differ (default: none)
+        record: record of the loaded checkpoint.
+        task: task that uses the checkpoint.
+        may_differ: names of dictionaries that may differ (default: none).
     """
     known = same_training.is_known(same_training.task_identity(task))
     if known and (record["dictionaries"] is not None or dataclass_of(record["options"]) is not None):
@@ -125,8 +129,13 @@ def _compare_dictionaries(record: Record, task: Any, may_differ: Sequence[str] =
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
     """Compare the training of a checkpoint with a task, and load the state of the task.
 
+    Args:
+        load_state_dict: fairseq's original method.
+        self: task of fairseq.
+        state_dict: state of the task, with a record of the checkpoint's training.
+
     Raises:
-        InputError: the checkpoint was trained for another task or direction, or with other dictionaries
+        InputError: The checkpoint was trained for another task or direction, or with other dictionaries.
     """
     state_dict = dict(state_dict)
     record = state_dict.pop(_RECORD, None)
@@ -138,7 +147,16 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.save_checkpoint")
 def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any) -> Any:
-    """Save a checkpoint with the versions, the identity, the dictionaries and the count of --patience."""
+    """Save a checkpoint with the versions, the identity, the dictionaries and the count of --patience.
+
+    Args:
+        save: fairseq's original method.
+        self: trainer of fairseq.
+        filename: path of the checkpoint.
+        extra_state: further content of the checkpoint.
+        args: further arguments of the original method.
+        kw: further arguments of the original method.
+    """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.is_known(identity):
@@ -153,8 +171,18 @@ def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
     """Load a checkpoint into the trainer, and compare the training of the checkpoint with this run.
 
+    Args:
+        load: fairseq's original method.
+        self: trainer of fairseq.
+        filename: path of the checkpoint.
+        args: further arguments of the original method.
+        kwargs: further arguments of the original method.
+
+    Returns:
+        Further content of the checkpoint, or None if the file does not exist.
+
     Raises:
-        InputError: the checkpoint does not belong to this run
+        InputError: The checkpoint does not belong to this run.
     """
     global _averages
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments

@@ -48,6 +48,16 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
     """Broadcast an object with torch's function, which does not check classes.
 
     The object is safe, because the sender is a process of this run.
+
+    Args:
+        broadcast: fairseq's original function.
+        obj: object to send. Ignored in the other processes.
+        src_rank: rank of the process that sends the object.
+        group: process group.
+        dist_device: device of the transfer.
+
+    Returns:
+        The object, in all processes.
     """
     if not isinstance(group, torch.distributed.ProcessGroup):  # a process group of TPUs
         return broadcast(obj, src_rank, group, dist_device)
@@ -62,8 +72,13 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 
     fairseq makes three attempts, and each attempt appends to the bytes of the failed one.
 
+    Args:
+        save: fairseq's original function.
+        obj: content of the checkpoint.
+        f: open file, or a path, for which the original function is called.
+
     Raises:
-        InputError: the file cannot be written, for example because the disk is full. The incomplete file is
+        InputError: The file cannot be written, for example because the disk is full. The incomplete file is
             removed.
     """
     if isinstance(f, str):
@@ -86,7 +101,14 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 
 @WHOLE_FILES.replaces("fairseq.file_io:PathManager.copy")
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-    """Copy a file under a temporary name and rename the copy, so that a killed run leaves no partial file."""
+    """Copy a file under a temporary name and rename the copy, so that no partial file remains.
+
+    Args:
+        copy: fairseq's original function.
+        src_path: path of the file.
+        dst_path: path of the copy.
+        overwrite: replace an existing file (default: False).
+    """
     from fairseq.file_io import PathManager
 
     if not (overwrite and PathManager.supports_rename(dst_path)):

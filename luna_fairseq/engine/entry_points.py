@@ -32,8 +32,12 @@ OUR_OPTIONS = Patch(
 def _import_once(import_user_module: Function, args: Any) -> Any:
     """Import the folder of --user-dir, unless it is already imported under another path.
 
+    Args:
+        import_user_module: fairseq's original function.
+        args: options of the command, one of which is ``user_dir``.
+
     Raises:
-        InputError: --user-dir names another copy of an imported package
+        InputError: --user-dir names another copy of an imported package.
     """
     import fairseq
 
@@ -59,6 +63,15 @@ def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwar
     """Parse the command line and check the options.
 
     ``--int8`` is replaced by ``--cpu`` and a model override, and ``--shortlist`` by a model override.
+
+    Args:
+        parse: fairseq's original function.
+        parser: parser of a command.
+        args: further arguments of the original function.
+        kwargs: further arguments of the original function.
+
+    Returns:
+        Result of the original function, with the options of the command.
     """
     _add_model_options(parser)
     parsed = parse(parser, *args, **kwargs)
@@ -77,6 +90,9 @@ def _add_model_options(parser: ArgumentParser) -> None:
     """Add options that override the model's to the parser of a command that loads a model for use.
 
     fairseq-generate, fairseq-interactive and fairseq-eval-lm get ``--int8``, the first two ``--shortlist``.
+
+    Args:
+        parser: parser to which the options are added.
     """
     options = parser._option_string_actions
     if "--model-overrides" not in options:
@@ -90,7 +106,17 @@ def _add_model_options(parser: ArgumentParser) -> None:
 
 @OUR_OPTIONS.replaces("fairseq.sequence_generator:SequenceGenerator._generate")
 def _generate(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Generate translations of a batch, restricted to the shortlist of the models if they have one."""
+    """Generate translations of a batch, restricted to the shortlist of the models if they have one.
+
+    Args:
+        generate: fairseq's original method.
+        self: sequence generator of fairseq.
+        args: further arguments of the original method.
+        kwargs: further arguments of the original method.
+
+    Returns:
+        Hypotheses of each sentence.
+    """
     shortlist = getattr(self.model.single_model, "shortlist", None)
     if shortlist is None:
         return generate(self, *args, **kwargs)
@@ -103,8 +129,12 @@ def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
 
     fairseq-hydra-train imports a plugin only after it has read the options, so they are checked here.
 
+    Args:
+        add_defaults: fairseq's original function.
+        cfg: configuration of the command, updated in place.
+
     Raises:
-        InputError: an option has an invalid value
+        InputError: An option has an invalid value.
     """
     from omegaconf import OmegaConf, open_dict
 

@@ -18,7 +18,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command and return its exit status.
 
     Args:
-        argv: words of the command line (default: None, the words of this process)
+        argv: words of the command line (default: None, the words of this process).
     """
     parser = argparse.ArgumentParser(
         prog="luna-engine",
@@ -50,7 +50,14 @@ def lines() -> Iterator[str]:
 
 
 def _describe(patch: Patch) -> Iterator[str]:
-    """Yield the lines about one patch."""
+    """Describe a patch in a few lines.
+
+    Args:
+        patch: patch to describe.
+
+    Yields:
+        Lines, some of which are wrapped.
+    """
     targets = ", ".join(target.replace(":", ".") for target, _ in patch.replacements if target)
     yield f"  {patch.name}"
     for title, text in (

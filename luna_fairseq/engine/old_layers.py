@@ -29,7 +29,14 @@ OLD_LAYERS = Patch(
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
 def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build a layer, and delete the second copies of its weights."""
+    """Build a layer, and delete the second copies of its weights.
+
+    Args:
+        init: original constructor of the layer.
+        self: the layer.
+        args: arguments of the constructor.
+        kwargs: arguments of the constructor.
+    """
     init(self, *args, **kwargs)
     for name in _COPIES:
         delattr(self, name)
@@ -37,7 +44,16 @@ def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) 
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}._load_from_state_dict")
 def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any) -> None:
-    """Load a layer from a checkpoint, which may contain the second copies."""
+    """Load a layer from a checkpoint, which may contain the second copies.
+
+    Args:
+        _: original method of fairseq, which is not called.
+        self: the layer.
+        state_dict: parameters of the checkpoint by name, changed in place.
+        prefix: beginning of the names of the layer's parameters.
+        args: further arguments of the original method.
+        kw: further arguments of the original method.
+    """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _COPIES:
@@ -47,7 +63,14 @@ def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build the embedding, and exclude its uninitialised buffer from checkpoints."""
+    """Build the embedding, and exclude its uninitialised buffer from checkpoints.
+
+    Args:
+        init: original constructor of the embedding.
+        self: the embedding.
+        args: arguments of the constructor.
+        kwargs: arguments of the constructor.
+    """
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
         self._non_persistent_buffers_set.add("_float_tensor")
@@ -55,5 +78,11 @@ def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs:
 
 
 def _remove_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
-    """Remove the buffer from the state dict of an older checkpoint."""
+    """Remove the buffer from the state dict of an older checkpoint.
+
+    Args:
+        state_dict: parameters of the checkpoint by name, changed in place.
+        prefix: beginning of the names of the embedding's parameters.
+        args: ignored.
+    """
     state_dict.pop(f"{prefix}_float_tensor", None)

@@ -35,14 +35,14 @@ class Patch:
     """One change to fairseq, which may replace several functions.
 
     Args:
-        name: name of the patch in LUNA_FAIRSEQ_LEAVE_OUT
-        importance: class of the patch, RUNS or RESULTS
-        prevents: failure that users see without the patch, in one or two sentences
-        versions: versions of fairseq, torch or numpy that need the patch (default: all)
-        is_needed: function that returns True if one of these versions is installed (default: always True)
+        name: name of the patch in LUNA_FAIRSEQ_LEAVE_OUT.
+        importance: class of the patch, RUNS or RESULTS.
+        prevents: failure that users see without the patch, in one or two sentences.
+        versions: versions of fairseq, torch or numpy that need the patch (default: all).
+        is_needed: function that returns True if one of these versions is installed (default: always True).
         replacements: pairs of a target and the function that replaces the target. A function that is called
             once has the target "" (default: none; the decorators add pairs).
-        state: "" before :meth:`apply`, and APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE afterwards
+        state: "" before :meth:`apply`, and APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE afterwards.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Patch:
         If fairseq does not have one of the targets, nothing is replaced, and a warning names the target.
 
         Args:
-            leave_out: make no replacements (default: False)
+            leave_out: make no replacements (default: False).
         """
         if self.state:
             return
@@ -103,7 +103,14 @@ class Patch:
         self.state = APPLIED
 
     def _replace(self, owner: Any, name: str, function: Function) -> None:
-        """Replace an attribute of a module or class, unless another copy of this package has replaced it."""
+        """Replace an attribute of a module or class, unless another copy of this package has replaced it.
+
+        Args:
+            owner: module or class.
+            name: name of the attribute.
+            function: replacement. If the attribute is callable, this function gets the original as its first
+                argument. Otherwise it maps the old value to the new one.
+        """
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
         if self.name in earlier:
@@ -118,14 +125,14 @@ def find(target: str) -> Tuple[Any, str]:
     """Find the attribute that a target names.
 
     Args:
-        target: name such as ``module:Class.method``, see :meth:`Patch.replaces`
+        target: name such as ``module:Class.method``, see :meth:`Patch.replaces`.
 
     Returns:
-        the module or class that has the attribute, and the name of the attribute. The owner is None for an
+        The module or class that has the attribute, and the name of the attribute. The owner is None for an
         empty target, and for a command of fairseq that this process does not run.
 
     Raises:
-        AttributeError: fairseq has no such attribute
+        AttributeError: fairseq has no such attribute.
     """
     module, _, path = target.partition(":")
     *parents, name = path.split(".")
@@ -146,7 +153,12 @@ def find(target: str) -> Tuple[Any, str]:
 
 
 def _wrap(original: Function, function: Function) -> Function:
-    """Return a function with the original's name that calls ``function`` with the original first."""
+    """Return a function with the original's name that calls ``function`` with the original first.
+
+    Args:
+        original: function to replace.
+        function: function that gets ``original`` and the arguments of the call.
+    """
     # The attributes of a class do not belong to the function that replaces the class.
     updated = () if isinstance(original, type) else ("__dict__",)
 

@@ -31,6 +31,15 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
     """Make the batches of a resumed run for the first epoch, and then select the current epoch.
 
     An uninterrupted run makes its batches once, in the first epoch, and shuffles them in every epoch.
+
+    Args:
+        get_batch_iterator: fairseq's original method.
+        self: task of fairseq.
+        args: arguments of the original method.
+        kwargs: arguments of the original method.
+
+    Returns:
+        Iterator over the epochs of the dataset.
     """
     call = inspect.signature(get_batch_iterator).bind(self, *args, **kwargs)
     arguments, dataset = call.arguments, call.arguments["dataset"]
@@ -59,6 +68,11 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
     """Resume after the batches that were read.
 
     If the batches have changed, the epoch is repeated, with a warning.
+
+    Args:
+        load_state_dict: fairseq's original method.
+        self: iterator over the epochs of a dataset.
+        state_dict: state of the iterator in the checkpoint.
     """
     # In states of a version below 2, the end of an epoch is a position beyond the last batch.
     if not state_dict.get("iterations_in_epoch") or state_dict.get("version", 1) < 2:
@@ -84,7 +98,11 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
 
 
 def _fingerprint(iterator: Any) -> int:
-    """Return a checksum of the sentences of every batch, in the order before shuffling."""
+    """Return a checksum of the sentences of every batch, in the order before shuffling.
+
+    Args:
+        iterator: iterator over the epochs of a dataset.
+    """
     batches = iterator.frozen_batches
     # The checksum is computed once for each list of batches, because such a list never changes.
     if getattr(iterator, "fingerprinted", None) is not batches:

@@ -20,7 +20,12 @@ _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_s
 
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return the state of the optimizer with its float32 weights and the counters of the loss scale."""
+    """Return the state of the optimizer with its float32 weights and the counters of the loss scale.
+
+    Args:
+        state_dict: fairseq's original method.
+        self: optimizer of fairseq for half precision.
+    """
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
     if self.scaler is not None:
@@ -34,6 +39,13 @@ def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: 
     """Load the state of the optimizer, and restore the float32 weights.
 
     Only float32 weights that round to the weights of the model are restored.
+
+    Args:
+        load: fairseq's original method.
+        self: optimizer of fairseq for half precision.
+        state_dict: state of the optimizer in the checkpoint.
+        args: further arguments of the original method.
+        kwargs: further arguments of the original method.
     """
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
@@ -55,7 +67,16 @@ def _float32_weights(optimizer: Any) -> Any:
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Clip the total norm of the gradients, unless the optimizer clips each tensor."""
+    """Clip the total norm of the gradients, unless the optimizer clips each tensor.
+
+    Args:
+        clip: fairseq's original method.
+        self: trainer of fairseq.
+        clip_norm: maximum norm of all gradients together. 0 for no limit.
+
+    Returns:
+        Norm of the gradients before clipping.
+    """
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)
     clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)

@@ -18,8 +18,17 @@ CHECKED_DATA = Patch(
 def _check_and_make_dataset(make_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
     """Check the files of a data set, and load them.
 
+    Args:
+        make_dataset: fairseq's original function.
+        path: path of the data set without extensions.
+        args: further arguments of the original function.
+        kwargs: further arguments of the original function.
+
+    Returns:
+        fairseq's dataset.
+
     Raises:
-        InputError: a file differs from its checksum
+        InputError: A file differs from its checksum.
     """
     from fairseq.distributed.utils import get_global_rank
 

@@ -40,8 +40,14 @@ PROCESSES = Patch(
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
     """Call ``main`` in the number of processes that the configuration or torchrun determines.
 
+    Args:
+        call_main: fairseq's original function.
+        cfg: configuration of the command.
+        main: main function of the command.
+        kwargs: further arguments of ``main``.
+
     Raises:
-        InputError: Apollo is used with sharded parameters
+        InputError: Apollo is used with sharded parameters.
     """
     distributed = cfg.distributed_training
     if distributed.ddp_backend == "fully_sharded" and getattr(cfg.optimizer, "_name", None) == "apollo":
@@ -75,11 +81,11 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
     """Run ``main`` in a spawned process, and print one line for an error of the user.
 
     Args:
-        main: fairseq's function for training
+        main: fairseq's function for training.
         reported: number that all processes share. The first process that prints an error sets it to 1, so
             that an error that all processes have is printed once.
-        cfg: fairseq's configuration
-        kwargs: further arguments of ``main``
+        cfg: fairseq's configuration.
+        kwargs: further arguments of ``main``.
     """
     try:
         main(cfg, **kwargs)
@@ -100,7 +106,7 @@ def refuse_to_train_apart(cfg: Any) -> None:
     This happens under fairseq-hydra-train, which imports a plugin too late to read the number of processes.
 
     Args:
-        cfg: fairseq's configuration
+        cfg: fairseq's configuration.
     """
     if in_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
@@ -110,7 +116,13 @@ def refuse_to_train_apart(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """Start a process for each rank, as fairseq does for GPUs."""
+    """Start a process for each rank, as fairseq does for GPUs.
+
+    Args:
+        cfg: configuration of the command.
+        main: main function of the command.
+        kwargs: further arguments of ``main``.
+    """
     from fairseq.distributed.utils import distributed_main
 
     distributed = cfg.distributed_training
@@ -126,7 +138,17 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 def _wrap_on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """Wrap a model for distributed training, on CPUs without device numbers, which torch rejects there."""
+    """Wrap a model for distributed training on GPUs or CPUs.
+
+    Args:
+        ddp: original constructor of torch's wrapper.
+        module: model.
+        device_ids: device numbers, which are dropped on CPUs because torch rejects them there (default:
+            None).
+        output_device: device number of the output, dropped likewise (default: None).
+        args: further arguments of the constructor.
+        kw: further arguments of the constructor.
+    """
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None
     return ddp(module, device_ids, output_device, *args, **kw)
@@ -137,7 +159,7 @@ def _manage_children(reported: Any) -> Iterator[None]:
     """Context manager that forwards SIGTERM to the processes started in it, and ends all if one fails.
 
     Args:
-        reported: number that all processes share, 1 if a process has printed its error
+        reported: number that all processes share, 1 if a process has printed its error.
     """
     from torch.multiprocessing import ProcessExitedException
 
@@ -171,7 +193,7 @@ def _kill_survivors(ended: threading.Event) -> None:
     ends.
 
     Args:
-        ended: event that stops this function
+        ended: event that stops this function.
     """
     seen: Set[Any] = set()
     deadline = math.inf

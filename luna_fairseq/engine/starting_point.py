@@ -32,9 +32,18 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
     """Lock the folder, check the validation text, and load the checkpoint from which training starts.
 
+    Args:
+        load_checkpoint: fairseq's original function.
+        cfg: configuration of the checkpoints.
+        trainer: trainer of fairseq.
+        passthrough_args: further arguments of the original function.
+
+    Returns:
+        Further content of the checkpoint, and the iterator over the epochs.
+
     Raises:
-        InputError: another training uses the folder, a validation sentence is too long, or the file of
-            --restore-file does not exist
+        InputError: Another training uses the folder, a validation sentence is too long, or the file of
+            --restore-file does not exist.
     """
     from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
@@ -56,11 +65,11 @@ def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
     """Return the options of checkpoints, with the newest intact checkpoint in place of a damaged one.
 
     Args:
-        cfg: fairseq's options of checkpoints
-        trainer: fairseq's trainer
+        cfg: fairseq's options of checkpoints.
+        trainer: fairseq's trainer.
 
     Raises:
-        InputError: the file of --restore-file does not exist
+        InputError: The file of --restore-file does not exist.
     """
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:

@@ -77,7 +77,15 @@ STOPPING = Patch(
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save a checkpoint, and record its number of updates."""
+    """Save a checkpoint, and record its number of updates.
+
+    Args:
+        save: fairseq's original function.
+        cfg: configuration of the checkpoints.
+        trainer: trainer of fairseq.
+        args: further arguments of the original function.
+        kwargs: further arguments of the original function.
+    """
     result = save(cfg, trainer, *args, **kwargs)
     _run.saved_at = trainer.get_num_updates()
     return result
@@ -85,7 +93,18 @@ def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: A
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Train for an epoch, and handle SIGTERM. If --max-update is already reached, do nothing."""
+    """Train for an epoch, and handle SIGTERM. If --max-update is already reached, do nothing.
+
+    Args:
+        train: fairseq's original function.
+        cfg: configuration of the command.
+        trainer: trainer of fairseq.
+        task: task of fairseq.
+        epoch_itr: iterator over the epochs of the training set.
+
+    Returns:
+        Validation losses, and True if training has to stop.
+    """
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
     if 0 < limit <= updates:
         logger.warning(
@@ -102,7 +121,18 @@ def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, e
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Sum the statistics of all processes, and count the processes that have received SIGTERM."""
+    """Sum the statistics of all processes, and count the processes that have received SIGTERM.
+
+    Args:
+        aggregate: fairseq's original method.
+        self: trainer of fairseq.
+        logging_outputs: statistics of this process.
+        extra: further numbers to sum over the processes.
+        ignore: True if the batch of this process is a dummy (default: False).
+
+    Returns:
+        Statistics of all processes, and the sums of the further numbers.
+    """
     extra = (*extra, float(_run.requested))
     outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
     _run.agreed = _run.agreed or bool(requests > 0)
@@ -118,7 +148,14 @@ def _stop_before_next_update(get_next: Function, self: Any) -> Any:
 
 @STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build the iterator, with a collate function that protects its worker processes from SIGTERM."""
+    """Build the iterator, with a collate function that protects its worker processes from SIGTERM.
+
+    Args:
+        init: original constructor of the iterator.
+        self: the iterator.
+        args: arguments of the constructor.
+        kwargs: arguments of the constructor.
+    """
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
@@ -130,7 +167,7 @@ class _ShieldedCollate:
     the loader would raise an error during an update.
 
     Args:
-        collate_fn: function that makes a batch from samples
+        collate_fn: function that makes a batch from samples.
     """
 
     def __init__(self, collate_fn: Function) -> None:
@@ -138,7 +175,11 @@ class _ShieldedCollate:
         self.shielded_process: Optional[int] = None
 
     def __call__(self, samples: Any) -> Any:
-        """Make a batch from samples. In a worker process, the first call protects the process."""
+        """Make a batch from samples. In a worker process, the first call protects the process.
+
+        Args:
+            samples: samples of the batch.
+        """
         if torch.utils.data.get_worker_info() is not None and self.shielded_process != os.getpid():
             self.shielded_process = os.getpid()
             _ignore_sigterm_of_others()

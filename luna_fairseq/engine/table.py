@@ -42,7 +42,7 @@ def patch_fairseq() -> None:
     A second call does nothing.
 
     Raises:
-        InputError: LUNA_FAIRSEQ_LEAVE_OUT names a patch that does not exist
+        InputError: LUNA_FAIRSEQ_LEAVE_OUT names a patch that does not exist.
     """
     left_out = names_left_out()
     for patch in TABLE:
@@ -53,7 +53,7 @@ def names_left_out() -> FrozenSet[str]:
     """Return the names in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, separated by commas.
 
     Raises:
-        InputError: the variable names a patch that does not exist
+        InputError: The variable names a patch that does not exist.
     """
     names = [name.strip() for name in os.environ.get(SWITCH, "").split(",")]
     known = [patch.name for patch in TABLE]

@@ -9,7 +9,7 @@ def installed_version(package: str) -> str:
     """Import a package, and return its ``__version__`` or "unknown".
 
     Args:
-        package: name of the package
+        package: name of the package.
     """
     return str(getattr(importlib.import_module(package), "__version__", "unknown"))
 
@@ -18,7 +18,7 @@ def is_at_least(package: str, *numbers: int) -> bool:
     """Return True if the installed version of a package is at least a given version.
 
     Args:
-        package: name of the package
-        numbers: parts of the given version, such as 2, 6 for version 2.6
+        package: name of the package.
+        numbers: parts of the given version, such as 2, 6 for version 2.6.
     """
     return version_numbers(installed_version(package)) >= numbers

@@ -88,7 +88,14 @@ class _Bounded:
         self.file, self.archive, self.left = file, archive, most + PIECE
 
     def read(self, size: int = -1) -> bytes:
-        """Read at most ``size`` bytes, or all bytes if ``size`` is negative."""
+        """Read bytes of a file in an archive.
+
+        Args:
+            size: maximum number of bytes (default: -1, all bytes).
+
+        Raises:
+            InputError: The archive expands to an implausible size.
+        """
         content = self.file.read(size)
         self.left -= len(content)
         if self.left < 0:

@@ -164,10 +164,16 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 
 
 def _age(path: Path) -> Any:
-    """Return a sort key: the time of change, then the numbers in the name.
+    """Return a key that sorts checkpoints by age, oldest first.
 
     Copied checkpoints may have the same time. The checkpoint with the larger number of updates in its name
     then counts as newer.
+
+    Args:
+        path: path of the checkpoint.
+
+    Returns:
+        Time of change, and the numbers in the name.
     """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 

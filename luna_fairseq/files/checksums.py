@@ -89,7 +89,16 @@ def read_checksums(folder: Path) -> Dict[str, str]:
 
 
 def _check(folder: Path, name: str, expected: str) -> None:
-    """Raise InputError if a file is missing or its checksum differs from ``expected``."""
+    """Check that a file exists and has its checksum.
+
+    Args:
+        folder: folder with the list of checksums.
+        name: name of the file in the folder.
+        expected: SHA-256 in the list.
+
+    Raises:
+        InputError: The file is missing, or its checksum differs.
+    """
     path = folder / name
     if not path.is_file():
         raise InputError(f"{path} is missing, but {folder / CHECKSUMS} lists it. Prepare the data again.")
@@ -103,7 +112,12 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _sha256_at(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file, cached until its size, time of change or inode (``about``) changes."""
+    """Return the SHA-256 of a file, from the cache if the file has not changed.
+
+    Args:
+        path: path of the file.
+        about: size, time of change and inode of the file. The cache depends on them.
+    """
     return sha256(path)
 
 

@@ -76,7 +76,15 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download a file to ``part``, and raise InputError after a few failed attempts."""
+    """Download a file in a few attempts.
+
+    Args:
+        url: address of the file.
+        part: path of the incomplete file, which a later call resumes.
+
+    Raises:
+        InputError: All attempts failed.
+    """
     for attempt in range(ATTEMPTS):
         try:
             _transfer(url, part)
@@ -95,6 +103,10 @@ def _download(url: str, part: Path) -> None:
 
 def _transfer(url: str, part: Path) -> None:
     """Request the missing bytes of a file, and append them to ``part``.
+
+    Args:
+        url: address of the file.
+        part: path of the incomplete file.
 
     Raises:
         OSError: The connection ended too early.

@@ -118,7 +118,17 @@ def lasting_options(words: Sequence[str]) -> Dict[str, str]:
 
 
 def _read(path: Path) -> Dict[str, str]:
-    """Read a record. Return an empty dictionary for a record of an earlier version."""
+    """Read the record of a run.
+
+    Args:
+        path: path of the record.
+
+    Returns:
+        Value of each option. Empty for a record of an earlier version.
+
+    Raises:
+        InputError: The record is damaged.
+    """
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
