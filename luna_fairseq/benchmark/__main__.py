@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> None:
         args: parsed options of the command.
 
     Raises:
-        InputError: an option has an invalid value. Also raised after all measurements if a row failed or gave
+        InputError: An option has an invalid value. Also raised after all measurements if a row failed or gave
             wrong results.
     """
     if args.json is not None:

@@ -55,7 +55,12 @@ class OptimizerStep(Task):
         return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
     def why_not(self, row: Row, case: Case) -> str:
-        """Return the error of an optimizer that torch does not support on the device, or an empty string."""
+        """Return the error of an optimizer that torch does not support on the device, or an empty string.
+
+        Args:
+            row: optimizer.
+            case: case to measure.
+        """
         try:
             row.make(self.parameters(SMALL), lr=RATE).step()
         except (RuntimeError, TypeError) as error:
@@ -63,11 +68,23 @@ class OptimizerStep(Task):
         return ""
 
     def job(self, row: Row, case: Case) -> Job:
-        """Return the step method of an optimizer."""
+        """Return the step method of an optimizer.
+
+        Args:
+            row: optimizer.
+            case: case to measure.
+        """
         return row.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, row: Row) -> float:
-        """Compare the change of small parameters with that of ``row.equals``."""
+        """Compare the change of small parameters with the change that another optimizer makes.
+
+        Args:
+            row: optimizer, whose definition is the optimizer named ``row.equals``.
+
+        Returns:
+            Error divided by the tolerance, 0 without another optimizer.
+        """
         if not row.equals:
             return 0.0
         what = f"after {STEPS} steps the change of its parameters differs from that of {row.equals}"

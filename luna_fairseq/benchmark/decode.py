@@ -39,7 +39,7 @@ class Decode(ModelTask):
         """Return a case for each length.
 
         Raises:
-            InputError: the dictionary is smaller than the beam, or a length is below 2.
+            InputError: The dictionary is smaller than the beam, or a length is below 2.
         """
         if self.args.beam > self.types - 1:
             raise InputError(f"--beam {self.args.beam} needs a larger --dictionary-size than {self.types}")
@@ -48,7 +48,12 @@ class Decode(ModelTask):
         return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
     def job(self, row: Model, case: Case) -> Job:
-        """Return a function that translates a batch."""
+        """Return a function that translates a batch.
+
+        Args:
+            row: model.
+            case: case to measure.
+        """
         return self.search(self.ready_model(row, case["T"]), BatchSize(**case))
 
     def ready_model(self, row: Model, T: int) -> Any:
@@ -79,7 +84,14 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, row: Model) -> float:
-        """Compare the logits of decoding token by token with those of whole sentences."""
+        """Compare the logits of decoding token by token with the logits of whole sentences.
+
+        Args:
+            row: model.
+
+        Returns:
+            Largest error, divided by the tolerance.
+        """
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
         # level.
@@ -102,7 +114,7 @@ def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
         sample: batch of source sentences.
 
     Raises:
-        InputError: a hypothesis is not as long as its source sentence.
+        InputError: A hypothesis is not as long as its source sentence.
     """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):

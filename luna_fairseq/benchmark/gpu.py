@@ -107,7 +107,7 @@ def run(args: argparse.Namespace) -> None:
         args: parsed options of the command.
 
     Raises:
-        InputError: an option has an invalid value. Also raised after all parts if one failed or gave wrong
+        InputError: An option has an invalid value. Also raised after all parts if one failed or gave wrong
             results.
     """
     parts = ON_CPU if args.device == "cpu" else ON_GPU

@@ -251,7 +251,12 @@ class ModelTask(Task):
         return found
 
     def why_not(self, row: Model, case: Case) -> str:
-        """Return why the model cannot run in this torch, or an empty string."""
+        """Return why the model cannot run in this torch, or an empty string.
+
+        Args:
+            row: model.
+            case: case to measure.
+        """
         return why_no_sdpa() if row.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:

@@ -115,7 +115,7 @@ class Task:
             The largest error, divided by the tolerance.
 
         Raises:
-            InputError: the error exceeds the tolerance.
+            InputError: The error exceeds the tolerance.
         """
         raise NotImplementedError
 
@@ -241,7 +241,7 @@ def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str])
         unwanted: rows to exclude (``--without``).
 
     Raises:
-        InputError: a name is unknown.
+        InputError: A name is unknown.
     """
     for option, names in (("--with", wanted), ("--without", unwanted)):
         for name in names:
@@ -267,7 +267,7 @@ def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float 
         The error divided by the tolerance.
 
     Raises:
-        InputError: the error exceeds the tolerance, or is NaN.
+        InputError: The error exceeds the tolerance, or is NaN.
     """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()

@@ -101,13 +101,25 @@ class Train(ModelTask):
         return loss
 
     def job(self, row: Model, case: Case) -> Job:
-        """Return a function that runs a training step."""
+        """Return a function that runs a training step.
+
+        Args:
+            row: model.
+            case: case to measure.
+        """
         model = self.make_model(row, case["T"])
         torch.manual_seed(self.args.seed)  # the same batch for every model
         return partial(step, model, self.loss(model, BatchSize(**case)))
 
     def check(self, row: Model) -> float:
-        """Compare loss and gradients with those of the same model with explicit attention weights."""
+        """Compare loss and gradients with those of the model with explicit attention weights.
+
+        Args:
+            row: model.
+
+        Returns:
+            Largest error, divided by the tolerance.
+        """
         actual = self.loss_and_gradients(row)
         with explicit_attention_everywhere():
             expected = self.loss_and_gradients(row.definition())

@@ -14,8 +14,9 @@ def register_architectures(model: str, presets: Presets) -> None:
     The architecture with the name of the model is skipped, because fairseq registers it with all defaults.
 
     Args:
-        model: registered name of the model
-        presets: for each architecture, the options that differ from the defaults of the model's configuration
+        model: registered name of the model.
+        presets: for each architecture, the options that differ from the defaults of the model's
+            configuration.
     """
     for name, preset in presets.items():
         if name != model:
@@ -23,7 +24,12 @@ def register_architectures(model: str, presets: Presets) -> None:
 
 
 def _fill_in(preset: Dict[str, Any], args: Any) -> None:
-    """Set the options of ``preset`` that are missing or None in ``args``."""
+    """Set the options of a preset that the user has not set.
+
+    Args:
+        preset: values by the name of the option.
+        args: parsed options, updated in place. An option that is missing or None counts as not set.
+    """
     for option, value in preset.items():
         if getattr(args, option, None) is None:
             setattr(args, option, value)
@@ -33,10 +39,10 @@ def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -
     """Return the options for the size of an encoder.
 
     Args:
-        layers: number of layers
-        embed_dim: model width
-        ffn_embed_dim: width of the feed-forward blocks
-        heads: number of attention heads
+        layers: number of layers.
+        embed_dim: model width.
+        ffn_embed_dim: width of the feed-forward blocks.
+        heads: number of attention heads.
 
     Example:
         >>> encoder_sizes(2, 128, 512, 4)["encoder_layers"]

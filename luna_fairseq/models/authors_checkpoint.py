@@ -42,7 +42,7 @@ def translate_name(name: str) -> str:
     Names that this project has in common with the authors' code are returned unchanged.
 
     Args:
-        name: name of a parameter in a state dict
+        name: name of a parameter in a state dict.
 
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
@@ -73,7 +73,7 @@ def translate_names(state_dict: Dict[str, Tensor]) -> None:
     decoder's last P, which never receives a gradient.
 
     Args:
-        state_dict: parameters by name, changed in place
+        state_dict: parameters by name, changed in place.
     """
     if not any(name.endswith(_AUTHORS_ONLY) for name in state_dict):
         return

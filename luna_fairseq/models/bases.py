@@ -48,7 +48,7 @@ class LoadsWhatFits(BaseFairseqModel):
                 of names, or a string of names separated by commas.
 
         Raises:
-            InputError: ``retain_dropout_modules`` has a name that no dropout of the model has
+            InputError: ``retain_dropout_modules`` has a name that no dropout of the model has.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -68,11 +68,11 @@ class LoadsWhatFits(BaseFairseqModel):
         """Upgrade a state dict as fairseq does, and translate parameter names of the authors' code.
 
         Args:
-            state_dict: parameters of a checkpoint by name, changed in place
-            name: prefix of the model's parameters
+            state_dict: parameters of a checkpoint by name, changed in place.
+            name: prefix of the model's parameters.
 
         Raises:
-            InputError: the sizes of the checkpoint's dictionaries differ from those of the data
+            InputError: The sizes of the checkpoint's dictionaries differ from those of the data.
         """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
@@ -96,10 +96,10 @@ class LoadsWhatFits(BaseFairseqModel):
         """Prepare the model for inference as fairseq does, and quantise it to 8 bits if ``int8`` is set.
 
         Args:
-            cfg: configuration of the generation
+            cfg: configuration of the generation.
 
         Raises:
-            InputError: ``int8`` is set, and the model is on a GPU or in half precision
+            InputError: ``int8`` is set, and the model is on a GPU or in half precision.
         """
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
@@ -109,14 +109,14 @@ class LoadsWhatFits(BaseFairseqModel):
         """Load parameters as torch does.
 
         Args:
-            args: positional arguments of :meth:`torch.nn.Module.load_state_dict`
-            kwargs: keyword arguments of :meth:`torch.nn.Module.load_state_dict`
+            args: positional arguments of :meth:`torch.nn.Module.load_state_dict`.
+            kwargs: keyword arguments of :meth:`torch.nn.Module.load_state_dict`.
 
         Returns:
-            the missing and the unexpected names, as torch returns them
+            The missing and the unexpected names, as torch returns them.
 
         Raises:
-            InputError: the checkpoint belongs to another architecture
+            InputError: The checkpoint belongs to another architecture.
         """
         try:
             return super().load_state_dict(*args, **kwargs)
@@ -138,9 +138,9 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
     """fairseq's Transformer with the encoder and decoder of a subclass.
 
     Attributes:
-        encoder_class: class or function that builds the encoder from (configuration, dictionary, embedding)
-        decoder_class: class or function that builds the decoder from the same arguments
-        shortlist: candidates to which beam search is restricted (default: None, all target pieces)
+        encoder_class: class or function that builds the encoder from (configuration, dictionary, embedding).
+        decoder_class: class or function that builds the decoder from the same arguments.
+        shortlist: candidates to which beam search is restricted (default: None, all target pieces).
     """
 
     encoder_class: Callable[..., nn.Module]
@@ -158,12 +158,12 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
         """Build the model for the dictionaries of a task.
 
         Args:
-            cfg: nested configuration, see :func:`luna_fairseq.models.luna.nested_config`
-            task: fairseq task with a source and a target dictionary
+            cfg: nested configuration, see :func:`luna_fairseq.models.luna.nested_config`.
+            task: fairseq task with a source and a target dictionary.
 
         Raises:
             InputError: --sentence-diagonal is given without --diagonal-prior, or the dictionaries have no
-                sentence separator
+                sentence separator.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         if cfg.sentence_diagonal:
@@ -177,23 +177,35 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """Build the encoder for a nested configuration."""
+        """Build the encoder for a nested configuration.
+
+        Args:
+            cfg: nested configuration of the model.
+            src_dict: source dictionary.
+            embed_tokens: embedding of the source tokens.
+        """
         return cls.encoder_class(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """Build the decoder for a nested configuration."""
+        """Build the decoder for a nested configuration.
+
+        Args:
+            cfg: nested configuration of the model.
+            tgt_dict: target dictionary.
+            embed_tokens: embedding of the target tokens.
+        """
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
         """Prepare the model for inference as fairseq does, and load the shortlist if there is one.
 
         Args:
-            cfg: configuration of the generation
+            cfg: configuration of the generation.
 
         Raises:
-            InputError: the shortlist is no lexicon or belongs to another dictionary, or the model has an
-                adaptive softmax
+            InputError: The shortlist is no lexicon or belongs to another dictionary, or the model has an
+                adaptive softmax.
         """
         super().prepare_for_inference_(cfg)
         path = getattr(self.decoder.cfg, "shortlist", None)
@@ -215,11 +227,11 @@ class SentenceModelEncoder(RobertaEncoder):
         """Build RoBERTa's LM head.
 
         Args:
-            embed_dim: width of the features
-            output_dim: number of entries of the dictionary
+            embed_dim: width of the features.
+            output_dim: number of entries of the dictionary.
             activation_fn: name of an activation function, see
-                :func:`luna_fairseq.models.fairseq_layers.activation_function`
-            weight: matrix of the output projection [output_dim, embed_dim]; None learns a separate matrix
+                :func:`luna_fairseq.models.fairseq_layers.activation_function`.
+            weight: matrix of the output projection [output_dim, embed_dim]; None learns a separate matrix.
         """
         head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
         head.activation_fn = activation_function(activation_fn)
@@ -230,8 +242,8 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
     """fairseq's RoBERTa with the sentence encoder of a subclass.
 
     Args:
-        args: namespace with the options of the model
-        encoder: sentence encoder with the LM head
+        args: namespace with the options of the model.
+        encoder: sentence encoder with the LM head.
     """
 
     def __init__(self, args: Any, encoder: SentenceModelEncoder):
@@ -256,11 +268,11 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
         """Upgrade a state dict as fairseq does, and compare its number of positions with that of the model.
 
         Args:
-            state_dict: parameters of a checkpoint by name, changed in place
-            name: prefix of the model's parameters
+            state_dict: parameters of a checkpoint by name, changed in place.
+            name: prefix of the model's parameters.
 
         Raises:
-            InputError: the checkpoint has another dictionary or number of positions
+            InputError: The checkpoint has another dictionary or number of positions.
         """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
@@ -278,7 +290,7 @@ def sentence_encoder_options(args: Any) -> Namespace:
     """Return the flat options of the sentence encoder of a masked language model.
 
     Args:
-        args: options of the whole model
+        args: options of the whole model.
     """
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
@@ -289,11 +301,11 @@ def check_sequences_fit(task: Any, max_positions: int) -> None:
     """Check that the sequences of a task are no longer than the model's positions.
 
     Args:
-        task: fairseq task
-        max_positions: number of positions of the model
+        task: fairseq task.
+        max_positions: number of positions of the model.
 
     Raises:
-        InputError: the task allows longer sequences
+        InputError: The task allows longer sequences.
     """
     # The pretraining task of fairseq 0.12.2 reports no limit, but has an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)

@@ -17,8 +17,8 @@ class Hypotheses(NamedTuple):
     """Source sentence of each hypothesis.
 
     Attributes:
-        sentences: index of each hypothesis's sentence among the stored sentences, from 0 to B - 1 [B n]
-        each: number n of hypotheses of each sentence (default: 1)
+        sentences: index [B n] of each hypothesis's sentence among the stored sentences, from 0 to B - 1.
+        each: number n of hypotheses of each sentence (default: 1).
     """
 
     sentences: Tensor
@@ -29,12 +29,12 @@ class Hypotheses(NamedTuple):
         """Assign the same number of adjacent hypotheses to each sentence.
 
         Args:
-            hypotheses: number of hypotheses B n
-            sentences: number of sentences B
-            device: device of the index tensor
+            hypotheses: number of hypotheses B n.
+            sentences: number of sentences B.
+            device: device of the index tensor.
 
         Raises:
-            InputError: the number of hypotheses is no multiple of the number of sentences
+            InputError: The number of hypotheses is no multiple of the number of sentences.
 
         Example:
             >>> Hypotheses.in_a_row(4, 2, torch.device("cpu")).sentences
@@ -47,10 +47,10 @@ class Hypotheses(NamedTuple):
         """Replace hypothesis i by hypothesis ``new_order[i]``.
 
         Args:
-            new_order: index of the hypothesis that continues at each position [N']
+            new_order: index [N'] of the hypothesis that continues at each position.
 
         Returns:
-            the indices of the remaining sentences [B'], and the new assignment. None if hypotheses only
+            The indices [B'] of the remaining sentences, and the new assignment. None if hypotheses only
             changed places within their sentences. If the sentences no longer have equally many adjacent
             hypotheses, every hypothesis gets a separate copy of its sentence, and B' = N'.
         """

@@ -25,13 +25,13 @@ class PackedClassificationHead(RobertaClassificationHead):
         """Compute the logits of the classes.
 
         Args:
-            features: features X of the tokens [B, T, C]
-            packed: last packed sequence P [B, L, C]
-            packed_padding_mask: mask of P [B, L], True at masked rows (default: None, no row is masked)
-            kwargs: ignored
+            features: features [B, T, C] of the tokens.
+            packed: last packed sequence P [B, L, C].
+            packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+            kwargs: ignored.
 
         Returns:
-            logits [B, number of classes]
+            Logits [B, number of classes].
         """
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
@@ -39,12 +39,12 @@ class PackedClassificationHead(RobertaClassificationHead):
         """Pool P, or the features, to one vector for each sentence.
 
         Args:
-            features: features X of the tokens [B, T, C]
-            packed: last packed sequence P [B, L, C]
-            mask: mask of P [B, L], True at masked rows; None if no row is masked
+            features: features [B, T, C] of the tokens.
+            packed: last packed sequence P [B, L, C].
+            mask: mask [B, L] of P, True at masked rows; None if no row is masked.
 
         Returns:
-            vectors [B, C]
+            Vectors [B, C].
         """
         raise NotImplementedError
 
@@ -73,7 +73,16 @@ class MaxPoolingHead(PackedClassificationHead):
         self.in_proj = nn.Linear(input_dim, input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return the maximum over the rows of P after the linear layer [B, C]."""
+        """Apply the linear layer to the packed sequence P, and return the maximum over its rows.
+
+        Args:
+            features: ignored.
+            packed: last packed sequence P [B, L, C].
+            mask: mask [B, L], True at masked rows of P; None if no row is masked.
+
+        Returns:
+            Vectors [B, C].
+        """
         packed = self.in_proj(packed)
         if mask is not None:
             packed = packed.masked_fill(mask.unsqueeze(-1), float("-inf"))
@@ -84,7 +93,16 @@ class MeanPoolingHead(PackedClassificationHead):
     """Classification head on the mean over the rows of P."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return the mean over the rows of P [B, C]."""
+        """Return the mean over the rows of the packed sequence P.
+
+        Args:
+            features: ignored.
+            packed: last packed sequence P [B, L, C].
+            mask: mask [B, L], True at masked rows of P; None if no row is masked.
+
+        Returns:
+            Vectors [B, C].
+        """
         return mean_of_packed(packed, mask)
 
 
@@ -92,11 +110,11 @@ class AttentionPoolingHead(PackedClassificationHead):
     """Classification head on the output of attention from the first token to the rows of P.
 
     Args:
-        input_dim: model width C
-        args: further positional arguments of RoBERTa's head
-        num_heads: number of attention heads
-        attention_dropout: dropout probability for attention weights (default: 0)
-        kwargs: further keyword arguments of RoBERTa's head
+        input_dim: model width C.
+        args: further positional arguments of RoBERTa's head.
+        num_heads: number of attention heads.
+        attention_dropout: dropout probability for attention weights (default: 0).
+        kwargs: further keyword arguments of RoBERTa's head.
     """
 
     def __init__(
@@ -109,7 +127,16 @@ class AttentionPoolingHead(PackedClassificationHead):
         self.layer_norm = LayerNorm(input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Attend from the first token to the rows of P, and apply layer norm to the result [B, C]."""
+        """Attend from the first token to the rows of the packed sequence P, and apply layer norm.
+
+        Args:
+            features: features [B, T, C] of the tokens.
+            packed: last packed sequence P [B, L, C].
+            mask: mask [B, L], True at masked rows of P; None if no row is masked.
+
+        Returns:
+            Vectors [B, C].
+        """
         query, packed = features[:, :1].transpose(0, 1), packed.transpose(0, 1)  # [1, B, C], [L, B, C]
         pooled, _ = self.attn(query, packed, packed, key_padding_mask=mask, need_weights=False)
         return self.layer_norm(pooled.squeeze(0))
@@ -119,11 +146,11 @@ def mean_of_packed(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
     """Return the mean over the rows of P that are not masked.
 
     Args:
-        packed: packed sequence P [B, L, C]
-        mask: mask of P [B, L], True at masked rows; None if no row is masked
+        packed: packed sequence P [B, L, C].
+        mask: mask [B, L] of P, True at masked rows; None if no row is masked.
 
     Returns:
-        means [B, C]
+        Means [B, C].
 
     Example:
         >>> import torch

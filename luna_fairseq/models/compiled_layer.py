@@ -20,10 +20,10 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
     plain code.
 
     Args:
-        layer: layer to compile, changed in place
+        layer: layer to compile, changed in place.
 
     Returns:
-        the layer itself
+        The layer itself.
 
     Raises:
         InputError: torch is older than 2.5. Older versions compile each layer separately, and stop compiling
@@ -38,7 +38,17 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
 
 
 def _forward(layer: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run the compiled code of the layer's class in training mode, and the plain code otherwise."""
+    """Run the compiled code of the layer's class in training mode, and the plain code otherwise.
+
+    Args:
+        layer: layer to run.
+        x: first argument of the layer's ``forward``, such as a sequence [T, B, C].
+        args: further arguments of ``forward``.
+        kwargs: further arguments of ``forward``.
+
+    Returns:
+        Result of ``forward``.
+    """
     layer_class: Any = type(layer)
     if not layer.training:
         return layer_class.forward(layer, x, *args, **kwargs)

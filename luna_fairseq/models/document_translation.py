@@ -15,19 +15,19 @@ def translate_document(
     piece whose translation has another number of sentences is translated again, sentence by sentence.
 
     Args:
-        hub: interface returned by ``LunaModel.from_pretrained``
-        sentences: sentences of one document as plain text
-        tokens: largest number of tokens of a piece, as in training (``luna-prepare-bitext --documents``)
-        beam: beam size (default: 5)
-        kwargs: options of generation, such as ``lenpen``
+        hub: interface returned by ``LunaModel.from_pretrained``.
+        sentences: sentences of one document as plain text.
+        tokens: largest number of tokens of a piece, as in training (``luna-prepare-bitext --documents``).
+        beam: beam size (default: 5).
+        kwargs: options of generation, such as ``lenpen``.
 
     Returns:
-        translations of the sentences
+        Translations of the sentences.
 
     Raises:
-        InputError: the dictionary has no sentence separator; ``sentences`` is a single text; a sentence is
+        InputError: The dictionary has no sentence separator; ``sentences`` is a single text; a sentence is
             empty or contains the separator; ``tokens`` is below 1; a piece is longer than the model's
-            positions
+            positions.
 
     Example::
 
@@ -80,10 +80,10 @@ def check_separator(*dictionaries: Any) -> None:
     """Check that dictionaries contain the sentence separator.
 
     Args:
-        dictionaries: fairseq dictionaries
+        dictionaries: fairseq dictionaries.
 
     Raises:
-        InputError: a dictionary has no separator
+        InputError: A dictionary has no separator.
     """
     for dictionary in dictionaries:
         if SEPARATOR not in dictionary:
@@ -97,11 +97,11 @@ def group_lines(lines: Sequence[str], pieces: Sequence[Piece]) -> List[List[str]
     """Divide the lines of a document among its pieces.
 
     Args:
-        lines: one line for each sentence
-        pieces: pieces of the document, whose numbers of sentences add up to the number of lines
+        lines: one line for each sentence.
+        pieces: pieces of the document, whose numbers of sentences add up to the number of lines.
 
     Returns:
-        the lines of each piece
+        The lines of each piece.
     """
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

@@ -23,13 +23,13 @@ def load_ema(path: Path) -> Dict[str, Any]:
     The state of the optimizer is dropped.
 
     Args:
-        path: a checkpoint of ``fairseq-train --store-ema``
+        path: a checkpoint of ``fairseq-train --store-ema``.
 
     Returns:
-        contents of a checkpoint, for ``torch.save``
+        Contents of a checkpoint, for ``torch.save``.
 
     Raises:
-        InputError: the checkpoint has no averaged weights
+        InputError: The checkpoint has no averaged weights.
     """
     try:
         state: Dict[str, Any] = checkpoint_utils.load_ema_from_checkpoint(str(path))
@@ -47,11 +47,11 @@ def write_ema(path: Path, to: Path) -> None:
     """Write a copy of a checkpoint that has the averaged weights, see :func:`load_ema`.
 
     Args:
-        path: a checkpoint of ``fairseq-train --store-ema``
-        to: file to write
+        path: a checkpoint of ``fairseq-train --store-ema``.
+        to: file to write.
 
     Raises:
-        InputError: the checkpoint has no averaged weights
+        InputError: The checkpoint has no averaged weights.
     """
     state = load_ema(path)
     with replacing(to) as temporary:
@@ -63,11 +63,11 @@ def ema_checkpoint(path: Path, is_wanted: bool = True) -> Iterator[Path]:
     """Context manager that yields a temporary checkpoint with the averaged weights of ``path``.
 
     Args:
-        path: a checkpoint of ``fairseq-train --store-ema``
-        is_wanted: if False, ``path`` itself is yielded (default: True)
+        path: a checkpoint of ``fairseq-train --store-ema``.
+        is_wanted: if False, ``path`` itself is yielded (default: True).
 
     Raises:
-        InputError: the checkpoint has no averaged weights
+        InputError: The checkpoint has no averaged weights.
     """
     if not is_wanted:
         yield path

@@ -41,19 +41,19 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     the :class:`Hypotheses` that assign each hypothesis to its source.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it
-        dictionary: target dictionary
-        embed_tokens: token embedding
-        no_encoder_attn: build a decoder without attention to a source (default: False)
+        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        dictionary: target dictionary.
+        embed_tokens: token embedding.
+        no_encoder_attn: build a decoder without attention to a source (default: False).
 
     Attributes:
         begin_from: function that maps the number of hypotheses to their initial state (default: None,
-            decoding starts without earlier text)
+            decoding starts without earlier text).
         separators: indices of the sentence separator in the source and in the target dictionary, for
-            --sentence-diagonal (default: None)
+            --sentence-diagonal (default: None).
         attn_in_training: return attention weights over the source in training, for criterions that read them
-            (default: False)
-        need_attn: return attention weights over the source in evaluation (default: True)
+            (default: False).
+        need_attn: return attention weights over the source in evaluation (default: True).
     """
 
     begin_from: Optional[Callable[[int], DecoderState]] = None
@@ -89,7 +89,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Return the factory of the decoder's attentions.
 
         Args:
-            cfg: fairseq's TransformerConfig with Luna's options added to it
+            cfg: fairseq's TransformerConfig with Luna's options added to it.
         """
         return choose_decoder_attentions(cfg)
 
@@ -112,7 +112,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return with_layer_drop(super().build_layers(options), self.cfg.decoder.layerdrop)
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
-        """Build layer ``number`` out of fairseq's modules, and apply fairseq's wrappers."""
+        """Build a layer out of fairseq's modules, and apply fairseq's wrappers.
+
+        Args:
+            options: options of the decoder.
+            number: index of the layer, from 0.
+        """
         return wrap_luna_layer(super().build_layer(options, number), "LunaDecoderLayer", self.cfg)
 
     @property
@@ -130,8 +135,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Prepare the decoder for generation.
 
         Args:
-            need_attn: return attention weights over the source, which alignments need (default: False)
-            kwargs: ignored
+            need_attn: return attention weights over the source, which alignments need (default: False).
+            kwargs: ignored.
         """
         self.need_attn = need_attn
 
@@ -147,23 +152,23 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Compute the features of the target tokens, without the output projection.
 
         Args:
-            prev_output_tokens: target tokens shifted right [B, T]
-            encoder_out: output of :class:`FairseqLunaEncoder` (default: None, no encoder)
+            prev_output_tokens: target tokens [B, T] shifted right.
+            encoder_out: output of :class:`FairseqLunaEncoder` (default: None, no encoder).
             incremental_state: fairseq's state of incremental decoding, in which only the last token is new
-                (default: None, all tokens are read at once)
-            full_context_alignment: must be False; causal attention cannot attend to later tokens
-            alignment_layer: layer whose weights over the source are returned (default: None, the last layer)
+                (default: None, all tokens are read at once).
+            full_context_alignment: must be False; causal attention cannot attend to later tokens.
+            alignment_layer: layer whose weights over the source are returned (default: None, the last layer).
             alignment_heads: number of heads, counted from the first, whose weights are averaged (default:
-                None, all heads)
+                None, all heads).
 
         Returns:
-            features [B, T, C], and a dictionary. ``attn`` is a list with one entry, the attention weights
+            Features [B, T, C], and a dictionary. ``attn`` is a list with one entry, the attention weights
             over the source [B, T, S] or None. ``inner_states`` is the list of X [T, B, C] after every layer.
 
         Raises:
-            InputError: there are more tokens than learned positions, or the call is inside of torch.jit.trace
-                or torch.export
-            NotImplementedError: ``full_context_alignment`` is True
+            InputError: There are more tokens than learned positions, or the call is inside of torch.jit.trace
+                or torch.export.
+            NotImplementedError: ``full_context_alignment`` is True.
         """
         refuse_graphs()
         if full_context_alignment:
@@ -196,11 +201,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         fairseq's decoder calls :meth:`extract_features`, which describes the arguments.
 
         Args:
-            args: positional arguments of fairseq's Transformer decoder
-            kwargs: keyword arguments of fairseq's Transformer decoder
+            args: positional arguments of fairseq's Transformer decoder.
+            kwargs: keyword arguments of fairseq's Transformer decoder.
 
         Returns:
-            logits [B, T, V], and the dictionary of :meth:`extract_features`
+            Logits [B, T, V], and the dictionary of :meth:`extract_features`.
         """
         return TransformerDecoderBase.forward(self, *args, **kwargs)
 
@@ -216,16 +221,16 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Call :class:`LunaDecoder` for the next tokens of a target.
 
         Args:
-            tokens: next target tokens, shifted right [B, T]
-            encoded: output of the encoder in the form of :class:`LunaDecoder` (default: None, no encoder)
+            tokens: next target tokens [B, T], shifted right.
+            encoded: output of the encoder in the form of :class:`LunaDecoder` (default: None, no encoder).
             encoder_out: output of :class:`FairseqLunaEncoder`, from which --sentence-diagonal reads the
-                source tokens (default: None)
-            state: state after all earlier tokens (default: None, no earlier tokens)
-            keep_state: return the state after the tokens (default: True)
-            weights_of: numbers of the layers whose weights over the source are returned (default: none)
+                source tokens (default: None).
+            state: state after all earlier tokens (default: None, no earlier tokens).
+            keep_state: return the state after the tokens (default: True).
+            weights_of: numbers of the layers whose weights over the source are returned (default: none).
 
         Returns:
-            the output of the decoder, and the state after the tokens, or None without ``keep_state``
+            The output of the decoder, and the state after the tokens, or None without ``keep_state``.
         """
         if encoded is not None and encoder_out is not None and self._separators is not None:
             (source,) = encoder_out["src_tokens"]
@@ -240,12 +245,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Read the next segment of a text.
 
         Args:
-            tokens: tokens of the segment, shifted right [B, T]
-            state: state after all earlier segments; None at the beginning of a text
+            tokens: tokens [B, T] of the segment, shifted right.
+            state: state after all earlier segments; None at the beginning of a text.
 
         Returns:
-            two values: the output of :meth:`forward` (logits [B, T, V] and a dictionary), and the state after
-            the segment
+            Two values: the output of :meth:`forward` (logits [B, T, V] and a dictionary), and the state after
+            the segment.
         """
         output, state = self.read(tokens, state=self.to_device(state))
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
@@ -258,10 +263,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Check that the model has positions for a sequence, and extend a table of sinusoidal positions.
 
         Args:
-            length: number of tokens of the sequence
+            length: number of tokens of the sequence.
 
         Raises:
-            InputError: the model has fewer learned positions
+            InputError: The model has fewer learned positions.
         """
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
@@ -275,11 +280,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Return this class's entry of fairseq's incremental state before the first step of decoding.
 
         Args:
-            tokens: first tokens of n hypotheses for each sentence [B n, T]
-            encoded: output of the encoder for B sentences; None without an encoder
+            tokens: first tokens [B n, T] of n hypotheses for each sentence.
+            encoded: output of the encoder for B sentences; None without an encoder.
 
         Returns:
-            a dictionary with the :class:`DecoderState`, or None, and the :class:`Hypotheses`
+            A dictionary with the :class:`DecoderState`, or None, and the :class:`Hypotheses`.
         """
         # Without a source, all hypotheses share one P.
         sentences = 1 if encoded is None else encoded.x.size(1)
@@ -296,8 +301,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         change places.
 
         Args:
-            incremental_state: fairseq's state of incremental decoding, changed in place
-            new_order: index of the hypothesis that continues at each position [N']
+            incremental_state: fairseq's state of incremental decoding, changed in place.
+            new_order: index [N'] of the hypothesis that continues at each position.
         """
         entry = self.get_incremental_state(incremental_state, "decoding")
         if entry is None:
@@ -314,11 +319,11 @@ def convert_source(encoder_out: Optional[Dict[str, List[Any]]], decodes: bool) -
     """Convert the output of :class:`FairseqLunaEncoder` to an :class:`EncoderOutput`.
 
     Args:
-        encoder_out: output of the encoder; None without an encoder
-        decodes: True in incremental decoding, where one copy of a source suffices for all of its hypotheses
+        encoder_out: output of the encoder; None without an encoder.
+        decodes: True in incremental decoding, where one copy of a source suffices for all of its hypotheses.
 
     Returns:
-        the converted output, or None without an encoder
+        The converted output, or None without an encoder.
     """
     if encoder_out is None:
         return None

@@ -39,15 +39,15 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     """:class:`LunaEncoder` with the interface of fairseq's Transformer encoder.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it
-        dictionary: source dictionary
-        embed_tokens: token embedding
+        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        dictionary: source dictionary.
+        embed_tokens: token embedding.
         sentence_encoder: build the encoder of a model without a decoder, see
-            :class:`luna_fairseq.modules.options.EncoderOptions` (default: False)
+            :class:`luna_fairseq.modules.options.EncoderOptions` (default: False).
         packed_is_read: True if a decoder or a classification head reads the last packed sequence P. If False,
             the layer norm of the last P in a sentence encoder has neither gain nor bias until
-            :func:`read_packed` is called (default: True)
-        layer_repeats: number of times that the list of layers is applied (default: 1)
+            :func:`read_packed` is called (default: True).
+        layer_repeats: number of times that the list of layers is applied (default: 1).
     """
 
     def __init__(
@@ -79,7 +79,15 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         use_fairseq_layers(self.packed_embedding, "PackedEmbedding")
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build fairseq's sinusoidal positions, or another kind of positions as :class:`LunaEncoder` does."""
+        """Build fairseq's sinusoidal positions, or another kind of positions as :class:`LunaEncoder` does.
+
+        Args:
+            options: options of the encoder.
+            padding_idx: index of padding in the dictionary.
+
+        Returns:
+            Module of the positions, or None without positions.
+        """
         if options.positions == SINUSOIDAL:
             return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
         return super().build_positions(options, padding_idx)
@@ -101,11 +109,22 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return with_layer_drop(super().build_layers(options), self.cfg.encoder.layerdrop)
 
     def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
-        """Build layer ``number`` out of fairseq's modules, and apply fairseq's wrappers."""
+        """Build a layer out of fairseq's modules, and apply fairseq's wrappers.
+
+        Args:
+            options: options of the encoder.
+            number: index of the layer, from 0.
+        """
         return wrap_luna_layer(super().build_layer(options, number), "LunaEncoderLayer", self.cfg)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters as torch does, after adapting the layer norm of the last P."""
+        """Load parameters as torch does, after adapting the layer norm of the last packed sequence P.
+
+        Args:
+            state_dict: parameters of the checkpoint by name.
+            prefix: beginning of the names of the encoder's parameters.
+            args: further arguments of torch's method.
+        """
         if self.sentence_encoder and self.packed_layer_norm is not None:
             find_packed_norm(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -117,11 +136,11 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         :meth:`luna_fairseq.models.bases.LoadsWhatFits.upgrade_state_dict_named`.
 
         Args:
-            state_dict: parameters by name, changed in place
-            name: prefix of the encoder's parameters
+            state_dict: parameters by name, changed in place.
+            name: prefix of the encoder's parameters.
 
         Returns:
-            the state dict
+            The state dict.
         """
         state_dict.setdefault(f"{name}.version", self.version.clone())
         return state_dict
@@ -130,10 +149,10 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         """Check the length of the sources, and warn once if they are too long for the rows of P.
 
         Args:
-            length: number of tokens of the longest source
+            length: number of tokens of the longest source.
 
         Raises:
-            InputError: the model has fewer positions than the source has tokens
+            InputError: The model has fewer positions than the source has tokens.
         """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
@@ -159,13 +178,13 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         """Encode source tokens.
 
         Args:
-            src_tokens: source tokens, padded on either side [B, S]
-            src_lengths: ignored, because lengths are counted from ``src_tokens``
-            return_all_hiddens: also return X and P after every layer (default: False)
-            token_embeddings: embeddings [B, S, C] in place of those of the tokens (default: None)
+            src_tokens: source tokens [B, S], padded on either side.
+            src_lengths: ignored, because lengths are counted from ``src_tokens``.
+            return_all_hiddens: also return X and P after every layer (default: False).
+            token_embeddings: embeddings [B, S, C] in place of those of the tokens (default: None).
 
         Returns:
-            a dictionary of lists with the entries of fairseq's encoder and five further entries:
+            A dictionary of lists with the entries of fairseq's encoder and five further entries:
 
             - ``packed_out``: the last packed sequence P [L, B, C]
             - ``packed_padding_mask``: mask of P [B, L], True at masked rows; empty if no row is masked
@@ -174,8 +193,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
             - ``hypotheses``: empty until :meth:`reorder_encoder_out` adds a :class:`Hypotheses`
 
         Raises:
-            InputError: a source is longer than the positions, or the call is inside of torch.jit.trace or
-                torch.export
+            InputError: A source is longer than the positions, or the call is inside of torch.jit.trace or
+                torch.export.
         """
         refuse_graphs()
         self.check_length(src_tokens.size(1))
@@ -210,11 +229,11 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         """Reorder an encoder output for beam search.
 
         Args:
-            encoder_out: output of :meth:`forward`
-            new_order: index of the sentence that moves to each position of the batch [B']
+            encoder_out: output of :meth:`forward`.
+            new_order: index [B'] of the sentence that moves to each position of the batch.
 
         Returns:
-            the reordered output. ``encoder_out`` itself if hypotheses only change places within their
+            The reordered output. ``encoder_out`` itself if hypotheses only change places within their
             sentences.
         """
         sentences = encoder_out["encoder_out"][0].size(1)

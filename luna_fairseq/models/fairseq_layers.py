@@ -30,12 +30,12 @@ def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
     """Translate fairseq's options to the fields of :class:`luna_fairseq.modules.options.StackOptions`.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it
-        side: ``cfg.encoder`` or ``cfg.decoder``
-        max_positions: length of the longest sequence
+        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        side: ``cfg.encoder`` or ``cfg.decoder``.
+        max_positions: length of the longest sequence.
 
     Returns:
-        values by the name of the field
+        Values by the name of the field.
     """
     positions = LEARNED if side.learned_pos else SINUSOIDAL
     return {
@@ -67,9 +67,9 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     Embeddings are read from a table. Positions beyond the table are computed when they occur.
 
     Args:
-        max_positions: length of the longest sequence that the table holds
-        embed_dim: model width C
-        padding_idx: position number of padding
+        max_positions: length of the longest sequence that the table holds.
+        embed_dim: model width C.
+        padding_idx: position number of padding.
 
     Example:
         >>> positions = FairseqPositions(max_positions=10, embed_dim=4, padding_idx=1)
@@ -83,7 +83,11 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     weights: Tensor  # torch.jit needs the annotation of a buffer
 
     def extend(self, end: int) -> None:
-        """Extend the table to sequences of ``end`` tokens."""
+        """Extend the table of positions to longer sequences.
+
+        Args:
+            end: number of tokens of the longest sequence.
+        """
         rows = end + self.padding_idx + 1
         if rows > self.weights.size(0):
             table = self.get_embedding(rows, self.embedding_dim, self.padding_idx)
@@ -93,11 +97,11 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
         """Return the embeddings of positions.
 
         Args:
-            positions: position numbers [B, T], counted from ``padding_idx + 1``
-            end: length of the longest sequence, so that no position number exceeds ``end + padding_idx``
+            positions: position numbers [B, T], counted from ``padding_idx + 1``.
+            end: length of the longest sequence, so that no position number exceeds ``end + padding_idx``.
 
         Returns:
-            embeddings [B, T, C]
+            Embeddings [B, T, C].
         """
         like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves only this buffer
         if end + self.padding_idx + 1 > self.weights.size(0):
@@ -116,14 +120,14 @@ def use_fairseq_layers(
     installed, and linear layers get quantisation noise.
 
     Args:
-        module: module whose children are replaced in place; parameters keep their names
-        name: name of the dropouts for --retain-dropout-modules
-        q_noise: amount of quantisation noise (default: 0)
-        qn_block_size: block size of quantisation noise (default: 8)
-        export: use torch's layer norm in place of apex's kernel (default: False)
+        module: module whose children are replaced in place; parameters keep their names.
+        name: name of the dropouts for --retain-dropout-modules.
+        q_noise: amount of quantisation noise (default: 0).
+        qn_block_size: block size of quantisation noise (default: 8).
+        export: use torch's layer norm in place of apex's kernel (default: False).
 
     Returns:
-        the module itself
+        The module itself.
     """
     use_fairseq_dropout_and_norm(module, name, export)
     for child in module.children():
@@ -136,12 +140,12 @@ def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
     """Build a Luna layer out of fairseq's layers, and apply fairseq's wrappers.
 
     Args:
-        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`, changed in place
-        name: name of the dropouts of the layer for --retain-dropout-modules
-        cfg: fairseq's TransformerConfig with Luna's options added to it
+        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`, changed in place.
+        name: name of the dropouts of the layer for --retain-dropout-modules.
+        cfg: fairseq's TransformerConfig with Luna's options added to it.
 
     Returns:
-        the wrapped layer
+        The wrapped layer.
     """
     noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
     causal = isinstance(layer, LunaDecoderLayer)
@@ -155,9 +159,9 @@ def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> 
     """Replace dropout and layer norm of torch among the children of a module by those of fairseq.
 
     Args:
-        module: module whose children are replaced in place
-        name: name of the dropouts for --retain-dropout-modules
-        export: use torch's layer norm in place of apex's kernel
+        module: module whose children are replaced in place.
+        name: name of the dropouts for --retain-dropout-modules.
+        export: use torch's layer norm in place of apex's kernel.
     """
     for part, child in list(module.named_children()):
         if isinstance(child, nn.Dropout):
@@ -171,9 +175,9 @@ def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
     """Replace layers of torch by layers of fairseq in an encoder or decoder, except inside its Luna layers.
 
     Args:
-        stack: encoder or decoder, changed in place
-        name: name of the dropouts for --retain-dropout-modules
-        cfg: fairseq's TransformerConfig
+        stack: encoder or decoder, changed in place.
+        name: name of the dropouts for --retain-dropout-modules.
+        cfg: fairseq's TransformerConfig.
     """
     use_fairseq_dropout_and_norm(stack, name, cfg.export)
     if stack.quant_noise is not None:
@@ -184,8 +188,8 @@ def with_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:
     """Return the layers with fairseq's LayerDrop, or unchanged if the probability is 0.
 
     Args:
-        layers: layers of an encoder or decoder
-        probability: probability with which a layer is skipped in training
+        layers: layers of an encoder or decoder.
+        probability: probability with which a layer is skipped in training.
     """
     return LayerDropModuleList(p=probability, modules=layers) if probability > 0.0 else layers
 
@@ -194,14 +198,14 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     """Apply torch.compile, activation checkpointing and FSDP to a layer, if the options ask for them.
 
     Args:
-        layer: encoder or decoder layer
-        cfg: fairseq's TransformerConfig with Luna's options added to it
+        layer: encoder or decoder layer.
+        cfg: fairseq's TransformerConfig with Luna's options added to it.
 
     Returns:
-        the wrapped layer, or ``layer`` itself without these options
+        The wrapped layer, or ``layer`` itself without these options.
 
     Raises:
-        InputError: --torch-compile is combined with activation checkpointing, or torch is older than 2.5
+        InputError: --torch-compile is combined with activation checkpointing, or torch is older than 2.5.
     """
     if cfg.torch_compile:
         if cfg.checkpoint_activations:
@@ -218,8 +222,8 @@ class RepeatedLayer(nn.ModuleList):
     """List of layers that is applied several times with shared parameters.
 
     Args:
-        layers: layers
-        times: number of times that an iteration visits the whole list
+        layers: layers.
+        times: number of times that an iteration visits the whole list.
 
     Example:
         >>> len(list(RepeatedLayer(nn.ModuleList([nn.Linear(2, 2)]), times=3)))
@@ -239,7 +243,7 @@ def gelu(x: Tensor) -> Tensor:
     """Compute the exact GELU, in float32 for half-precision inputs and in the input's type otherwise.
 
     Args:
-        x: tensor of any shape
+        x: tensor of any shape.
     """
     return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
@@ -248,6 +252,6 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
     """Return the activation function with a name: :func:`gelu` of this module, or one of fairseq.
 
     Args:
-        name: name of the function, such as ``relu`` or ``gelu``
+        name: name of the function, such as ``relu`` or ``gelu``.
     """
     return gelu if name == "gelu" else utils.get_activation_fn(name)

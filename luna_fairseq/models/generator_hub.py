@@ -43,12 +43,12 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     """Interface to a trained translation model, returned by :func:`from_pretrained`.
 
     Args:
-        cfg: configuration of the training
-        task: fairseq task of the training
-        models: models of the ensemble
+        cfg: configuration of the training.
+        task: fairseq task of the training.
+        models: models of the ensemble.
 
     Raises:
-        InputError: the tokenizer does not fit the dictionaries
+        InputError: The tokenizer does not fit the dictionaries.
 
     Example::
 
@@ -75,10 +75,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """Split a text into subwords, separated by spaces.
 
         Args:
-            sentence: text after :meth:`tokenize`
+            sentence: text after :meth:`tokenize`.
 
         Raises:
-            InputError: there is no tokenizer, and the text is not split into the dictionary's subwords
+            InputError: There is no tokenizer, and the text is not split into the dictionary's subwords.
         """
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
@@ -94,19 +94,19 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         limit.
 
         Args:
-            tokenized_sentences: tokens of a sentence, or a list of tokens of sentences
-            beam: beam size (default: 5)
-            args: further positional arguments of fairseq's ``generate``
+            tokenized_sentences: tokens of a sentence, or a list of tokens of sentences.
+            beam: beam size (default: 5).
+            args: further positional arguments of fairseq's ``generate``.
             constraints: for each sentence, a list of phrases, as text, that the translation must contain in
-                this order (default: None, no constraints)
-            kwargs: options of generation, such as ``lenpen``
+                this order (default: None, no constraints).
+            kwargs: options of generation, such as ``lenpen``.
 
         Returns:
-            for each sentence the list of hypotheses, best first; a single list for a single sentence
+            For each sentence the list of hypotheses, best first; a single list for a single sentence.
 
         Raises:
-            InputError: the numbers of constraints and sentences differ; ``print_alignment`` is given, but the
-                model has no weights to align with; an option is unknown or has an invalid value
+            InputError: The numbers of constraints and sentences differ; ``print_alignment`` is given, but the
+                model has no weights to align with; an option is unknown or has an invalid value.
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
@@ -142,7 +142,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         """Return the default limits of the length, or an empty dictionary if the user has set a limit.
 
         Args:
-            options: options of this call; options given on loading are read from the configuration
+            options: options of this call; options given on loading are read from the configuration.
         """
         if not self.is_limited_by_source:
             return {}
@@ -174,14 +174,14 @@ class LanguageModelHub(GeneratorHub):
         """Generate continuations as fairseq does.
 
         Args:
-            args: positional arguments of :meth:`GeneratorHub.generate`
-            kwargs: keyword arguments of :meth:`GeneratorHub.generate`
+            args: positional arguments of :meth:`GeneratorHub.generate`.
+            kwargs: keyword arguments of :meth:`GeneratorHub.generate`.
 
         Returns:
-            for each text the list of hypotheses, best first
+            For each text the list of hypotheses, best first.
 
         Raises:
-            InputError: an option such as ``print_alignment`` or ``constraints`` needs a source sentence
+            InputError: An option such as ``print_alignment`` or ``constraints`` needs a source sentence.
         """
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
@@ -193,14 +193,14 @@ class LanguageModelHub(GeneratorHub):
         """Read a line of text, and return the state of the model after the line.
 
         Args:
-            text: one line of text
-            stream: state after earlier lines, updated in place (default: None, this is the first line)
+            text: one line of text.
+            stream: state after earlier lines, updated in place (default: None, this is the first line).
 
         Returns:
-            the state, from which :meth:`sample` and further calls of :meth:`read` continue
+            The state, from which :meth:`sample` and further calls of :meth:`read` continue.
 
         Raises:
-            InputError: the interface has several models
+            InputError: The interface has several models.
         """
         model, stream = self._one_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
@@ -221,18 +221,18 @@ class LanguageModelHub(GeneratorHub):
         """Generate continuations of texts as fairseq does.
 
         Args:
-            sentences: a text, or a list of texts
-            beam: beam size (default: 1)
-            verbose: print the hypotheses (default: False)
+            sentences: a text, or a list of texts.
+            beam: beam size (default: 1).
+            verbose: print the hypotheses (default: False).
             stream: state returned by :meth:`read`; each text continues the text that was read, and the state
-                is not changed (default: None, there is no earlier text)
-            kwargs: options of generation, such as ``sampling``
+                is not changed (default: None, there is no earlier text).
+            kwargs: options of generation, such as ``sampling``.
 
         Returns:
-            the best continuation of each text, including the text; a single text for a single text
+            The best continuation of each text, including the text; a single text for a single text.
 
         Raises:
-            InputError: a stream is given, and the interface has several models
+            InputError: A stream is given, and the interface has several models.
         """
         if stream is None or isinstance(sentences, str):  # for a text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}
@@ -256,8 +256,8 @@ def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
     """Context manager that yields a temporary folder with the averaged weights of checkpoints.
 
     Args:
-        folder: folder of the checkpoints
-        names: names of the checkpoints, separated by ``:`` as in fairseq (``;`` on Windows)
+        folder: folder of the checkpoints.
+        names: names of the checkpoints, separated by ``:`` as in fairseq (``;`` on Windows).
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
@@ -281,20 +281,21 @@ def from_pretrained(
     Without such files, a text must consist of words or subwords of the dictionary, separated by spaces.
 
     Args:
-        model_name_or_path: folder of the checkpoint
-        checkpoint_file: name of the checkpoint; several names are separated by ``:`` (default: model.pt)
+        model_name_or_path: folder of the checkpoint.
+        checkpoint_file: name of the checkpoint; several names are separated by ``:`` (default: model.pt).
         data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
-            of the checkpoint (default: the folder of the checkpoint)
-        hub: class of the returned interface
-        ema: load the moving average of the weights that ``fairseq-train --store-ema`` stored (default: False)
-        kwargs: options such as ``bpe`` that override the checkpoint's
+            of the checkpoint (default: the folder of the checkpoint).
+        hub: class of the returned interface.
+        ema: load the moving average of the weights that ``fairseq-train --store-ema`` stored (default:
+            False).
+        kwargs: options such as ``bpe`` that override the checkpoint's.
 
     Returns:
-        an instance of ``hub``
+        An instance of ``hub``.
 
     Raises:
-        InputError: a folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
-            the kind of model, or an option in ``kwargs`` is unknown
+        InputError: A folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
+            the kind of model, or an option in ``kwargs`` is unknown.
     """
     given = ParsedOptions(Namespace(**kwargs))
     for fault in chain(check_int8_precision(given), check_shortlist(given)):

@@ -26,10 +26,10 @@ def quantise(model: nn.Module) -> None:
     Embeddings, norms and P stay in float32.
 
     Args:
-        model: float32 model on the CPU, changed in place; the result cannot be trained
+        model: float32 model on the CPU, changed in place; the result cannot be trained.
 
     Raises:
-        InputError: the model is on a GPU or in half precision, or torch has no 8-bit products for this CPU
+        InputError: The model is on a GPU or in half precision, or torch has no 8-bit products for this CPU.
     """
     weight = next(model.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -56,8 +56,8 @@ class Linear8(nn.Module):
     therefore does not depend on other positions or sentences.
 
     Args:
-        weight: float32 matrix [outputs, inputs]
-        bias: float32 vector [outputs]; None for a layer without bias
+        weight: float32 matrix [outputs, inputs].
+        bias: float32 vector [outputs]; None for a layer without bias.
 
     Example:
         >>> layer = Linear8(torch.eye(8), bias=None)
@@ -80,7 +80,7 @@ class Linear8(nn.Module):
         The first call keeps a second copy of the weights, from which rows can be selected.
 
         Args:
-            outputs: indices of the outputs [K]
+            outputs: indices [K] of the outputs.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors
@@ -102,7 +102,14 @@ class Linear8(nn.Module):
         return weight.dequantize(), self.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project vectors [.., inputs] to vectors [.., outputs]."""
+        """Project vectors with 8-bit weights.
+
+        Args:
+            x: vectors [.., inputs].
+
+        Returns:
+            Vectors [.., outputs].
+        """
         # The minimum avoids a division by zero at positions where all inputs are zero.
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
         products = self.multiply(x / scale, STEP, ZERO, self.packed)
@@ -132,13 +139,13 @@ def multiply_with_edges(x: Tensor, step: float, zero: int, packed: Any) -> Tenso
     vector that contains -1 and 1, so that the scale is the same in every call.
 
     Args:
-        x: inputs with values from -1 to 1 [.., inputs]
-        step: size of a rounding step, which must be :data:`STEP`
-        zero: 8-bit level of the input 0, which must be :data:`ZERO`
-        packed: weights packed by ``torch.ops.quantized.linear_prepack``
+        x: inputs [.., inputs] with values from -1 to 1.
+        step: size of a rounding step, which must be :data:`STEP`.
+        zero: 8-bit level of the input 0, which must be :data:`ZERO`.
+        packed: weights packed by ``torch.ops.quantized.linear_prepack``.
 
     Returns:
-        products in float32 [.., outputs]
+        Products [.., outputs] in float32.
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0
@@ -151,11 +158,11 @@ def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
     """Quantise a matrix to integers, with a scale for each row of the matrix.
 
     Args:
-        weight: float32 matrix [M, N]
-        bits: number of bits of the integers, at most 8 (default: 8)
+        weight: float32 matrix [M, N].
+        bits: number of bits of the integers, at most 8 (default: 8).
 
     Returns:
-        quantised matrix [M, N]
+        Quantised matrix [M, N].
     """
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)

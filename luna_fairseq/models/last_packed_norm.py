@@ -13,7 +13,7 @@ def read_packed(encoder: nn.Module) -> None:
     The gain and the bias keep their initial values if a checkpoint without them is loaded.
 
     Args:
-        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, changed in place
+        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, changed in place.
     """
     norm = encoder.packed_layer_norm
     if norm is not None and norm.weight is None:
@@ -31,9 +31,9 @@ def find_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: 
     since :func:`read_packed`.
 
     Args:
-        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`
-        state_dict: parameters by name, changed in place
-        prefix: prefix of the encoder's parameters
+        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`.
+        state_dict: parameters by name, changed in place.
+        prefix: prefix of the encoder's parameters.
     """
     layers = f"{prefix}layers."
     depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]

@@ -26,9 +26,9 @@ class LunaModel(EncoderDecoder):
     :meth:`from_pretrained` loads a trained model with an interface for plain text.
 
     Args:
-        cfg: nested form of a :class:`LunaConfig`, see :func:`nested_config`
-        encoder: encoder, a :class:`FairseqLunaEncoder`
-        decoder: decoder, a :class:`FairseqLunaDecoder`
+        cfg: nested form of a :class:`LunaConfig`, see :func:`nested_config`.
+        encoder: encoder, a :class:`FairseqLunaEncoder`.
+        decoder: decoder, a :class:`FairseqLunaDecoder`.
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -46,11 +46,11 @@ class LunaModel(EncoderDecoder):
         """Load a trained model with its dictionaries and its tokenizer.
 
         Args:
-            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`
-            kwargs: keyword arguments of the same function
+            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+            kwargs: keyword arguments of the same function.
 
         Returns:
-            an interface for plain text, :class:`luna_fairseq.models.generator_hub.GeneratorHub`
+            An interface for plain text, :class:`luna_fairseq.models.generator_hub.GeneratorHub`.
 
         Example::
 
@@ -64,11 +64,11 @@ class LunaModel(EncoderDecoder):
         """Build the model for the dictionaries of a task.
 
         Args:
-            cfg: flat configuration with the fields of :class:`LunaConfig`
-            task: fairseq task with a source and a target dictionary
+            cfg: flat configuration with the fields of :class:`LunaConfig`.
+            task: fairseq task with a source and a target dictionary.
 
         Raises:
-            InputError: the widths, the numbers of heads or the projection length are invalid
+            InputError: The widths, the numbers of heads or the projection length are invalid.
         """
         cfg = nested_config(cfg)
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
@@ -82,11 +82,11 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
     """Check that the encoder and the decoder have the same width.
 
     Args:
-        cfg: nested configuration
-        why: last part of the error message, with the reason and the remedy
+        cfg: nested configuration.
+        why: last part of the error message, with the reason and the remedy.
 
     Raises:
-        InputError: the widths differ
+        InputError: The widths differ.
     """
     if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
         raise InputError(
@@ -99,14 +99,14 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
     """Return the options of a flat configuration, with defaults in place of missing and None values.
 
     Args:
-        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace
-        defaults: dataclass instance with the default values
+        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace.
+        defaults: dataclass instance with the default values.
 
     Returns:
-        values by the name of the option
+        Values by the name of the option.
 
     Raises:
-        InputError: a number is out of its bounds
+        InputError: A number is out of its bounds.
 
     Example:
         >>> flat_options(Namespace(encoder_layers=2, dropout=None), LunaConfig())["encoder_layers"]
@@ -124,10 +124,10 @@ def nested_config(cfg: Any) -> TransformerConfig:
     Options that take their default from another option are filled in.
 
     Args:
-        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace
+        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace.
 
     Raises:
-        InputError: a number is out of its bounds
+        InputError: A number is out of its bounds.
 
     Example:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim

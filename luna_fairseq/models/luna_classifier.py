@@ -30,9 +30,9 @@ class LunaClassifier(LoadsWhatFits):
     """Encoder of tokens or pixels with a feed-forward classifier on one vector for each sequence.
 
     Args:
-        args: namespace with the fields of :class:`LunaClassifierConfig`, all filled in
-        encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`
-        pairs: classify pairs of sequences, both of which the encoder encodes (default: False)
+        args: namespace with the fields of :class:`LunaClassifierConfig`, all filled in.
+        encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`.
+        pairs: classify pairs of sequences, both of which the encoder encodes (default: False).
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -67,12 +67,12 @@ class LunaClassifier(LoadsWhatFits):
         """Build the model for the dictionary of a task, or for pixels if the task has no dictionary.
 
         Args:
-            cfg: flat configuration with the fields of :class:`LunaClassifierConfig`
-            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class)
+            cfg: flat configuration with the fields of :class:`LunaClassifierConfig`.
+            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class).
 
         Raises:
-            InputError: options contradict each other, or the widths, the numbers of heads or the projection
-                length are invalid
+            InputError: Options contradict each other, or the widths, the numbers of heads or the projection
+                length are invalid.
         """
         args = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         check_classifier(args, "image" if task.source_dictionary is None else "text")
@@ -99,16 +99,16 @@ class LunaClassifier(LoadsWhatFits):
         """Compute the logits of the classes.
 
         Args:
-            src_tokens: tokens, padded on the right, or pixels [B, T]
-            src_lengths: ignored, because lengths are counted from ``src_tokens``
-            src1_tokens: second sequence of each pair [B, T1] (default: None, single sequences)
-            src1_lengths: ignored
+            src_tokens: tokens, padded on the right, or pixels [B, T].
+            src_lengths: ignored, because lengths are counted from ``src_tokens``.
+            src1_tokens: second sequence [B, T1] of each pair (default: None, single sequences).
+            src1_lengths: ignored.
 
         Returns:
-            logits [B, number of classes]
+            Logits [B, number of classes].
 
         Raises:
-            InputError: the model classifies pairs and the input has single sequences, or the reverse
+            InputError: The model classifies pairs and the input has single sequences, or the reverse.
         """
         if self.pairs != (src1_tokens is not None):
             kinds = "single sequences", "pairs of sequences"
@@ -129,10 +129,10 @@ class LunaClassifier(LoadsWhatFits):
         """Encode each sequence as one vector.
 
         Args:
-            src_tokens: tokens, padded on the right, or pixels [B, T]
+            src_tokens: tokens, padded on the right, or pixels [B, T].
 
         Returns:
-            vectors [B, C]
+            Vectors [B, C].
         """
         embed = self.encoder.embed_tokens
         if isinstance(embed, PixelEmbedding):
@@ -162,11 +162,11 @@ def check_classifier(args: Namespace, input_type: str) -> None:
     """Check that the options of a classifier fit together and fit the task.
 
     Args:
-        args: options of the classifier
-        input_type: input of the task, ``text`` or ``image``
+        args: options of the classifier.
+        input_type: input of the task, ``text`` or ``image``.
 
     Raises:
-        InputError: two options contradict each other, or an option contradicts the task
+        InputError: Two options contradict each other, or an option contradicts the task.
     """
     if args.input_type not in (None, input_type):
         raise InputError(
@@ -186,13 +186,13 @@ def build_encoder(
     """Build the encoder of a classifier.
 
     Args:
-        args: options of the classifier
-        dictionary: dictionary of the tokens; None for pixels
+        args: options of the classifier.
+        dictionary: dictionary of the tokens; None for pixels.
         transformer: class of the encoder for --layer-type transformer (default:
-            :class:`TransformerSequenceEncoder`)
+            :class:`TransformerSequenceEncoder`).
 
     Returns:
-        :class:`FairseqLunaEncoder` or an instance of ``transformer``
+        :class:`FairseqLunaEncoder` or an instance of ``transformer``.
     """
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any

@@ -27,7 +27,7 @@ class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
     """fairseq's Transformer language model with the decoder of a subclass.
 
     Attributes:
-        config_class: dataclass of the model's options
+        config_class: dataclass of the model's options.
     """
 
     config_class: Type[LanguageModelOptions]
@@ -37,11 +37,11 @@ class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
         """Build the model for the dictionaries of a task.
 
         Args:
-            cfg: flat configuration with the fields of :attr:`config_class`
-            task: fairseq task with a source and a target dictionary
+            cfg: flat configuration with the fields of :attr:`config_class`.
+            task: fairseq task with a source and a target dictionary.
 
         Raises:
-            InputError: the widths, the numbers of heads, the options of attention or the cutoffs are invalid
+            InputError: The widths, the numbers of heads, the options of attention or the cutoffs are invalid.
         """
         options = flat_options(cfg, cls.config_class())
         if options["decoder_layers_to_keep"]:
@@ -63,7 +63,7 @@ class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
         """Return the class of the decoder.
 
         Args:
-            cfg: nested configuration
+            cfg: nested configuration.
         """
         raise NotImplementedError
 
@@ -92,11 +92,11 @@ class LunaLanguageModel(LanguageModel):
         """Load a trained model with its dictionary and its tokenizer.
 
         Args:
-            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`
-            kwargs: keyword arguments of the same function
+            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+            kwargs: keyword arguments of the same function.
 
         Returns:
-            an interface for plain text, :class:`luna_fairseq.models.generator_hub.LanguageModelHub`
+            An interface for plain text, :class:`luna_fairseq.models.generator_hub.LanguageModelHub`.
 
         Example::
 
@@ -116,15 +116,15 @@ class LunaLanguageModel(LanguageModel):
         """Compute the logits of tokens, optionally as the continuation of a text.
 
         Args:
-            src_tokens: tokens shifted right [B, T]
-            src_lengths: ignored
-            stream: state after the earlier text, updated in place (default: None, no earlier text)
+            src_tokens: tokens [B, T] shifted right.
+            src_lengths: ignored.
+            stream: state after the earlier text, updated in place (default: None, no earlier text).
             keep_after: number of tokens after which the state is stored in ``stream``, see
-                :meth:`Stream.read` (default: None, after all tokens)
-            kwargs: further arguments of the decoder; ignored with a stream
+                :meth:`Stream.read` (default: None, after all tokens).
+            kwargs: further arguments of the decoder; ignored with a stream.
 
         Returns:
-            logits [B, T, V], and the dictionary of :meth:`FairseqLunaDecoder.extract_features`
+            Logits [B, T, V], and the dictionary of :meth:`FairseqLunaDecoder.extract_features`.
         """
         if stream is None:
             return super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
@@ -140,11 +140,11 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
     """Build fairseq's adaptive input embedding, in which rare words have smaller embeddings.
 
     Args:
-        cfg: nested configuration
-        dictionary: dictionary of the tokens, sorted by frequency
+        cfg: nested configuration.
+        dictionary: dictionary of the tokens, sorted by frequency.
 
     Raises:
-        InputError: the cutoffs are invalid, or options contradict each other
+        InputError: The cutoffs are invalid, or options contradict each other.
     """
     text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq drops options that are None
     cutoff = eval_str_list(text, type=int) or []

@@ -36,9 +36,9 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
         """Build the sentence encoder.
 
         Args:
-            args: options of the model, see :class:`LunaMaskedLMConfig`
-            dictionary: dictionary of the tokens
-            embed_tokens: token embedding
+            args: options of the model, see :class:`LunaMaskedLMConfig`.
+            dictionary: dictionary of the tokens.
+            embed_tokens: token embedding.
         """
         cfg = nested_config(sentence_encoder_options(args))
         options = {"sentence_encoder": True, "packed_is_read": False}
@@ -50,20 +50,20 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
         """Compute the features of tokens, without the LM head.
 
         Args:
-            src_tokens: tokens, padded on the right [B, T]
-            return_all_hiddens: also return X and P after every layer (default: False)
+            src_tokens: tokens [B, T], padded on the right.
+            return_all_hiddens: also return X and P after every layer (default: False).
             kwargs: ``token_embeddings``, embeddings [B, T, C] in place of those of the tokens (default:
-                None); other arguments are ignored
+                None); other arguments are ignored.
 
         Returns:
-            features [B, T, C], and a dictionary with four entries. ``packed_features`` is the last packed
+            Features [B, T, C], and a dictionary with four entries. ``packed_features`` is the last packed
             sequence P after its layer norm [B, L, C]. ``packed_padding_mask`` is its mask [B, L], True at
             masked rows, or None if no row is masked. ``inner_states`` and ``packed_states`` are the lists of
             X [T, B, C] and P [L, B, C] after every layer, or None; the layer norm of the last P is not
             applied to ``packed_states``.
 
         Raises:
-            InputError: a sequence is longer than the model's positions
+            InputError: A sequence is longer than the model's positions.
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -82,8 +82,8 @@ class LunaMaskedLM(SentenceModel):
     """Luna encoder with RoBERTa's LM head and classification heads.
 
     Args:
-        args: namespace with the fields of :class:`LunaMaskedLMConfig`, all filled in
-        encoder: encoder with the LM head, a :class:`LunaMaskedLMEncoder`
+        args: namespace with the fields of :class:`LunaMaskedLMConfig`, all filled in.
+        encoder: encoder with the LM head, a :class:`LunaMaskedLMEncoder`.
 
     Example:
         >>> import torch
@@ -106,12 +106,12 @@ class LunaMaskedLM(SentenceModel):
         """Build the model for the dictionary of a task.
 
         Args:
-            cfg: flat configuration with the fields of :class:`LunaMaskedLMConfig`
-            task: fairseq task with a source dictionary
+            cfg: flat configuration with the fields of :class:`LunaMaskedLMConfig`.
+            task: fairseq task with a source dictionary.
 
         Raises:
-            InputError: the widths, the numbers of heads or the projection length are invalid, or the task's
-                sequences may be longer than the model's positions
+            InputError: The widths, the numbers of heads or the projection length are invalid, or the task's
+                sequences may be longer than the model's positions.
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
@@ -134,17 +134,17 @@ class LunaMaskedLM(SentenceModel):
         text must consist of words or subwords of the dictionary, separated by spaces.
 
         Args:
-            model_name_or_path: folder of the checkpoint
-            checkpoint_file: name of the checkpoint (default: model.pt)
+            model_name_or_path: folder of the checkpoint.
+            checkpoint_file: name of the checkpoint (default: model.pt).
             data_name_or_path: folder of ``dict.txt``, or of ``input0/dict.txt`` for a fine-tuned model. A
-                path that starts with ``.`` is relative to the folder of the checkpoint (default: ``.``)
+                path that starts with ``.`` is relative to the folder of the checkpoint (default: ``.``).
             bpe: fairseq's name of a tokenizer, whose options follow as further arguments (default: None,
-                chosen by its files)
-            kwargs: options that override the checkpoint's
+                chosen by its files).
+            kwargs: options that override the checkpoint's.
 
         Raises:
-            InputError: a folder does not exist, the dictionary or the tokenizer differs from that of the
-                checkpoint, or an option in ``kwargs`` is unknown
+            InputError: A folder does not exist, the dictionary or the tokenizer differs from that of the
+                checkpoint, or an option in ``kwargs`` is unknown.
 
         Example::
 
@@ -167,20 +167,20 @@ class LunaMaskedLM(SentenceModel):
         """Compute the logits of tokens or classes, or features.
 
         Args:
-            src_tokens: tokens, padded on the right [B, T]
-            features_only: return features in place of the logits of tokens (default: False)
-            return_all_hiddens: also return X and P after every layer (default: False)
-            classification_head_name: name of the classification head to apply (default: None, the LM head)
+            src_tokens: tokens [B, T], padded on the right.
+            features_only: return features in place of the logits of tokens (default: False).
+            return_all_hiddens: also return X and P after every layer (default: False).
+            classification_head_name: name of the classification head to apply (default: None, the LM head).
             kwargs: ``masked_tokens``, mask [B, T] with True at the N positions for which the LM head computes
-                logits (default: None, all positions); other arguments are ignored
+                logits (default: None, all positions); other arguments are ignored.
 
         Returns:
-            a tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The tensor is one of
+            A tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The tensor is one of
             four: the logits of all tokens [B, T, V], the logits of ``masked_tokens`` [N, V], the features [B,
             T, C], or the logits of the classification head [B, number of classes].
 
         Raises:
-            InputError: the model has no such head, or a sequence is longer than the model's positions
+            InputError: The model has no such head, or a sequence is longer than the model's positions.
         """
         x, extra = super().forward(
             src_tokens,
@@ -196,15 +196,15 @@ class LunaMaskedLM(SentenceModel):
         """Apply a classification head to features.
 
         Args:
-            head: name of the head
-            features: features returned by :meth:`forward` with ``features_only`` [B, T, C]
-            extra: dictionary returned by the same call
+            head: name of the head.
+            features: features [B, T, C] that :meth:`forward` returned with ``features_only``.
+            extra: dictionary returned by the same call.
 
         Returns:
-            logits [B, number of classes]
+            Logits [B, number of classes].
 
         Raises:
-            InputError: the model has no such head
+            InputError: The model has no such head.
         """
         if head not in self.classification_heads:
             names = ", ".join(self.classification_heads) or "none"
@@ -223,10 +223,10 @@ class LunaMaskedLM(SentenceModel):
         from ``<s>`` to the rows. A head of any other name reads the features of ``<s>``.
 
         Args:
-            name: name of the head
-            num_classes: number of classes
-            inner_dim: width of the head's hidden layer (default: None, the width of the encoder)
-            kwargs: ignored, as in fairseq
+            name: name of the head.
+            num_classes: number of classes.
+            inner_dim: width of the head's hidden layer (default: None, the width of the encoder).
+            kwargs: ignored, as in fairseq.
         """
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:

@@ -26,7 +26,7 @@ class Words:
     """Tokenizer for data whose words or subwords are already separated by spaces.
 
     Args:
-        dictionary: dictionary of the model
+        dictionary: dictionary of the model.
     """
 
     def __init__(self, dictionary: Dictionary) -> None:
@@ -35,8 +35,11 @@ class Words:
     def encode(self, text: str) -> str:
         """Return the text unchanged.
 
+        Args:
+            text: words or subwords between spaces.
+
         Raises:
-            InputError: the dictionary holds subwords, and the text is not split into them
+            InputError: The dictionary holds subwords, and the text is not split into them.
         """
         check_encoded(text, self.dictionary)
         return text
@@ -50,7 +53,7 @@ class MaskTokenizer:
     """Tokenizer that leaves ``<mask>`` unchanged and encodes the text around each mask.
 
     Args:
-        tokenizer: tokenizer of the text around the masks
+        tokenizer: tokenizer of the text around the masks.
 
     Example:
         >>> from types import SimpleNamespace
@@ -63,7 +66,14 @@ class MaskTokenizer:
         self.tokenizer = tokenizer
 
     def encode(self, text: str) -> str:
-        """Encode the text before, between and after the masks."""
+        """Encode the text before, between and after the masks.
+
+        Args:
+            text: text, which may contain ``<mask>``.
+
+        Returns:
+            Pieces and masks, joined by spaces.
+        """
         first, *others = text.split(MASK)
         if not others:
             return self.tokenizer.encode(text)
@@ -82,12 +92,12 @@ class MaskedLMHub(RobertaHubInterface):
     result for a sentence does not depend on the other sentences of the batch.
 
     Args:
-        cfg: configuration of the training
-        task: fairseq task of the training
-        models: list with the model
+        cfg: configuration of the training.
+        task: fairseq task of the training.
+        models: list with the model.
 
     Raises:
-        InputError: the tokenizer does not fit the dictionary
+        InputError: The tokenizer does not fit the dictionary.
 
     Example::
 
@@ -112,13 +122,13 @@ class MaskedLMHub(RobertaHubInterface):
         """Decode the tokens of one example, ignoring padding.
 
         Args:
-            tokens: tokens [T]
+            tokens: tokens [T].
 
         Returns:
-            the text, or a list of texts if the tokens contain several sentences
+            The text, or a list of texts if the tokens contain several sentences.
 
         Raises:
-            InputError: ``tokens`` is a batch
+            InputError: ``tokens`` is a batch.
         """
         if tokens.dim() != 1:
             raise InputError(
@@ -134,17 +144,17 @@ class MaskedLMHub(RobertaHubInterface):
         """Compute the features of tokens.
 
         Args:
-            tokens: tokens of one or several sentences, see the class
+            tokens: tokens of one or several sentences, see the class.
             return_all_hiddens: return the list of features after the embedding and after every layer
-                (default: False, only the features after the last layer)
-            return_packed: also return the last packed sequence P and its mask (default: False)
+                (default: False, only the features after the last layer).
+            return_packed: also return the last packed sequence P and its mask (default: False).
 
         Returns:
-            features [B, T, C], or a list of features. With ``return_packed``, a tuple of the features, the
-            last P [B, L, C], and its mask [B, L], True at masked rows, or None if no row is masked
+            Features [B, T, C], or a list of features. With ``return_packed``, a tuple of the features, the
+            last P [B, L, C], and its mask [B, L], True at masked rows, or None if no row is masked.
 
         Raises:
-            InputError: a sequence is longer than the model's positions
+            InputError: A sequence is longer than the model's positions.
         """
         features, extra = self._run(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
@@ -157,7 +167,7 @@ class MaskedLMHub(RobertaHubInterface):
         """Return the mean over the rows of the last P for each sentence [B, C].
 
         Args:
-            tokens: tokens of one or several sentences, see the class
+            tokens: tokens of one or several sentences, see the class.
         """
         _, packed, mask = self.extract_features(tokens, return_packed=True)
         return mean_of_packed(packed, mask)
@@ -169,15 +179,15 @@ class MaskedLMHub(RobertaHubInterface):
         gives their number.
 
         Args:
-            head: name of the classification head
-            tokens: tokens of one or several sentences, see the class
-            return_logits: return logits in place of log-probabilities (default: False)
+            head: name of the classification head.
+            tokens: tokens of one or several sentences, see the class.
+            return_logits: return logits in place of log-probabilities (default: False).
 
         Returns:
-            log-probabilities or logits [B, number of classes]
+            Log-probabilities or logits [B, number of classes].
 
         Raises:
-            InputError: the model has no such head, or ``tokens`` is empty
+            InputError: The model has no such head, or ``tokens`` is empty.
         """
         sentences, positions = self._sentences(tokens), self.model.max_positions()
         longer = sum(int(sentence.ne(self.dictionary.pad()).sum()) > positions for sentence in sentences)
@@ -194,15 +204,15 @@ class MaskedLMHub(RobertaHubInterface):
         """Predict the token at the ``<mask>`` of a text.
 
         Args:
-            masked_input: text with exactly one ``<mask>``
-            topk: number of predictions (default: 5)
+            masked_input: text with exactly one ``<mask>``.
+            topk: number of predictions (default: 5).
 
         Returns:
-            a list of tuples (text with the token in place of the mask, probability, token), most probable
-            first
+            A list of tuples (text with the token in place of the mask, probability, token), most probable
+            first.
 
         Raises:
-            InputError: the text has no ``<mask>``, or several
+            InputError: The text has no ``<mask>``, or several.
         """
         if masked_input.count(MASK) != 1:
             raise InputError(
@@ -226,14 +236,29 @@ class MaskedLMHub(RobertaHubInterface):
         return filled
 
     def _sentences(self, tokens: Tokens) -> List[Tensor]:
-        """Return the list of sentences, see the class. Raises InputError if the list is empty."""
+        """Return the tokens of each sentence.
+
+        Args:
+            tokens: tokens of one sentence, a list of such tensors, or a padded batch.
+
+        Raises:
+            InputError: The list is empty.
+        """
         sentences = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
         if not sentences:
             raise InputError("expected tokens of one or more sentences, got an empty list")
         return sentences
 
     def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        """Run the model on sentences, with ``options`` of its forward method."""
+        """Run the model on sentences.
+
+        Args:
+            tokens: tokens of one sentence, a list of such tensors, or a padded batch.
+            options: further arguments of the model's forward method.
+
+        Returns:
+            Results of the forward method.
+        """
         batch = data_utils.collate_tokens(self._sentences(tokens), pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 

@@ -25,6 +25,6 @@ class NoTorchScript(nn.Module):
         """Refuse torch.jit.script, which calls this method of every module.
 
         Raises:
-            InputError: always
+            InputError: always.
         """
         raise InputError(REASON)

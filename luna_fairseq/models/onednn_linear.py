@@ -29,7 +29,7 @@ class OneDnnLinear(nn.Module):
     torch records a graph. Results are equal up to rounding.
 
     Args:
-        linear: layer to replace, whose parameters are shared
+        linear: layer to replace, whose parameters are shared.
 
     Example:
         >>> OneDnnLinear(nn.Linear(4, 6))(torch.ones(2, 1, 4)).shape
@@ -54,7 +54,15 @@ class OneDnnLinear(nn.Module):
         return self.weight, self.bias
 
     def _apply(self, *args: Any, **kwargs: Any) -> "OneDnnLinear":
-        """Drop the reordered copy before the layer moves to another device or type."""
+        """Drop the reordered copy before the layer moves to another device or type.
+
+        Args:
+            args: arguments of torch's method.
+            kwargs: arguments of torch's method.
+
+        Returns:
+            This layer.
+        """
         self.reordered = Reordered()
         return super()._apply(*args, **kwargs)
 
@@ -65,7 +73,7 @@ class FusedOneDnnLinear(nn.Module):
     The parameters remain those of the attention, and are no parameters of this module.
 
     Args:
-        attention: causal attention whose projections are computed
+        attention: causal attention whose projections are computed.
     """
 
     def __init__(self, attention: LunaCausalAttention):
@@ -74,7 +82,14 @@ class FusedOneDnnLinear(nn.Module):
         self.reordered = Reordered()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project vectors [.., inputs] to vectors [.., outputs of all projections]."""
+        """Apply all projections of the attention's input in one product.
+
+        Args:
+            x: vectors [.., inputs].
+
+        Returns:
+            Vectors [.., outputs of all projections].
+        """
         (attention,) = self.owner
         layers = [getattr(attention, f"{name}_proj") for name in attention.x_projections]
         weights = [layer.weight for layer in layers]
@@ -83,7 +98,15 @@ class FusedOneDnnLinear(nn.Module):
         return self.reordered.multiply(x, weights, [layer.bias for layer in layers])
 
     def _apply(self, *args: Any, **kwargs: Any) -> "FusedOneDnnLinear":
-        """Drop the reordered copy before the layer moves to another device or type."""
+        """Drop the reordered copy before the layer moves to another device or type.
+
+        Args:
+            args: arguments of torch's method.
+            kwargs: arguments of torch's method.
+
+        Returns:
+            This layer.
+        """
         self.reordered = Reordered()
         return super()._apply(*args, **kwargs)
 
@@ -102,9 +125,9 @@ class Reordered:
         """Project vectors, after the copy is made or renewed if that is necessary.
 
         Args:
-            x: vectors [.., inputs]
-            weights: weights of the layers, each [outputs, inputs]
-            biases: biases of the layers, each [outputs], or None
+            x: vectors [.., inputs].
+            weights: weights of the layers, each [outputs, inputs].
+            biases: biases of the layers, each [outputs], or None.
         """
         source = [(part.data_ptr(), part._version) for part in (*weights, *(biases or ()))]
         if self.source != source:
@@ -119,7 +142,12 @@ class Reordered:
 
 
 def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return True if a reordered weight can be used for ``x``."""
+    """Return True if a reordered copy of a weight can be used for an input.
+
+    Args:
+        x: input of the linear layer.
+        weight: weight of the linear layer.
+    """
     is_plain = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
     return is_plain and not (torch.is_grad_enabled() or weight.is_inference() or in_a_graph())
 
@@ -142,7 +170,7 @@ def use_onednn(model: nn.Module) -> None:
     """Replace the linear layers of a model by :class:`OneDnnLinear`, if this torch supports them.
 
     Args:
-        model: model, changed in place; parameters keep their names
+        model: model, changed in place; parameters keep their names.
     """
     if not has_onednn():
         return

@@ -30,14 +30,14 @@ def option(
     """Return a dataclass field for an option of the command line.
 
     Args:
-        default: default value
-        help: help text; a note about ``default_from`` is appended
+        default: default value.
+        help: help text; a note about ``default_from`` is appended.
         may_change: True if the value does not change the function that a trained model computes, as with
             dropout and initial weights. Training may then resume with another value, and checkpoints with
-            different values may be averaged (default: False)
-        default_from: name of the option whose value replaces None (default: None, no option)
+            different values may be averaged (default: False).
+        default_from: name of the option whose value replaces None (default: None, no option).
         metadata: bounds of a number (see ``checks/bounds.py``), and entries for fairseq such as
-            ``argparse_alias``
+            ``argparse_alias``.
 
     Example:
         >>> option(6, "number of layers", least=1).metadata["help"]

@@ -19,8 +19,8 @@ class PixelEmbedding(nn.Module):
     fairseq's encoders use this module in place of a token embedding, and read its width and padding index.
 
     Args:
-        embed_dim: model width C
-        prepend_cls: prepend the learned vector to each sequence (default: False)
+        embed_dim: model width C.
+        prepend_cls: prepend the learned vector to each sequence (default: False).
 
     Example:
         >>> PixelEmbedding(embed_dim=8, prepend_cls=True)(torch.zeros(2, 9)).shape
@@ -44,10 +44,10 @@ class PixelEmbedding(nn.Module):
         """Embed pixels.
 
         Args:
-            pixels: intensities [B, T]
+            pixels: intensities [B, T].
 
         Returns:
-            vectors [B, T, C], or [B, 1 + T, C] with the learned vector
+            Vectors [B, T, C], or [B, 1 + T, C] with the learned vector.
         """
         x = self.linear(pixels.unsqueeze(-1).type_as(self.linear.weight))
         if self.cls is not None:
@@ -58,10 +58,10 @@ class PixelEmbedding(nn.Module):
         """Return tokens without padding, from which an encoder derives positions and lengths.
 
         Args:
-            embedding: vectors returned by :meth:`forward` [B, T, C]
+            embedding: vectors [B, T, C] that :meth:`forward` returned.
 
         Returns:
-            tokens [B, T]
+            Tokens [B, T].
         """
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
@@ -78,10 +78,10 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
     """fairseq's Transformer encoder with the constructor of :class:`FairseqLunaEncoder`.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it
-        dictionary: source dictionary; None for pixels
-        embed_tokens: token embedding
-        layer_repeats: number of times that the list of layers is applied (default: 1)
+        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        dictionary: source dictionary; None for pixels.
+        embed_tokens: token embedding.
+        layer_repeats: number of times that the list of layers is applied (default: 1).
     """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):

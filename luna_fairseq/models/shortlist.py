@@ -26,16 +26,16 @@ class Shortlist:
 
     Args:
         candidates: symbols of target pieces by the symbol of a source piece, or by :data:`EVERY_SENTENCE` for
-            the candidates of every sentence
-        source: source dictionary
-        target: target dictionary
+            the candidates of every sentence.
+        source: source dictionary.
+        target: target dictionary.
 
     Attributes:
-        table: target indices of the candidates for each source index [S, N], padded with the padding symbol
-        always: mask [V], True at candidates of every sentence
+        table: target indices [S, N] of the candidates for each source index, padded with the padding symbol.
+        always: mask [V], True at candidates of every sentence.
 
     Raises:
-        InputError: a candidate is not in the target dictionary
+        InputError: A candidate is not in the target dictionary.
 
     Example:
         >>> dictionary = Dictionary()
@@ -69,12 +69,12 @@ class Shortlist:
         """Read a lexicon.
 
         Args:
-            path: file that luna-make-shortlist wrote
-            source: source dictionary
-            target: target dictionary
+            path: file that luna-make-shortlist wrote.
+            source: source dictionary.
+            target: target dictionary.
 
         Raises:
-            InputError: the file is not a lexicon, or belongs to another dictionary
+            InputError: The file is not a lexicon, or belongs to another dictionary.
         """
         return cls(read_lexicon(Path(path)), source, target)
 
@@ -82,13 +82,13 @@ class Shortlist:
         """Return the candidates of a batch.
 
         Args:
-            tokens: source tokens, of any shape
-            more: tensors with indices of further candidates, of any shape (default: none)
+            tokens: source tokens, of any shape.
+            more: tensors with indices of further candidates, of any shape (default: none).
             least: smallest number of candidates. If there are fewer, the first pieces of the dictionary are
                 added (default: 0).
 
         Returns:
-            increasing indices of the target dictionary [K]
+            Increasing indices [K] of the target dictionary.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique()].long().flatten()] = True
@@ -113,18 +113,18 @@ class Shortlist:
         The tokens of prefixes and constraints and the first token are also candidates.
 
         Args:
-            generate: method ``_generate`` of ``generator``
-            generator: fairseq's generator, whose models have output projections
-            sample: batch of fairseq
-            prefix_tokens: first tokens of the translations [B, T] (default: None, no prefixes)
-            constraints: packed constraints [B, M] (default: None, no constraints)
-            bos_token: first token of the input of the decoder (default: None, the end symbol)
+            generate: method ``_generate`` of ``generator``.
+            generator: fairseq's generator, whose models have output projections.
+            sample: batch of fairseq.
+            prefix_tokens: first tokens [B, T] of the translations (default: None, no prefixes).
+            constraints: packed constraints [B, M] (default: None, no constraints).
+            bos_token: first token of the input of the decoder (default: None, the end symbol).
 
         Returns:
-            hypotheses of each sentence
+            Hypotheses of each sentence.
 
         Raises:
-            InputError: the search depends on indices of the dictionary
+            InputError: The search depends on indices of the dictionary.
         """
         check_generator(generator)
         tokens = sample["net_input"]["src_tokens"]
@@ -156,11 +156,11 @@ def check_generator(generator: Any) -> None:
     """Check that a generator can search among the candidates of a batch.
 
     Args:
-        generator: fairseq's generator
+        generator: fairseq's generator.
 
     Raises:
-        InputError: the generator also uses the scores of a language model, or a function of the user that
-            restricts the tokens
+        InputError: The generator also uses the scores of a language model, or a function of the user that
+            restricts the tokens.
     """
     if generator.lm_model is not None:
         raise InputError(
@@ -182,9 +182,9 @@ def narrowed(generator: Any, pieces: Tensor, places: Tensor) -> Iterator[None]:
     they are the first pieces of every dictionary.
 
     Args:
-        generator: fairseq's generator
-        pieces: increasing indices of the candidates in the target dictionary [K]
-        places: index of each piece of the dictionary in ``pieces`` [V]
+        generator: fairseq's generator.
+        pieces: increasing indices [K] of the candidates in the target dictionary.
+        places: index [V] of each piece of the dictionary in ``pieces``.
     """
     ensemble, size, suppressed = generator.model, generator.vocab_size, generator.token_indices_to_suppress
     decoders = [model.decoder for model in ensemble.models]
@@ -213,8 +213,8 @@ def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
     """Return a linear layer that computes some of the outputs of another layer.
 
     Args:
-        projection: :class:`torch.nn.Linear`, :class:`OneDnnLinear` or :class:`Linear8`
-        outputs: indices of the outputs [K]
+        projection: :class:`torch.nn.Linear`, :class:`OneDnnLinear` or :class:`Linear8`.
+        outputs: indices [K] of the outputs.
     """
     if isinstance(projection, Linear8):
         return projection.select(outputs)

@@ -23,9 +23,9 @@ class SoftmaxState(NamedTuple):
     """Keys and values of all earlier positions. The size of this state grows with every token.
 
     Attributes:
-        prev_key: keys [B, H, T, K]
-        prev_value: values [B, H, T, K]
-        prev_key_padding_mask: mask [B, T], True at padding (default: None, no padding)
+        prev_key: keys [B, H, T, K].
+        prev_value: values [B, H, T, K].
+        prev_key_padding_mask: mask [B, T], True at padding (default: None, no padding).
     """
 
     prev_key: Tensor
@@ -36,7 +36,7 @@ class SoftmaxState(NamedTuple):
         """Select the hypotheses that beam search continues.
 
         Args:
-            rows: indices of the hypotheses to continue [R].
+            rows: indices [R] of the hypotheses to continue.
 
         Returns:
             State of R hypotheses.
@@ -54,11 +54,11 @@ class SoftmaxCausalAttention(nn.Module):
     The methods have the arguments of :class:`LunaCausalAttention`, but ignore the packed sequence P.
 
     Args:
-        embed_dim: model width C
-        num_heads: number of heads
-        dropout: dropout probability for attention weights (default: 0)
-        q_noise: amount of fairseq's quantisation noise on the projections (default: 0)
-        qn_block_size: block size of the quantisation noise (default: 8)
+        embed_dim: model width C.
+        num_heads: number of heads.
+        dropout: dropout probability for attention weights (default: 0).
+        q_noise: amount of fairseq's quantisation noise on the projections (default: 0).
+        qn_block_size: block size of the quantisation noise (default: 8).
 
     Example:
         >>> import torch
@@ -89,13 +89,13 @@ class SoftmaxCausalAttention(nn.Module):
         """Attend over whole sequences.
 
         Args:
-            query: sequences X [T, B, C]
-            packed: ignored
-            key_padding_mask: mask [B, T], True at padding (default: None, no padding)
-            packed_padding_mask: ignored
+            query: sequences X [T, B, C].
+            packed: ignored.
+            key_padding_mask: mask [B, T], True at padding (default: None, no padding).
+            packed_padding_mask: ignored.
 
         Returns:
-            output [T, B, C]
+            Output [T, B, C].
         """
         future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
         return self._attend(query, key_padding_mask, None, future)
@@ -112,15 +112,15 @@ class SoftmaxCausalAttention(nn.Module):
         """Attend from the next position to itself and to all positions in a state.
 
         Args:
-            query: next position of X [1, B, C]
-            packed: ignored
-            state: keys and values of all earlier positions (default: None, no earlier positions)
-            key_padding_mask: mask of the new position [B, 1], True at padding (default: None, no padding)
-            packed_padding_mask: ignored
-            counts: ignored
+            query: next position [1, B, C] of X.
+            packed: ignored.
+            state: keys and values of all earlier positions (default: None, no earlier positions).
+            key_padding_mask: mask [B, 1] of the new position, True at padding (default: None, no padding).
+            packed_padding_mask: ignored.
+            counts: ignored.
 
         Returns:
-            output [1, B, C], and the state that includes the new position
+            Output [1, B, C], and the state that includes the new position.
         """
         store: Dict[str, Any] = {}
         if state is not None:
@@ -162,7 +162,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
     """Factory of a decoder's attentions with softmax attention in place of causal attention.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it
+        cfg: fairseq's TransformerConfig with Luna's options added to it.
     """
 
     def __init__(self, cfg: Any):

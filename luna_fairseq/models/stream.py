@@ -18,7 +18,7 @@ class Stream:
     the state, because training changes its weights.
 
     Attributes:
-        state: state of the decoder without the projected P; None at the beginning of a text
+        state: state of the decoder without the projected P; None at the beginning of a text.
 
     Example::
 
@@ -50,16 +50,16 @@ class Stream:
         segment, and the stored state is the state at that point.
 
         Args:
-            decoder: :class:`luna_fairseq.models.fairseq_decoder.FairseqLunaDecoder` without an encoder
-            tokens: tokens of the segment, shifted right [B, T]
+            decoder: :class:`luna_fairseq.models.fairseq_decoder.FairseqLunaDecoder` without an encoder.
+            tokens: tokens [B, T] of the segment, shifted right.
             keep_after: number of tokens after which the state is stored (default: None, after all tokens; 0
-                leaves the state unchanged)
+                leaves the state unchanged).
 
         Returns:
-            logits [B, T, V], and the dictionary of the decoder's forward
+            Logits [B, T, V], and the dictionary of the decoder's forward.
 
         Raises:
-            InputError: the state belongs to another model, or to a batch of another size
+            InputError: The state belongs to another model, or to a batch of another size.
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -79,11 +79,11 @@ class Stream:
         """Check that the state fits a model and a batch.
 
         Args:
-            layers: number of layers of the model
-            batch_size: number of texts in the batch
+            layers: number of layers of the model.
+            batch_size: number of texts in the batch.
 
         Raises:
-            InputError: one of the two numbers differs from that of the state
+            InputError: One of the two numbers differs from that of the state.
         """
         if self.state is None:
             return
@@ -98,13 +98,13 @@ class Stream:
         """Return copies of the state of a single text, one for each hypothesis that continues the text.
 
         Args:
-            hypotheses: number of hypotheses
+            hypotheses: number of hypotheses.
 
         Returns:
-            the state for a batch of ``hypotheses`` texts; None at the beginning of a text
+            The state for a batch of ``hypotheses`` texts; None at the beginning of a text.
 
         Raises:
-            InputError: the stream has several texts
+            InputError: The stream has several texts.
         """
         if self.state is None:
             return None

@@ -21,15 +21,15 @@ def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
     """Return the folders in which ``from_pretrained`` looks for a tokenizer.
 
     Args:
-        model_name_or_path: folder of the checkpoint, or an address from which fairseq downloads a model
+        model_name_or_path: folder of the checkpoint, or an address from which fairseq downloads a model.
         data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
             of the checkpoint.
 
     Returns:
-        the folder of the checkpoint and the folder of the dictionaries
+        The folder of the checkpoint and the folder of the dictionaries.
 
     Raises:
-        InputError: one of the folders does not exist, and neither is an address
+        InputError: One of the folders does not exist, and neither is an address.
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
@@ -53,14 +53,14 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
     """Return fairseq's options for the tokenizer whose files are in one of the folders.
 
     Args:
-        folders: folders to search; the first with a tokenizer counts
+        folders: folders to search; the first with a tokenizer counts.
 
     Returns:
-        options of sentencepiece or of GPT-2's byte-level BPE; an empty dictionary if no folder has their
-        files
+        Options of sentencepiece or of GPT-2's byte-level BPE; an empty dictionary if no folder has their
+        files.
 
     Raises:
-        InputError: the file of sentencepiece differs from its recorded checksum
+        InputError: The file of sentencepiece differs from its recorded checksum.
 
     Example:
         >>> find_tokenizer([Path("a folder without a tokenizer")])
@@ -84,13 +84,13 @@ def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
     whose data is tokenised by Moses and split by subword-nmt.
 
     Args:
-        folders: folders to search; the first with a tokenizer counts
+        folders: folders to search; the first with a tokenizer counts.
 
     Returns:
-        options for fairseq; an empty dictionary if no folder has files of a tokenizer
+        Options for fairseq; an empty dictionary if no folder has files of a tokenizer.
 
     Raises:
-        InputError: a file of the tokenizer differs from its recorded checksum
+        InputError: A file of the tokenizer differs from its recorded checksum.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -115,10 +115,10 @@ class MosesText:
     fairseq's tokenizer ``moses`` does not normalise punctuation.
 
     Args:
-        cfg: source and target language
+        cfg: source and target language.
 
     Raises:
-        InputError: the package sacremoses is not installed
+        InputError: The package sacremoses is not installed.
 
     Example:
         >>> MosesText(MosesTextConfig()).encode("Hello, world!")
@@ -159,8 +159,8 @@ def set_languages(tokenizer: Any, task: Any) -> None:
     or the tokenizer has no languages.
 
     Args:
-        tokenizer: configuration of a tokenizer, changed in place
-        task: fairseq task
+        tokenizer: configuration of a tokenizer, changed in place.
+        task: fairseq task.
     """
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)

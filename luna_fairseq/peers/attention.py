@@ -255,7 +255,7 @@ class PeerAttention(ProjectingAttention):
         """Compute attention for a batch of sequences.
 
         Args:
-            query: input of self-attention, or queries of cross-attention [T, B, C].
+            query: input [T, B, C] of self-attention, or queries [T, B, C] of cross-attention.
             key: context [S, B, C] of cross-attention. Ignored in self-attention, and when
                 ``incremental_state`` already stores the context (default: None).
             value: ignored; values are computed from the key (default: None).
@@ -299,7 +299,7 @@ class PeerAttention(ProjectingAttention):
         a unit vector in place of each value, so that its output is the matrix.
 
         Args:
-            query: input of self-attention, or queries of cross-attention [T, B, C].
+            query: input [T, B, C] of self-attention, or queries [T, B, C] of cross-attention.
             key: context [S, B, C] of cross-attention. Ignored in self-attention (default: None).
             key_padding_mask: mask [B, S], True at padding (default: None, no padding).
 

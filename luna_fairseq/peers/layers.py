@@ -215,7 +215,7 @@ class PeerDecoder(TransformerDecoderBase):
         With a diagonal prior, the cross-attentions get the numbers of the target tokens first.
 
         Args:
-            prev_output_tokens: target tokens, shifted right [B, T].
+            prev_output_tokens: target tokens [B, T], shifted right.
             encoder_out: outputs of the encoder, or None without an encoder.
             incremental_state: fairseq's store for incremental decoding (default: None, all positions at
                 once).
