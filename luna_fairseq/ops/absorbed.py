@@ -23,6 +23,8 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 class HeadProjection(NamedTuple):
     """Weight and bias of a linear layer, divided into heads.
 
+    H is the number of heads, K the head width, and C = H K the width of the tokens.
+
     Attributes:
         weight: weight [H, K, C] of each head.
         bias: bias [H, K] of a projection to heads, or bias [C] of a projection of all heads to the output.
@@ -98,6 +100,9 @@ def absorbed_pack(
 ) -> Tensor:
     """Compute pack attention to a context whose keys and values are not projected.
 
+    B is the batch size, H the number of heads, L the number of rows of the packed sequence P, S the length
+    and C the width of the context, and K = C / H the head width.
+
     Args:
         q: queries, projected from P [B, H, L, K], not yet scaled by K^-0.5.
         context: context [S, B, C].
@@ -132,6 +137,9 @@ def absorbed_unpack(
 ) -> Tensor:
     """Compute unpack attention of a sequence whose queries are not projected, with the output projection.
 
+    B is the batch size, H the number of heads, L the number of rows of the packed sequence P, T the length
+    and C the width of X, and K = C / H the head width.
+
     Args:
         x: sequence X [T, B, C].
         k: keys [B, H, L, K] of the packed context.
@@ -156,6 +164,9 @@ def absorbed_unpack(
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
     """Compute the causal pack weights A_pack of a sequence whose keys are not projected.
 
+    B is the batch size, H the number of heads, L the number of rows of the packed sequence P, T the length
+    and C the width of X, and K = C / H the head width.
+
     Args:
         pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
         x: sequence X [T, B, C].
@@ -170,6 +181,9 @@ def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activa
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
     """Compute the logits between rows of P and tokens, with the projection absorbed by the rows.
+
+    B is the batch size, H the number of heads, L the number of rows, S the number and C the width of the
+    tokens, and K = C / H the head width.
 
     Args:
         rows: projected rows [B, H, L, K], not yet scaled by K^-0.5.

@@ -27,6 +27,9 @@ def naive_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention by its definition, and return the attention weights too.
 
+    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
+    width.
+
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, S, K].
@@ -64,6 +67,9 @@ def luna_attention(
     """Compute softmax attention with the fastest implementation for these inputs.
 
     The result equals that of :func:`naive_attention` up to rounding. The weights are not returned.
+
+    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
+    width.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
@@ -109,6 +115,9 @@ def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     The fused CPU kernel works on blocks of hundreds of keys. With 16 keys, 1,000 queries and 1 to 32
     examples, its speed was 0.4 to 0.8 of that of plain products, forward and backward (8 heads of width 64, 2
     threads, torch 2.13).
+
+    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
+    width.
 
     Args:
         q: queries [B, H, T, K].

@@ -15,6 +15,8 @@ from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
     """Cut a sequence into blocks, and pad the last block.
 
+    B is the batch size, H the number of heads, T the sequence length and K the head width.
+
     Args:
         x: sequence [B, H, T, K].
         size: block size in positions.
@@ -35,6 +37,8 @@ def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
 def from_blocks(x: Tensor, length: int) -> Tensor:
     """Join blocks into a sequence, without the padding of the last block.
 
+    B is the batch size, H the number of heads and K the head width.
+
     Args:
         x: blocks [B, H, blocks, size, K].
         length: sequence length without padding.
@@ -47,6 +51,8 @@ def from_blocks(x: Tensor, length: int) -> Tensor:
 
 def with_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Tensor:
     """Extend each block by its neighbouring blocks on either side.
+
+    B is the batch size, H the number of heads and K the head width.
 
     Args:
         x: blocks [B, H, blocks, size, K].
@@ -64,6 +70,8 @@ def with_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Ten
 
 def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
     """Compute softmax attention from each block of queries to that block's own keys.
+
+    B is the batch size, H the number of heads, m the number of keys of a block, and K the head width.
 
     Args:
         q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5.
@@ -84,6 +92,9 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: floa
 
 class MoreKeys(NamedTuple):
     """Global keys, to which every position attends in addition to its window.
+
+    B is the batch size, H the number of heads, T the sequence length, m the number of global keys, and K the
+    head width.
 
     Attributes:
         k: keys [B, H, m, K].
@@ -107,6 +118,8 @@ def windowed_attention(
     more: Optional[MoreKeys] = None,
 ) -> Tensor:
     """Compute softmax attention from each position t to the positions t - before to t + after.
+
+    B is the batch size, H the number of heads, T the sequence length and K the head width.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
@@ -180,6 +193,8 @@ def partial_attention(
     """Compute softmax attention to a part of the keys, with the log-sum-exp of the logits.
 
     :func:`merge_parts` combines the results for several parts.
+
+    T is the number of queries, S the number of keys, and K the head width.
 
     Args:
         q: queries [.., T, K], already scaled by K^-0.5.

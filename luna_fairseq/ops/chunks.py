@@ -20,7 +20,7 @@ def chunk_size(x: Tensor, width: int) -> int:
     A chunk of c = sqrt(M width) positions balances these costs.
 
     Args:
-        x: input [N, T, M], for its shape and device.
+        x: input [N, T, M] of N heads with T positions of width M, for its shape and device.
         width: number of columns of the state, which has M rows.
 
     Returns:
@@ -59,12 +59,13 @@ def write_chunk(
 ) -> List[Optional[Tensor]]:
     """Write the results of one chunk into the results of the whole sequence.
 
-    In memory, the results of the sequence have the layout [T, N, *], because the following projections read
-    this layout without a copy.
+    The sequence has N heads, T positions, and D values for each position. In memory, its results have the
+    layout [T, N, D], because the following projections read this layout without a copy.
 
     Args:
-        results: results [N, T, *] of the sequence, updated in place; an empty list before the first chunk.
-        parts: results [N, c, *] of the chunk. None stands for a result that does not exist.
+        results: results [N, T, D] of the sequence, updated in place; an empty list before the first chunk.
+        parts: results [N, c, D] of the c positions of the chunk. None stands for a result that does not
+            exist.
         span: positions of the chunk.
         T: sequence length.
 

@@ -11,6 +11,8 @@ def naive_softmax_weights(
 ) -> Tensor:
     """Compute the weights of softmax attention by their definition, softmax(q k^T / sqrt(K) + bias).
 
+    T is the number of queries, S the number of keys, and K the head width.
+
     Args:
         q: queries [.., T, K], not yet scaled by K^-0.5.
         k: keys [.., S, K].

@@ -28,6 +28,9 @@ def softmax_attention(
 ) -> Tensor:
     """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that are not masked.
 
+    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
+    width.
+
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, S, K].

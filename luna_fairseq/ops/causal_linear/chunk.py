@@ -25,6 +25,9 @@ def chunk_causal_linear(
 
     All sums are accumulated in float32 (float64 for float64 inputs), under autocast too.
 
+    B is the batch size, H the number of heads, T the sequence length, M the width of the features, and N the
+    width of the values.
+
     Args:
         x: features [B, H, T, M] of the queries.
         y: features [B, H, T, M] of the keys.
@@ -47,14 +50,17 @@ def chunk_causal_linear(
 
 
 class Inputs(NamedTuple):
-    """Inputs of causal linear attention for the whole sequence, with n = B x H heads.
+    """Inputs of causal linear attention for the whole sequence of T positions.
+
+    In the shapes, n is batch size times number of heads, M the width of the features, and N the width of the
+    values.
 
     Attributes:
         x: features [n, T, M] of the queries.
         y: features [n, T, M] of the keys.
         z: values [n, T, N].
         log_decay: logarithm [n, T] of the decay at each position, or None without decay.
-        state: sum [n, M, N] over earlier positions, or None.
+        state: sum over earlier positions [n, M, N], or None.
     """
 
     x: Tensor
@@ -82,11 +88,14 @@ class Inputs(NamedTuple):
 class Chunk(NamedTuple):
     """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
 
+    In the shapes, n is batch size times number of heads, M the width of the features, and N the width of the
+    values.
+
     Attributes:
         x: features [n, c, M] of the queries.
         y: features [n, c, M] of the keys.
         z: values [n, c, N].
-        decay: D, decay from each position to each later position [n, c, c], and 0 elsewhere; None without
+        decay: D, decay [n, c, c] from each position to each later position, and 0 elsewhere; None without
             decay.
         decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position, or None.
         decay_to_end: decay [n, c, 1] from each position to the end of the chunk, or None.
@@ -100,14 +109,17 @@ class Chunk(NamedTuple):
     decay_to_end: Optional[Tensor]
 
     def decayed_x(self) -> Tensor:
-        """Return x times the decay since the chunk's start [n, c, M].
+        """Return x times the decay from the chunk's start to each position [n, c, M].
 
         The product of the result and the state before the chunk is the contribution of earlier chunks.
         """
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
     def decayed_y(self) -> Tensor:
-        """Return y times the decay until the chunk's end [n, c, M], the left factor of the new state."""
+        """Return y times the decay from each position to the chunk's end [n, c, M].
+
+        A position adds the outer product of this vector and its value z to the state.
+        """
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
@@ -116,6 +128,9 @@ class Chunk(NamedTuple):
         Args:
             product: products x_t . y_j of positions t and j [n, c, c]. Without decay, the entries for j after
                 t become zero.
+
+        Returns:
+            The changed tensor ``product``.
         """
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
@@ -124,6 +139,9 @@ class Chunk(NamedTuple):
 
         Args:
             state: state or gradient [n, M, N].
+
+        Returns:
+            The product [n, M, N], or ``state`` itself without decay.
         """
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
@@ -132,12 +150,17 @@ class Chunk(NamedTuple):
 
         Args:
             state: state [n, M, N] before the chunk.
+
+        Returns:
+            The state [n, M, N].
         """
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 
 class ChunkGradients(NamedTuple):
     """Gradients of the inputs of one chunk.
+
+    The letters n, c, M and N are those of :class:`Chunk`.
 
     Attributes:
         x: gradient [n, c, M] of x.
@@ -157,6 +180,15 @@ class _ChunkCausalLinear(Function):
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
+        """Compute the output [n, T, N].
+
+        Args:
+            ctx: context, in which the inputs are saved for the backward pass.
+            *tensors: fields of :class:`Inputs`.
+
+        Returns:
+            The output [n, T, N] in the dtype of the values.
+        """
         ctx.save_for_backward(*tensors)
         inputs = Inputs(*tensors)
         state = inputs.initial_state()
@@ -172,6 +204,15 @@ class _ChunkCausalLinear(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+        """Compute the gradients of all inputs.
+
+        Args:
+            ctx: context with the saved inputs.
+            grad: gradient [n, T, N] of the output.
+
+        Returns:
+            The gradient of each field of :class:`Inputs`, or None for fields without a gradient.
+        """
         inputs = Inputs(*ctx.saved_tensors)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
         with torch.autocast(grad.device.type, enabled=False):
@@ -180,6 +221,8 @@ class _ChunkCausalLinear(Function):
 
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     """Compute the gradients of all inputs, chunk by chunk from the last to the first.
+
+    The letters n, T, M and N are those of :class:`Inputs`.
 
     Args:
         inputs: inputs of the whole sequence.
@@ -219,6 +262,8 @@ def chunk_gradients(
 ) -> Tuple[ChunkGradients, Tensor]:
     """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
+    The letters n, c, M and N are those of :class:`Chunk`.
+
     Args:
         chunk: inputs of the chunk.
         grad: gradient [n, c, N] of the output.
@@ -227,7 +272,8 @@ def chunk_gradients(
         grad_after: gradient [n, M, N] of the state after the chunk.
 
     Returns:
-        The gradients of the inputs, and the gradient of the state before the chunk [n, M, N].
+        - gradients of the inputs of the chunk.
+        - gradient [n, M, N] of the state before the chunk.
     """
     products = chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
     grad_products = chunk.mask_(torch.bmm(grad, chunk.z.transpose(1, 2)))
@@ -256,6 +302,9 @@ def take_chunk(inputs: Inputs, span: slice) -> Chunk:
     Args:
         inputs: inputs of the whole sequence.
         span: positions of the chunk.
+
+    Returns:
+        The inputs of the chunk.
     """
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)

@@ -17,6 +17,8 @@ def naive_causal_linear(
 
     The formulas are output_t = x_t S_t and S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t.
 
+    T is the sequence length, M the width of the features, and N the width of the values.
+
     Args:
         x: features [.., T, M] of the queries.
         y: features [.., T, M] of the keys.

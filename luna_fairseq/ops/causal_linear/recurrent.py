@@ -15,6 +15,8 @@ def recurrent_causal_linear(
 
     T is 1 during decoding and larger for a prefix.
 
+    B is the batch size, H the number of heads, M the width of the features, and N the width of the values.
+
     Args:
         x: features [B, H, T, M] of the queries.
         y: features [B, H, T, M] of the keys.

@@ -33,6 +33,9 @@ def causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention over a whole sequence.
 
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
+
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
@@ -79,6 +82,9 @@ def fastest_backend(
 
     The backend is "chunk" while torch records a graph, and if the dtypes of q, k and v differ. Otherwise both
     backends are timed once for each device, dtype and shape, see :func:`choice.choose_backend`.
+
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K].

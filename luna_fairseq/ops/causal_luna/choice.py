@@ -36,9 +36,12 @@ def choose_backend(
         device: device of the inputs.
         dtype: dtype of queries, keys and values.
         K: head width.
-        L: packed length.
+        L: packed length, the number of rows of the packed sequence P.
         has_decay: True if the sums over time decay (default: False).
         is_tied: True if keys and values are the same tensor (default: False).
+
+    Returns:
+        The name of the backend.
     """
     subject = f"causal Luna attention on {device}"
     reason = why_not_triton(device, dtype, K, L)

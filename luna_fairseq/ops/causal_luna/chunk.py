@@ -38,6 +38,9 @@ class KeysValues(NamedTuple):
     In tied attention, keys and values are the same tensor and have the same state, so ``values`` is None. A
     pair of gradients then holds the sum of both gradients in ``keys``.
 
+    In the shapes, N is batch size times number of heads, c the number of positions in a chunk, K the head
+    width, and L the number of rows of the packed sequence P.
+
     Attributes:
         keys: inputs [N, c, K], or states A^T K [N, L, K].
         values: inputs [N, c, K], or states A^T V [N, L, K]; None if tied.
@@ -74,8 +77,11 @@ def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues
 class Inputs(NamedTuple):
     """Inputs of chunkwise causal Luna attention, for the whole sequence of T positions.
 
-    ``keys`` and ``values`` are those of :class:`KeysValues`. Attention that continues from a state is never
-    tied: either both sums are given, together with ``values``, or none is.
+    Attention that continues from a state is never tied. Either both sums are given, together with ``values``,
+    or neither sum is given.
+
+    In the shapes, N = B x H is batch size times number of heads, K the head width, and L the number of rows
+    of the packed sequence P.
 
     Attributes:
         q: queries [N, T, K].
@@ -85,7 +91,7 @@ class Inputs(NamedTuple):
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
         log_decay: cumulative log decay [H or N, T, 1], or None without decay.
         keys: keys [N, T, K].
-        values: values [N, T, K], or None if tied.
+        values: values [N, T, K], or None if keys and values are the same tensor (tied).
         key_sum: sum A^T K over earlier positions [N, L, K], or None.
         value_sum: sum A^T V over earlier positions [N, L, K], or None.
     """
@@ -113,6 +119,9 @@ class Inputs(NamedTuple):
 class Chunk(NamedTuple):
     """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
 
+    In the shapes, N is batch size times number of heads, K the head width, and L the number of rows of the
+    packed sequence P.
+
     Attributes:
         q: queries [N, c, K].
         pack_weights: A [N, c, L].
@@ -135,30 +144,39 @@ class Chunk(NamedTuple):
         """Compute the products x_t . y_j of all positions t and j <= t, times the decay from j to t.
 
         Args:
-            x: left factors [N, c, *].
-            y: right factors [N, c, *].
+            x: vectors x_t [N, c, D] of width D.
+            y: vectors y_j [N, c, D] of width D.
 
         Returns:
-            The products [N, c, c], which are 0 for j after t.
+            The products [N, c, c], indexed by t and j. They are 0 for j after t.
         """
         product = torch.bmm(x, y.transpose(1, 2))
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
     def decay_from_start(self, x: Tensor) -> Tensor:
-        """Multiply a tensor by the decay since the chunk's start.
+        """Multiply the vector of each position by the decay from the chunk's start to this position.
 
         The product of the result and the state before the chunk is the contribution of earlier chunks.
 
         Args:
-            x: tensor [N, c, *].
+            x: vectors [N, c, D] of width D, one for each position.
+
+        Returns:
+            The product [N, c, D], or ``x`` itself without decay.
         """
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
-        """Multiply a tensor by the decay until the chunk's end, before it is added to the state.
+        """Multiply the vector of each position by the decay from this position to the chunk's end.
+
+        A position adds its vector to the state with this factor, because the state holds sums as of the
+        chunk's end.
 
         Args:
-            x: tensor [N, c, *].
+            x: vectors [N, c, D] of width D, one for each position.
+
+        Returns:
+            The product [N, c, D], or ``x`` itself without decay.
         """
         return x if self.decay is None else scale(x, self.decay.to_end)
 
@@ -167,18 +185,24 @@ class Chunk(NamedTuple):
 
         Args:
             state: state or gradient, each tensor [N, L, K].
+
+        Returns:
+            The product, or ``state`` itself without decay.
         """
         decay = self.decay
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Apply dropout to a tensor and divide by the number of positions t.
+        """Apply dropout to a tensor and divide it by the number of positions t.
 
         This turns the softmax into the unpack weights, and the gradient of the unpack weights into the
         gradient of the softmax.
 
         Args:
             x: softmax or gradient [N, c, L].
+
+        Returns:
+            The result [N, c, L].
         """
         x = x * self.inverse_steps
         return x if self.noise is None else x.mul_(self.noise)
@@ -187,7 +211,10 @@ class Chunk(NamedTuple):
         """Return the state after the chunk.
 
         Args:
-            before: state before the chunk, or None at the beginning.
+            before: state before the chunk, each tensor [N, L, K]; None at the beginning of the sequence.
+
+        Returns:
+            The state, each tensor [N, L, K].
         """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
@@ -204,10 +231,12 @@ class ChunkGradients(NamedTuple):
     exp(G_t) / t, where G is the cumulative log decay. Position j multiplies the terms that it adds by a scale
     exp(-G_j). The two fields are the derivatives of the loss with respect to the logarithms of these scales.
 
+    The letters N, c, K and L are those of :class:`Chunk`.
+
     Attributes:
         q: gradient [N, c, K] of the queries.
         pack_weights: gradient [N, c, L] of A.
-        keys: gradient [N, c, K] of the keys, or of keys and values together if tied.
+        keys: gradient [N, c, K] of the keys, or the sum of the gradients of keys and values if tied.
         values: gradient [N, c, K] of the values, or None if tied.
         read_scale: derivative [N, c, 1] for the scale of the sums that are read, or None.
         added_scale: derivative [N, c, 1] for the scale of the terms that are added, or None.
@@ -224,12 +253,15 @@ class ChunkGradients(NamedTuple):
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
     """Compute the output of one chunk.
 
+    The letters N, c, K and L are those of :class:`Chunk`.
+
     Args:
         chunk: inputs of the chunk.
         before: state before the chunk, or None at the beginning.
 
     Returns:
-        The output [N, c, K] and the softmax over the rows of P [N, c, L].
+        - output [N, c, K] of the chunk.
+        - softmax over the rows of the packed sequence P [N, c, L].
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -257,15 +289,18 @@ def chunk_backward(
 ) -> Tuple[ChunkGradients, Optional[KeysValues]]:
     """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
+    The letters N, c, K and L are those of :class:`Chunk`.
+
     Args:
         chunk: inputs of the chunk.
-        softmax: softmax [N, c, L] over the rows of P, from :func:`chunk_forward`.
+        softmax: softmax over the rows of the packed sequence P [N, c, L], from :func:`chunk_forward`.
         grad: gradient [N, c, K] of the output.
         before: state before the chunk, or None at the beginning.
         grad_after: gradient of the state after the chunk, or None at the end.
 
     Returns:
-        The gradients of the inputs, and the gradient of the state before the chunk (None at the beginning).
+        - gradients of the inputs of the chunk.
+        - gradient of the state before the chunk, each tensor [N, L, K]; None at the beginning.
     """
     q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
     is_tied = chunk.inputs.values is None
@@ -328,20 +363,25 @@ def key_value_gradients(
     is_tied: bool,
     start: Optional[KeysValues] = None,
 ) -> KeysValues:
-    """Compute the gradients of keys and values, or of their sums over positions.
+    """Compute the gradients of a chunk's keys and values, or of the state before the chunk.
 
-    The gradients are ``start.keys + key_factor^T q`` and ``start.values + value_factor^T grad``.
+    The gradient of the keys is ``start.keys + key_factor^T q``, and the gradient of the values is
+    ``start.values + value_factor^T grad``.
+
+    The letters N, c, K and L are those of :class:`Chunk`. M is c for the gradients of keys and values, and L
+    for the gradients of the state.
 
     Args:
-        key_factor: left factor [N, c, *] for the keys.
+        key_factor: matrices [N, c, M] that multiply the queries.
         q: queries [N, c, K].
-        value_factor: left factor [N, c, *] for the values.
+        value_factor: matrices [N, c, M] that multiply the gradient of the output.
         grad: gradient [N, c, K] of the output.
-        is_tied: True if keys and values are one tensor. The sum of both products is then returned.
-        start: gradients [N, *, K] to which the products are added (default: None, zero).
+        is_tied: True if keys and values are the same tensor.
+        start: gradients [N, M, K] to which the products are added (default: None, zero).
 
     Returns:
-        The gradients [N, *, K].
+        - ``keys``: gradient [N, M, K] of the keys, or the sum of the gradients of keys and values if tied.
+        - ``values``: gradient [N, M, K] of the values, or None if tied.
     """
     to_keys, to_values = key_factor.transpose(1, 2), value_factor.transpose(1, 2)
     keys = torch.bmm(to_keys, q) if start is None else torch.baddbmm(start.keys, to_keys, q)
@@ -366,6 +406,9 @@ def chunk_causal_luna(
 
     All sums are accumulated in float32 (float64 for float64 inputs). If ``v`` is the same tensor as ``k``
     (tied) and there is no state, the two share their sums and gradients, which saves time.
+
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
@@ -428,12 +471,12 @@ def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
     """Flatten the batch and head dimensions of a tensor that can be broadcast over them.
 
     Args:
-        x: tensor [1 or B, 1 or H, *, *].
+        x: matrices with R rows and S columns [1 or B, 1 or H, R, S].
         B: batch size.
         H: number of heads.
 
     Returns:
-        The tensor [B H, *, *], or [1, *, *] if both dimensions are 1.
+        The tensor [B H, R, S], or [1, R, S] if both first dimensions are 1.
     """
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
@@ -443,6 +486,15 @@ class _ChunkCausalLuna(Function):
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
+        """Compute the output [N, T, K].
+
+        Args:
+            ctx: context, in which the tensors for the backward pass are saved.
+            *tensors: fields of :class:`Inputs`.
+
+        Returns:
+            The output [N, T, K] in the dtype of the queries.
+        """
         inputs = Inputs(*tensors)
         T = inputs.q.size(1)
         results: List[Optional[Tensor]] = []
@@ -460,6 +512,15 @@ class _ChunkCausalLuna(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Function, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
+        """Compute the gradients of all inputs, chunk by chunk from the last to the first.
+
+        Args:
+            ctx: context with the saved tensors.
+            grad: gradient [N, T, K] of the output.
+
+        Returns:
+            The gradient of each field of :class:`Inputs`, or None for fields without a gradient.
+        """
         softmax, *tensors = ctx.saved_tensors
         inputs = Inputs(*tensors)
         T, log_decay = inputs.q.size(1), inputs.log_decay
@@ -496,6 +557,9 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
     Args:
         gradients: gradients of one chunk.
         inputs: inputs of the whole sequence, for their dtypes.
+
+    Returns:
+        The converted gradients. The other gradients are not changed.
     """
     values = gradients.values
     if values is not None and inputs.values is not None:
@@ -511,6 +575,9 @@ def take_chunk(inputs: Inputs, span: slice) -> Chunk:
     Args:
         inputs: inputs of the whole sequence.
         span: positions of the chunk.
+
+    Returns:
+        The inputs of the chunk.
     """
     dtype = inputs.pack_weights.dtype
     noise, log_decay, values = inputs.noise, inputs.log_decay, inputs.values

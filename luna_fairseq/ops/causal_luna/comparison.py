@@ -20,6 +20,9 @@ DECAY_TOLERANCE = 20
 class Sample(NamedTuple):
     """Random inputs of causal Luna attention, and a random gradient of its output.
 
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
+
     Attributes:
         q: queries [B, H, T, K].
         k: keys [B, H, T, K].
@@ -55,11 +58,14 @@ def draw_sample(
         H: number of heads.
         T: sequence length.
         K: head width.
-        L: packed length.
+        L: packed length, the number of rows of the packed sequence P.
         device: device of the inputs.
         dtype: dtype of q, k, v and the gradient; pack weights and log decay are float32.
         has_decay: True if the sample has a log decay.
         is_tied: True if keys and values are the same tensor.
+
+    Returns:
+        The sample.
     """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))
@@ -96,14 +102,17 @@ def find_disagreement(form: Callable[..., Tensor], inputs: Sample) -> str:
 
 
 def measure_milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
-    """Return the time of a forward and backward pass with dropout, in milliseconds.
+    """Measure the time of a forward and backward pass with dropout, in milliseconds.
 
-    The time is the shortest of three measurements. An earlier pass, which may compile kernels, is not
-    measured.
+    The first pass is not measured, because it may compile kernels. The result is the shortest of the next
+    three passes.
 
     Args:
         form: function as in :func:`find_disagreement`.
         inputs: sample on which the function is called.
+
+    Returns:
+        The time in milliseconds.
     """
     q, times = inputs.q, []
     with torch.random.fork_rng([q.device] if q.is_cuda else []):
@@ -136,8 +145,8 @@ def output_and_gradients(
         **options: further arguments of the function.
 
     Returns:
-        The output and the gradients of q, k, v, A and log_decay. A gradient is None if the sample does not
-        have the input.
+        The output and the gradients of q, k, v, pack_weights and log_decay. A gradient is None if the sample
+        does not have the input.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]

@@ -16,14 +16,16 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 
     At position t, position j has the weight ``exp(G_t - G_j)``. Padding does not decay the sums.
 
+    B is the batch size, H the number of heads, T the sequence length and K the head width.
+
     Args:
-        log_decay: logarithm of the decay per position of each head [H]
-        q: queries [B, H, T, K], for their length and device
-        key_padding_mask: mask [B, T], True at padding; None without padding
+        log_decay: logarithm [H] of the decay per position of each head.
+        q: queries [B, H, T, K], for their length and device.
+        key_padding_mask: mask [B, T], True at padding; None without padding.
 
     Returns:
-        The total log decay [1 or B, H, T, 1] in float64, because only differences of these large numbers are
-        used.
+        The total log decay [B, H, T, 1], or [1, H, T, 1] without padding. The dtype is float64, because only
+        differences of these large numbers are used.
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
@@ -31,14 +33,14 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
     """Return the sum of the weights of t positions, ``sum_{n<t} exp(log_decay n)``.
 
-    Without decay this sum would be t.
+    Without decay this sum would be t. B is the batch size, H the number of heads and T the sequence length.
 
     Args:
-        log_decay: logarithm of the decay per position of each head [H], below 0
-        steps: number of positions t [1 or B, 1, T, 1]
+        log_decay: logarithm [H] of the decay per position of each head, below 0.
+        steps: number [B, 1, T, 1] of positions t, or [1, 1, T, 1] if all examples share them.
 
     Returns:
-        The sums [1 or B, H, T, 1].
+        The sums [B or 1, H, T, 1].
     """
     log_decay = log_decay[None, :, None, None]
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
@@ -47,13 +49,13 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 class ChunkDecay(NamedTuple):
     """Decay between the c positions of a chunk, for n heads.
 
-    n is H, or B x H if the batch has padding.
+    n is H, or B x H if the batch has padding, where B is the batch size and H the number of heads.
 
     Attributes:
-        between: decay from each position to each later position [n, c, c], and 0 elsewhere
-        from_start: decay from the end of the previous chunk to each position [n, c, 1]
-        to_end: decay from each position to the end of the chunk [n, c, 1]
-        whole: decay from the end of the previous chunk to the end of this chunk [n, 1, 1]
+        between: decay [n, c, c] from each position to each later position, and 0 elsewhere.
+        from_start: decay [n, c, 1] from the end of the previous chunk to each position.
+        to_end: decay [n, c, 1] from each position to the end of the chunk.
+        whole: decay [n, 1, 1] from the end of the previous chunk to the end of this chunk.
     """
 
     between: Tensor
@@ -66,9 +68,12 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
     """Compute the decay between the positions of one chunk.
 
     Args:
-        total: total log decay of all positions [n, T, 1], see :func:`cumulative_log_decay`
-        span: positions of the chunk
-        dtype: dtype of the result
+        total: total log decay [n, T, 1] of all T positions, see :func:`cumulative_log_decay`.
+        span: positions of the chunk.
+        dtype: dtype of the result.
+
+    Returns:
+        The decay for each of the n heads, see :class:`ChunkDecay`.
     """
     inside, end = total[:, span], total[:, span.stop - 1 : span.stop]
     start = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
@@ -79,24 +84,29 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply a tensor by a factor that is the same for all examples of the batch.
+    """Multiply each matrix of a batch by a factor that repeats along the batch.
+
+    Entry i of the result is ``x[i] * factor[i % n]``. The N matrices belong to B examples with H heads each,
+    and n is H if all examples have the same factors.
 
     Args:
-        x: values [N, *, *] of N / n examples
-        factor: factors [n, *, *], one set for all examples
+        x: batch [N, R, S] of N matrices with R rows and S columns.
+        factor: batch [n, R or 1, S or 1] of n factors, where n divides N.
 
     Returns:
-        The product [N, *, *].
+        The product [N, R, S].
     """
     return (x.unflatten(0, (-1, factor.size(0))) * factor).flatten(0, 1)
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply a tensor in place by a factor that is the same for all examples of the batch.
+    """Multiply each matrix of a batch in place by a factor that repeats along the batch.
+
+    Matrix i is multiplied by ``factor[i % n]``, see :func:`scale`.
 
     Args:
-        x: values [N, *, *] of N / n examples, changed in place
-        factor: factors [n, *, *], one set for all examples
+        x: batch [N, R, S] of N matrices with R rows and S columns, changed in place.
+        factor: batch [n, R or 1, S or 1] of n factors, where n divides N.
 
     Returns:
         The changed tensor ``x``.
@@ -106,15 +116,16 @@ def scale_(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def sum_over_examples(x: Tensor, n: int) -> Tensor:
-    """Sum a tensor over the examples of the batch.
+    """Sum a batch of per-head matrices over the examples.
 
-    This is the backward pass of :func:`scale` for the factor.
+    Entry i of the result is the sum of ``x[i]``, ``x[i + n]``, ``x[i + 2 * n]`` and so on. This is the
+    backward pass of :func:`scale` for the factor.
 
     Args:
-        x: values [N, *, *] of N / n examples
-        n: number of values of one example, the first dimension of the result
+        x: batch [N, R, S] of N matrices with R rows and S columns.
+        n: number of matrices of one example, which divides N.
 
     Returns:
-        The sum [n, *, *].
+        The sums [n, R, S].
     """
     return x.unflatten(0, (-1, n)).sum(dim=0)

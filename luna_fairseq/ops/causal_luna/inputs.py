@@ -17,15 +17,21 @@ def softplus(x: Tensor) -> Tensor:
 
     Args:
         x: tensor of any shape.
+
+    Returns:
+        The result, a tensor of the same shape.
     """
     return F.softplus(x, beta=math.log(2.0))
 
 
 def elu(x: Tensor) -> Tensor:
-    """Return elu + 1, a positive activation with the value 1 at 0.
+    """Compute the ELU plus 1, a positive activation whose value at 0 is 1.
 
     Args:
         x: tensor of any shape.
+
+    Returns:
+        The result, a tensor of the same shape.
     """
     return F.elu(x) + 1.0
 
@@ -38,6 +44,9 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 
     The formula is A_pack = omega(pack_k pack_q^T / sqrt(K)). Row t holds the weight of position t for each of
     the L rows of P.
+
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
 
     Args:
         pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
@@ -67,11 +76,16 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
     """Set the pack weights of padding to zero.
 
-    A padded position then adds nothing to either sum over time, because A_pack is a factor of both.
+    A padded position then adds nothing to either sum over time, because the pack weights are a factor of both
+    sums.
 
     Args:
-        pack_weights: pack weights [B, H, T, L].
+        pack_weights: pack weights [B, H, T, L]: for each example, head and position, the weight of each of
+            the L rows of the packed sequence P.
         key_padding_mask: mask [B, T], True at padding; None without padding.
+
+    Returns:
+        The masked weights [B, H, T, L].
     """
     if key_padding_mask is None:
         return pack_weights
@@ -81,13 +95,16 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
     """Count the real positions up to and including each position.
 
+    B is the batch size, H the number of heads, T the sequence length and K the head width.
+
     Args:
         q: queries [B, H, T, K], for their length and device.
         key_padding_mask: mask [B, T], True at padding; None without padding.
         before: number [B] of real positions in earlier calls (default: None, no earlier calls).
 
     Returns:
-        The counts [1 or B, 1, T, 1] as integers. Padding before the first real position has the count 0.
+        The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts. Padding
+        before the first real position has the count 0.
     """
     if key_padding_mask is None:
         count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
@@ -99,7 +116,10 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Return the divisor t of equation 7, the number of real positions so far but at least 1.
+    """Return the number of real positions up to each position, but at least 1.
+
+    This is the divisor t of equation 7 of the Luna paper. B is the batch size, H the number of heads, T the
+    sequence length and K the head width.
 
     Args:
         q: queries [B, H, T, K], for their length and device.
@@ -107,6 +127,6 @@ def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[
         before: number [B] of real positions in earlier calls (default: None, no earlier calls).
 
     Returns:
-        The counts [1 or B, 1, T, 1] as integers.
+        The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts.
     """
     return count_positions(q, key_padding_mask, before).clamp(min=1)

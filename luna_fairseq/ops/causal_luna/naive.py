@@ -19,6 +19,8 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 
     The formula is f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
 
+    T is the sequence length, and M and N are any widths.
+
     Args:
         x: queries [.., T, M] of the mean.
         y: left factors [.., T, M] of the outer products.
@@ -37,6 +39,8 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
 
     The formula is f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
 
+    T is the sequence length, and M and N are any widths.
+
     Args:
         x: queries [.., T, M] of the mean.
         y: left factors [.., T, M] of the outer products.
@@ -54,6 +58,8 @@ def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int
 
     If position j lies n real positions before t, its share is exp(log_decay n), divided by the sum over all
     j.
+
+    B is the batch size and H the number of heads.
 
     Args:
         log_decay: logarithm [H] of the decay per position of each head, at most 0.
@@ -85,6 +91,9 @@ def naive_causal_luna(
     """Compute causal Luna attention by its definition, and return the unpack weights too.
 
     The formulas are A_unpack = softmax(f(Q, K, A_pack)) and Y = f(A_unpack, A_pack, V).
+
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.

@@ -29,6 +29,9 @@ def recurrent_causal_luna(
 
     T is 1 during decoding and larger for a prefix.
 
+    B is the batch size, H the number of heads, K the head width, and L the number of rows of the packed
+    sequence P.
+
     Args:
         q: queries of the new positions [B, H, T, K], not yet scaled by K^-0.5
         k: keys of the new positions [B, H, T, K]
@@ -79,12 +82,17 @@ def recurrent_causal_luna(
 def count_tokens(
     k: Tensor, state: Optional[CausalLunaState] = None, key_padding_mask: Optional[Tensor] = None
 ) -> TokenCounts:
-    """Count the real positions up to the new ones.
+    """Count the real positions of all calls so far, including the new positions.
+
+    B is the batch size, H the number of heads, T the number of new positions, and K the head width.
 
     Args:
-        k: keys of the new positions [B, H, T, K]
-        state: state that the previous call returned (default: None, no earlier positions)
-        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
+        k: keys [B, H, T, K] of the new positions.
+        state: state that the previous call returned (default: None, no earlier positions).
+        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
+
+    Returns:
+        The count of each of the B examples.
     """
     steps = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
     steps = steps + (k.size(2) if key_padding_mask is None else (~key_padding_mask).sum(dim=1))
@@ -104,6 +112,9 @@ def update_state(
 
     If ``v`` is the same tensor as ``k`` (tied), the value sum is the transpose of the key sum and shares its
     memory. This requires that keys and values were tied at all earlier positions too.
+
+    B is the batch size, H the number of heads, T the number of new positions, K the head width, and L the
+    number of rows of the packed sequence P.
 
     Args:
         k: keys of the new positions [B, H, T, K]
@@ -139,10 +150,12 @@ def update_state(
 def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
     """Compute addend + x @ y in fewer small operations than this expression.
 
+    B is the batch size and H the number of heads.
+
     Args:
-        x: left factor [B, H, M, N]
-        y: right factor [B, H, N, O]
-        addend: term that is added to the product [B, H, M, O] (default: None, zero)
+        x: left factor [B, H, M, N].
+        y: right factor [B, H, N, O].
+        addend: term [B, H, M, O] that is added to the product (default: None, zero).
 
     Returns:
         The result [B, H, M, O].

@@ -7,16 +7,17 @@ from torch import Tensor
 
 
 class CausalLunaState(NamedTuple):
-    """State of causal Luna attention, with the sums over all positions so far and their number.
+    """State of causal Luna attention: sums over all positions so far, and the number of these positions.
 
-    The sums are those of equation 7 without the factor 1/t.
+    The sums are those of equation 7 of the Luna paper without the factor 1/t. B is the batch size, H the
+    number of heads, K the head width, and L the number of rows of the packed sequence P.
 
     Attributes:
-        key_sum: sum of k_j^T a_j over positions j [B, H, K, L], in float32 or float64. Here k_j is the key of
-            position j and a_j are its pack weights
-        value_sum: sum of a_j^T v_j over positions j [B, H, L, K], in float32 or float64. Here v_j is the
-            value of position j
-        steps: number of real positions so far [B], int64. In half precision the count would stop at 2,048
+        key_sum: sum [B, H, K, L] of k_j^T a_j over positions j, in float32 or float64. Here k_j is the key of
+            position j and a_j are its pack weights.
+        value_sum: sum [B, H, L, K] of a_j^T v_j over positions j, in float32 or float64. Here v_j is the
+            value of position j.
+        steps: number [B] of real positions so far, int64. In half precision the count would stop at 2,048.
     """
 
     key_sum: Tensor
@@ -25,11 +26,13 @@ class CausalLunaState(NamedTuple):
 
 
 class TokenCounts(NamedTuple):
-    """Number t of real positions up to the new positions. Equal in all layers, and computed once for them.
+    """Number t of positions so far that are not padding, and its reciprocal.
+
+    All layers have the same counts, so the counts are computed once and shared. B is the batch size.
 
     Attributes:
-        steps: number of real positions [B], int64
-        mean: factor 1/t of equation 7 [B, 1, 1, 1], in the dtype of the sums; 1 if t is 0
+        steps: number [B] of real positions t, int64.
+        mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper, in the dtype of the sums; 1 if t is 0.
     """
 
     steps: Tensor
@@ -37,10 +40,13 @@ class TokenCounts(NamedTuple):
 
     @classmethod
     def from_steps(cls, steps: Tensor, dtype: torch.dtype) -> "TokenCounts":
-        """Compute the factors for numbers of real positions.
+        """Create the counts from the number of positions.
 
         Args:
-            steps: number of real positions [B]
-            dtype: dtype of the sums, float32 or float64
+            steps: number [B] of real positions.
+            dtype: dtype of the sums, float32 or float64.
+
+        Returns:
+            The counts and their reciprocals.
         """
         return cls(steps, steps.clamp(min=1).to(dtype).reciprocal().view(-1, 1, 1, 1))

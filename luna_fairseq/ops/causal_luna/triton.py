@@ -31,7 +31,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
         device: device of the inputs.
         dtype: dtype of queries, keys and values.
         K: head width.
-        L: packed length.
+        L: packed length, the number of rows of the packed sequence P.
 
     Returns:
         A clause such as "heads of 256 are wider than 128", or an empty string if the inputs are supported.
@@ -85,6 +85,9 @@ def triton_causal_luna(
     All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
     Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
     inputs use three tf32 products each, which equals float32 up to rounding.
+
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. A tensor with gaps in
@@ -165,23 +168,26 @@ class CausalLunaFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
-        """Compute causal Luna attention. The age of a position is the negative cumulative log decay.
+        """Compute the output.
+
+        B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number
+        of rows of the packed sequence P.
 
         Args:
-            ctx: context that keeps tensors for the backward pass.
+            ctx: context, in which tensors and numbers for the backward pass are saved.
             q: queries [B, H, T, K].
             k: keys [B, H, T, K].
-            v: values [B, H, T, K], or None if the values are the keys.
-            a: A_pack [B, H, T, L].
-            reciprocal: 1/t for each position [B, H, T], or None without padding and decay.
-            ages: ages [B, H, T] of the positions, or None without decay.
-            padding: mask [B, T] of padded positions, or None.
-            packed_padding: mask [B, L] of masked rows of P, or None.
-            seed: seed [1] of dropout, or None without dropout.
-            dropout: dropout probability of the unpack weights.
+            v: values [B, H, T, K], or None if the values are the keys (tied).
+            a: pack weights [B, H, T, L].
+            reciprocal: factors 1/t [B, H, T], or None without padding and decay.
+            ages: negative cumulative log decay at each position [B, H, T], or None without decay.
+            padding: mask [B, T] of positions, nonzero at padding, or None.
+            packed_padding: mask [B, L] of rows of P, nonzero at masked rows, or None.
+            seed: random seed [1] of dropout, or None without dropout.
+            dropout: dropout probability.
 
         Returns:
-            Output [B, H, T, K].
+            The output [B, H, T, K].
         """
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
@@ -217,6 +223,9 @@ class CausalLunaFunction(torch.autograd.Function):
         Args:
             ctx: context with the saved tensors and numbers.
             g: gradient [B, H, T, K] of the output.
+
+        Returns:
+            The gradient of each argument of ``forward``, or None for arguments without a gradient.
         """
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
@@ -243,14 +252,19 @@ class CausalLunaFunction(torch.autograd.Function):
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
     """Convert the ages of positions into ages within a chunk, and compute the duration of each segment.
 
+    The age of a position is its negative cumulative log decay. B is the batch size, H the number of heads and
+    T the sequence length.
+
     Args:
         plan: sizes from :func:`make_plan`.
         ages: ages [B, H, T] of all positions, or None without decay.
 
     Returns:
-        The age [B, H, rows] of each row since the beginning of its chunk, where rows after T have the age of
-        the last position, and the age that passes in each segment [B, H, segments]. Both are None without
-        decay.
+        - age [B, H, rows] of each position since the beginning of its chunk. Positions after T have the age
+          of the last position.
+        - age [B, H, segments] that passes in each segment.
+
+        Both are None without decay.
     """
     if ages is None:
         return None, None
@@ -291,6 +305,9 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
     Args:
         tensors: tensors by the name of the argument, q, k, v and a among them.
         numbers: sizes and other numbers by the name of the argument.
+
+    Returns:
+        The tensors and numbers, with strides, precision and scratch memory added.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
