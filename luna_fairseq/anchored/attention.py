@@ -12,7 +12,7 @@ from torch import Tensor
 from luna_fairseq.anchored.dense import Tokens, dense_attention, total_dense_weights
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.geometry import ContextGeometry, Needs, TargetPlaces, context_geometry
-from luna_fairseq.anchored.lookup import lookup_attention, total_lookup_weights
+from luna_fairseq.anchored.lookup import lookup_attention, mixed_lookup_attention, total_lookup_weights
 from luna_fairseq.anchored.segments import Segments, arrange_tokens
 from luna_fairseq.anchored.strengths import (
     CLOSED_GATE,
@@ -498,7 +498,8 @@ class AnchoredCrossAttention(AnchoredAttention):
                 return output, None
             return output, total_dense_weights(weights, self.saved_pack_weights(memory))
         segments = Segments(*tokens, memory.token_place, memory.is_short)
-        read = lookup_attention(q, memory.key, memory.value, segments, *settings)
+        inputs = q, memory.key, memory.value, segments, *settings
         if not need_weights:
-            return read.output, None
+            return mixed_lookup_attention(*inputs), None
+        read = lookup_attention(*inputs)
         return read.output, total_lookup_weights(read, memory.position, self.saved_pack_weights(memory))

@@ -56,6 +56,10 @@ class Diagonal(NamedTuple):
     nearest: Tensor
     further: Tensor
 
+    def select(self, examples: Tensor) -> "Diagonal":
+        """Return the diagonal of ``examples`` [B'], in their order."""
+        return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
+
     def bias(self) -> Tensor:
         """Return the diagonal prior, a bias of the keys' logits relative to the nearest key of each query.
 
@@ -65,7 +69,7 @@ class Diagonal(NamedTuple):
         Returns:
             bias [B, H, T, N]
         """
-        return self._penalty(self.further)
+        return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
         """Return the diagonal prior for other keys, relative to the same nearest key as :meth:`bias`.
@@ -76,11 +80,10 @@ class Diagonal(NamedTuple):
         Returns:
             bias [B, H, T, M]
         """
-        return self._penalty((self.expected - place).abs() / self.width - self.nearest)
-
-    def _penalty(self, further: Tensor) -> Tensor:
-        """Return the bias for distances beyond the nearest key, in widths."""
-        return (-self.strength * further).clamp(min=-MAX_PENALTY)
+        # gamma * nearest - gamma / width * distance: the factors are small, the distances are many.
+        nearest, factor = self.strength * self.nearest, -self.strength / self.width
+        bias = torch.addcmul(nearest, (self.expected - place).abs(), factor)
+        return bias.clamp(min=-MAX_PENALTY)
 
 
 def find_diagonal(

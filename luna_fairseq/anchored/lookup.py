@@ -7,15 +7,17 @@ query and head chooses by its own logits, so that the choice of a decoder positi
 targets.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.anchored.chosen import chosen_segments, read_chosen
+from luna_fairseq.anchored.dense import Tokens, dense_attention
 from luna_fairseq.anchored.diagonal import Diagonal
-from luna_fairseq.anchored.segments import Segments, is_short_context, segment_of_tokens
+from luna_fairseq.anchored.segments import Segments, is_short_context, num_segments_read, segment_of_tokens
+from luna_fairseq.modules.batch import can_branch_on_values
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
@@ -140,17 +142,78 @@ def lookup_attention(
     tokens = read.scores(scaled).to(dtype) + gate.to(dtype)[:, None, None]
     if diagonal is not None:
         tokens = tokens + diagonal.bias_at(read.place)
-    if packed_padding_mask is not None:
-        masked_rows = packed_padding_mask[:, None, None, :].expand_as(rows)
-    else:
-        masked_rows = torch.zeros_like(rows, dtype=torch.bool)
     sizes = [rows.size(-1), tokens.size(-1)]
-    masked = torch.cat([masked_rows, read.masked], dim=-1)
-    weights = masked_softmax(torch.cat([rows, tokens], dim=-1), masked).to(q.dtype)
+    if packed_padding_mask is None:
+        # No row is masked, so the weights of masked tokens are exactly zero.
+        tokens = tokens.masked_fill(read.masked, torch.finfo(dtype).min)
+        weights = torch.cat([rows, tokens], dim=-1).softmax(dim=-1).to(q.dtype)
+    else:
+        masked_rows = packed_padding_mask[:, None, None, :].expand_as(rows)
+        masked = torch.cat([masked_rows, read.masked], dim=-1)
+        weights = masked_softmax(torch.cat([rows, tokens], dim=-1), masked).to(q.dtype)
     dropped_rows, dropped_tokens = F.dropout(weights, dropout).split(sizes, dim=-1)
     row_weights, token_weights = weights.split(sizes, dim=-1)
     token_weights = token_weights.unflatten(-1, (read.segment.size(-1), -1))
     return LookedUp(dropped_rows @ v + read.mixture(dropped_tokens), row_weights, token_weights, read.segment)
+
+
+def mixed_lookup_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    segments: Segments,
+    gate: Tensor,
+    number: int,
+    packed_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    diagonal: Optional[Diagonal] = None,
+) -> Tensor:
+    """Compute the output of look-up attention, and divide a batch of mixed lengths if this is cheaper.
+
+    In :func:`lookup_attention`, queries of long contexts get as many segments as 64 tokens need if the batch
+    has a short context. If that is more than ``number``, the two kinds of contexts are computed one after the
+    other here, so that each query has only the keys that it reads. The kinds are not divided on a GPU or in a
+    graph, where their sizes are not known in advance.
+
+    See :func:`lookup_attention` for the arguments.
+
+    Returns:
+        the output [B, H, T, K]
+    """
+    is_short, (L, W) = segments.is_short, segments.key.shape[2:4]
+    read_if_short = num_segments_read(number, L, W, has_short=True)
+    if is_short is None or read_if_short <= number or not can_branch_on_values(is_short):
+        inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal
+        return lookup_attention(*inputs).output
+    outputs, examples = [], [(~is_short).nonzero().flatten(), is_short.nonzero().flatten()]
+    for attend, chosen in zip((_attend_to_long, _attend_to_short), examples):
+        if len(chosen):
+            heads = [x.index_select(0, chosen) for x in (q, k, v)]
+            mask = None if packed_padding_mask is None else packed_padding_mask.index_select(0, chosen)
+            prior = None if diagonal is None else diagonal.select(chosen)
+            outputs.append(attend(*heads, segments.select(chosen), gate, number, mask, dropout, prior))
+    return torch.cat(outputs).index_select(0, torch.cat(examples).argsort())
+
+
+def _attend_to_long(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, gate: Tensor, number: int, *settings: Any
+) -> Tensor:
+    """Compute the output of look-up attention if no context is short."""
+    return lookup_attention(q, k, v, segments._replace(is_short=None), gate, number, *settings).output
+
+
+def _attend_to_short(
+    q: Tensor, k: Tensor, v: Tensor, segments: Segments, gate: Tensor, number: int, *settings: Any
+) -> Tensor:
+    """Compute the output of look-up attention if all contexts are short."""
+    L, W = segments.key.shape[2:4]
+    N = num_segments_read(number, L, W, has_short=True)
+    tokens = Tokens(
+        *(x[:, :, :N].flatten(2, 3) for x in (segments.key, segments.value)),
+        segments.padding_mask[:, :N].flatten(1),
+        place=None if segments.place is None else segments.place[:, :N].flatten(1),
+    )
+    return dense_attention(q, k, v, tokens, gate, number, *settings)[0]
 
 
 def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:

@@ -142,6 +142,10 @@ class Segments(NamedTuple):
     place: Optional[Tensor] = None
     is_short: Optional[Tensor] = None
 
+    def select(self, examples: Tensor) -> "Segments":
+        """Return the segments of ``examples`` [B'], in their order."""
+        return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
+
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the segment that each token belongs to.

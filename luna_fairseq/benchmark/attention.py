@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.anchored.dense import Tokens, dense_attention
-from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention
+from luna_fairseq.anchored.lookup import mixed_lookup_attention, naive_lookup_attention
 from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, distance_bias
 from luna_fairseq.anchored.segments import Layout, arrange_tokens, find_layout
 from luna_fairseq.benchmark.task import DTYPES, Case, Job, Row, Task, choice, numbers, require_equal
@@ -108,7 +108,7 @@ def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_
     layout = Layout(*(x.get(name) for name in Layout._fields))
     if layout.position is None:
         return dense_attention(*heads, Tokens(k, v, layout.padding_mask, layout.segment), gate, LOOK_UP)[0]
-    return lookup_attention(*heads, arrange_tokens(k, v, layout), gate, LOOK_UP).output
+    return mixed_lookup_attention(*heads, arrange_tokens(k, v, layout), gate, LOOK_UP)
 
 
 def softmax(x: Inputs) -> Tensor:

@@ -9,12 +9,19 @@ from attention_inputs import output_and_gradients, relative_rms
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
 
 from luna_fairseq.anchored import chosen, pairs
+from luna_fairseq.anchored import lookup as lookup_module
 from luna_fairseq.anchored import segments as segments_module
 from luna_fairseq.anchored.dense import Tokens, dense_attention, total_dense_weights
 from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
-from luna_fairseq.anchored.lookup import lookup_attention, naive_lookup_attention, total_lookup_weights
+from luna_fairseq.anchored.lookup import (
+    lookup_attention,
+    mixed_lookup_attention,
+    naive_lookup_attention,
+    total_lookup_weights,
+)
 from luna_fairseq.anchored.places import middles
 from luna_fairseq.anchored.segments import (
     Layout,
@@ -81,9 +88,9 @@ def looking_up(number, context, packed, diagonal=None, token_place=None, pack_we
         parts = arrange_tokens(token_k, token_v, layout)
         if token_place is not None:
             parts = parts._replace(place=token_place.gather(1, position.flatten(1)).view_as(position))
-        read = lookup_attention(q, k, v, parts, *how)
         if pack_weights is None:
-            return read.output
+            return mixed_lookup_attention(q, k, v, parts, *how)
+        read = lookup_attention(q, k, v, parts, *how)
         return read.output, total_lookup_weights(read, position, pack_weights)
 
     return form
@@ -182,14 +189,15 @@ MIXED = {
 }
 
 
-@pytest.mark.parametrize("layout", ["segments", "as chosen", "graph"])
+@pytest.mark.parametrize("layout", ["segments", "segments, apart", "as chosen", "graph"])
 @pytest.mark.parametrize("kind", list(MIXED))
 @pytest.mark.parametrize("number, L", [(1, 16), (4, 16), (4, 64), (20, 16)])
 def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L, layout, monkeypatch):
     context = MIXED[kind]
-    if layout == "segments":
+    if layout.startswith("segments"):
         monkeypatch.setattr(segments_module, "MASKED_DENSE_LENGTH", 0)
     monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: layout == "graph")
+    monkeypatch.setattr(lookup_module, "can_branch_on_values", lambda x: layout == "segments, apart")
     packed = torch.arange(L)[None, :] >= (~context).sum(dim=1)[:, None].clamp(min=1)
     row_place, token_place = middles(context, packed)
     query_place = torch.arange(3).expand(len(context), -1)
@@ -245,6 +253,18 @@ def test_a_short_context_makes_no_quadratic_tensor_of_long_ones(number, L, besid
         looking_up(number, context, packed)(*x).sum().backward()
     keys = L + max(64, number * -(-1000 // L)) + K  # the weights of a query, and what a block adds
     assert largest.elements < 3 * H * 1000 * keys * 2 < 3 * H * 1000 * 1000
+
+
+def test_queries_of_long_contexts_get_no_keys_for_short_ones():
+    """Two kinds of contexts in a batch have the products of both kinds alone, and no more."""
+    products = []
+    for lengths in ((1000, 900), (60,), (1000, 60, 900)):
+        context = right_padding(*lengths, 1000)[:-1]  # all are 1,000 tokens long with their padding
+        x = of_lengths(context, 250, T=40, dtype=torch.float32)
+        with FlopCounterMode(display=False) as counter:
+            looking_up(4, context, torch.zeros(len(lengths), 250, dtype=torch.bool))(*x)
+        products.append(counter.get_total_flops())
+    assert products[2] <= products[0] + products[1]
 
 
 class LookUp(torch.nn.Module):
