@@ -178,7 +178,11 @@ def fold_rows(x: Tensor, n: int) -> Tensor:
     Returns:
         Heads of all sentences [B, H, n T, K].
     """
-    return x if n == 1 else x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
+    if n == 1:
+        return x
+    if x.size(2) == 1:  # fewer operations for a decoding step
+        return x.reshape(-1, n, x.size(1), x.size(3)).transpose(1, 2)
+    return x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
 
 
 def unfold_rows(x: Tensor, n: int) -> Tensor:
@@ -193,4 +197,8 @@ def unfold_rows(x: Tensor, n: int) -> Tensor:
     Returns:
         Heads of all hypotheses [B n, H, T, K].
     """
-    return x if n == 1 else x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)
+    if n == 1:
+        return x
+    if x.size(2) == n:  # fewer operations for a decoding step
+        return x.transpose(1, 2).reshape(-1, x.size(1), 1, x.size(3))
+    return x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)

@@ -42,8 +42,25 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
     Returns:
         The sums [B or 1, H, T, 1].
     """
-    log_decay = log_decay[None, :, None, None]
+    log_decay = log_decay.view(-1, 1, 1)
     return torch.expm1(log_decay * steps) / torch.expm1(log_decay)
+
+
+def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
+    """Return the decay of earlier sums at a single new position.
+
+    Args:
+        log_decay: logarithm of the decay per position of each head [H], below 0
+        key_padding_mask: mask [B, 1], True if the position is padding, which does not decay the sums; None
+            without padding
+
+    Returns:
+        The decay [H, 1, 1], or [B, H, 1, 1] with padding.
+    """
+    decay = log_decay.exp().view(-1, 1, 1)
+    if key_padding_mask is None:
+        return decay
+    return torch.where(key_padding_mask[:, :, None, None], torch.ones_like(decay), decay)
 
 
 class ChunkDecay(NamedTuple):

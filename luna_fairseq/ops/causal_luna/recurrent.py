@@ -7,7 +7,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
-from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
+from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decay_of_position, decayed_counts
 from luna_fairseq.ops.causal_luna.inputs import mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
 from luna_fairseq.ops.masked_softmax import masked_softmax
@@ -69,8 +69,7 @@ def recurrent_causal_luna(
         # remains.
         mean = counts.mean
         if log_decay is not None:
-            steps = counts.steps.clamp(min=1).to(mean.dtype).view(-1, 1, 1, 1)
-            mean = decayed_counts(log_decay.to(mean.dtype), steps).reciprocal()
+            mean = decayed_counts(log_decay.to(mean.dtype), counts.divisor).reciprocal()
         logits = (q.to(mean.dtype) @ new_state.key_sum) * (mean * q.size(-1) ** -0.5)
         mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
         weights = masked_softmax(logits, mask)
@@ -130,11 +129,15 @@ def update_state(
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]
     pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
-    if log_decay is not None:
+    if log_decay is not None and k.size(2) == 1:
+        if state is not None:
+            decay = decay_of_position(log_decay.to(dtype), key_padding_mask)
+            old_key_sum = state.key_sum * decay
+            old_value_sum = None if v is k else state.value_sum * decay
+    elif log_decay is not None:
         total = cumulative_log_decay(log_decay, k, key_padding_mask)
         end = total[:, :, -1:]
-        if k.size(2) > 1:
-            pack_weights = pack_weights * (end - total).to(dtype).exp()
+        pack_weights = pack_weights * (end - total).to(dtype).exp()
         if state is not None:
             decay = end.to(dtype).exp()
             old_key_sum = state.key_sum * decay

@@ -32,10 +32,12 @@ class TokenCounts(NamedTuple):
 
     Attributes:
         steps: number [B] of real positions t, int64.
+        divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
         mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper, in the dtype of the sums; 1 if t is 0.
     """
 
     steps: Tensor
+    divisor: Tensor
     mean: Tensor
 
     @classmethod
@@ -49,4 +51,5 @@ class TokenCounts(NamedTuple):
         Returns:
             The counts and their reciprocals.
         """
-        return cls(steps, steps.clamp(min=1).to(dtype).reciprocal().view(-1, 1, 1, 1))
+        divisor = steps.clamp(min=1).to(dtype).view(-1, 1, 1, 1)
+        return cls(steps, divisor, divisor.reciprocal())
