@@ -9,6 +9,12 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.anchored.decoding_memory import (
+    DecodingMemory,
+    can_prepare,
+    prepare_keys,
+    prepare_places,
+)
 from luna_fairseq.anchored.dense import Tokens, dense_attention, total_dense_weights
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.geometry import ContextGeometry, Needs, TargetPlaces, context_geometry
@@ -27,7 +33,7 @@ from luna_fairseq.anchored.strengths import (
 )
 from luna_fairseq.anchored.window import total_window_weights, window_attention
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import Geometry, Source
+from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import build_projection, dropout_probability, fold_rows, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.memory import map_tensors
@@ -89,7 +95,6 @@ class AnchoredAttention(LunaAttention):
         InputError: a strength is not positive, or :class:`LunaAttention` rejects an argument
     """
 
-    absorbs = False
     reads_tokens = False
 
     def __init__(self, *args: Any, **kwargs: Any):
@@ -195,9 +200,13 @@ class AnchoredAttention(LunaAttention):
             )
         place, origin = (
             x if x is None else fold_rows(x[:, None, :, None], len(x) // len(key_place)).flatten(1)
-            for x in geometry.target
+            for x in geometry.target[:2]
         )
         return self.diagonal(place, key_place, mask, origin)
+
+    def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
+        """Return the memory unchanged. Subclasses can return a form that decoding reads faster."""
+        return memory
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:
@@ -445,6 +454,37 @@ class AnchoredCrossAttention(AnchoredAttention):
             is_short=layout.is_short,
         )
 
+    def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
+        """Return the memory in the form in which decoding reads it fastest, without weights over the context.
+
+        The keys and values of rows and tokens are joined if every query reads all tokens. Other memories are
+        unchanged.
+
+        Args:
+            memory: memory returned by :meth:`remember`
+            source: masks of the context and of P (default: no padding)
+        """
+        reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
+        if not (self.prepares and reads_all and can_prepare(memory.key)):
+            return memory
+        B, H, L, _ = memory.key.shape
+        S = memory.token_key.size(2)
+        rows_mask = source.packed_padding_mask
+        if rows_mask is None:
+            rows_mask = memory.token_padding_mask.new_zeros(B, L)
+        mask = torch.cat([rows_mask, memory.token_padding_mask], dim=1)
+        gate = self.lookup_gate().view(1, -1, 1, 1)
+        bias = torch.cat([gate.new_zeros(B, H, 1, L), gate.expand(B, -1, -1, S)], dim=-1)
+        key, value = (
+            torch.cat([memory.key, memory.token_key], 2),
+            torch.cat([memory.value, memory.token_value], 2),
+        )
+        places = None
+        if self.diagonal is not None:
+            place = torch.cat([memory.row_place, memory.token_place], dim=1)
+            places = prepare_places(self.diagonal.strength(), self.diagonal.ratio(), place, mask)
+        return DecodingMemory(*prepare_keys(key, value, bias, mask), places, first=L)
+
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
@@ -460,6 +500,11 @@ class AnchoredCrossAttention(AnchoredAttention):
         Returns:
             output [B, H, T, K], and weights over the context [B, H, T, S] or None
         """
+        if isinstance(memory, DecodingMemory):
+            if need_weights:
+                self.saved_pack_weights(memory)
+            target = None if geometry is None else geometry.target
+            return memory.read(q, target, dropout_probability(self.dropout_module))[0], None
         if self.lookup:
             return self._look_up(q, memory, source, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)

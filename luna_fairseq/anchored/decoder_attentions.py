@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.encoder_attentions import ExtensionOptions, extension_options
-from luna_fairseq.anchored.geometry import Needs, TargetPlaces, context_geometry
+from luna_fairseq.anchored.geometry import Needs, TargetPlaces, context_geometry, measure_places
 from luna_fairseq.anchored.sentence_places import UnfinishedSentence, number_within_sentences, origins
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
@@ -122,6 +122,8 @@ class AnchoredDecoderAttentions(DecoderAttentions):
                 begins = target.tokens.eq(self.separator) & ~target.padding_mask
                 place, sentence, unfinished = number_within_sentences(target.places, begins, before)
                 places = TargetPlaces(place, origins(sentence, source.sentence_numbers))
+            if packed is None:  # a step of decoding, in which the memory may be prepared
+                places = measure_places(places, context.dtype)
         context_places = None
         if packed is not None:
             needs = self.needs._replace(for_export=self.for_export)

@@ -66,10 +66,27 @@ class TargetPlaces(NamedTuple):
         place: number of each query's token in the target, or in its sentence [B n, T]
         origin: number of the source's tokens before the sentence that the token belongs to [B n, T] (default:
             None, the target is one sentence)
+        middle: place + 1/2 in the dtype of the model [B n, T], which a prepared memory reads (default: None)
+        width: tolerance sqrt(place + 1) in the dtype of the model [B n, T], which a prepared memory reads
+            (default: None)
     """
 
     place: Tensor
     origin: Optional[Tensor] = None
+    middle: Optional[Tensor] = None
+    width: Optional[Tensor] = None
+
+
+def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
+    """Compute the middle and the tolerance of each query's place, once for all layers.
+
+    Args:
+        places: places of the queries
+        dtype: dtype of the model
+    """
+    place = places.place.to(dtype)
+    origin = None if places.origin is None else places.origin.to(dtype)
+    return TargetPlaces(places.place, origin, place + 0.5, (place + 1).sqrt())
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:

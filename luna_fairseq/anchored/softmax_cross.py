@@ -5,6 +5,12 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 from torch import Tensor
 
 from luna_fairseq.anchored.attention import AnchoredAttention, require_context_geometry
+from luna_fairseq.anchored.decoding_memory import (
+    DecodingMemory,
+    can_prepare,
+    prepare_keys,
+    prepare_places,
+)
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
@@ -116,6 +122,22 @@ class SoftmaxCrossAttention(AnchoredAttention):
         place = None if self.diagonal is None else require_context_geometry(geometry).token_place
         return packed_context, SoftmaxMemory(*heads, place)
 
+    def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
+        """Return the memory in the form in which decoding reads it fastest.
+
+        Args:
+            memory: memory returned by :meth:`pack`
+            source: masks of the context and of P (default: no padding)
+        """
+        if not (self.prepares and can_prepare(memory.key)):
+            return memory
+        mask, S = source.padding_mask, memory.key.size(2)
+        places = None
+        if self.diagonal is not None:
+            places = prepare_places(self.diagonal.strength(), self.diagonal.ratio(), memory.place, mask)
+        bias = memory.key.new_zeros(len(memory.key), 1, 1, S)
+        return DecodingMemory(*prepare_keys(memory.key, memory.value, bias, mask), places, first=S)
+
     def weights(
         self,
         query: Tensor,
@@ -159,6 +181,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
             output [B, H, T, K], and weights over the context [B, H, T, S] or None
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
+        if isinstance(memory, DecodingMemory):
+            output, weights = memory.read(q, None if geometry is None else geometry.target, dropout)
+            return output, weights if need_weights else None
         diagonal = self.compute_diagonal(geometry, memory.place, mask)
         bias = None if diagonal is None else diagonal.bias()
         inputs = q, memory.key, memory.value, mask, dropout, bias

@@ -104,7 +104,7 @@ def write_onnx(model: Any, folder: Path) -> None:
         elif isinstance(module, LunaDecoder):
             module.attentions.for_export = True
         elif isinstance(module, LunaAttention):
-            module.absorbs = False
+            module.prepares = False
     tokens = [(source_tokens(model, *size),) for size in BATCHES]
     if not isinstance(model, CachedGeneration):
         _write_graph(WholeModel(model), folder / "model.onnx", tokens)

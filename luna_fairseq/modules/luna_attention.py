@@ -84,7 +84,7 @@ class LunaAttention(ProjectingAttention):
         (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
-    absorbs = True  # :meth:`prepare` may absorb projections into the memory.
+    prepares = True  # :meth:`prepare` may change the form of a memory. Exported graphs set this to False.
     packs = True  # The attention returns a packed context, which the layer adds to P and normalises.
     reads_only_rows = True  # Queries read the rows of the packed context, and no tokens beside them.
 
@@ -290,7 +290,7 @@ class LunaAttention(ProjectingAttention):
         B, H, L, _ = memory.key.shape
         C = self.embed_dim
         is_small = 2 * B * H * L <= C and memory.key.device.type == "cpu"
-        if not self.absorbs or not is_small or memory.key.dtype not in (torch.float32, torch.float64):
+        if not self.prepares or not is_small or memory.key.dtype not in (torch.float32, torch.float64):
             return memory
         query, output = linear_parameters(self.unpack_q_proj), linear_parameters(self.out_proj)
         if in_a_graph() or query is None or output is None:
