@@ -105,7 +105,9 @@ def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data
         for entry in layer:
             for name, x in entry._asdict().items():
                 per_hypothesis = name in ("key_sum", "value_sum", "steps")
-                assert x is None or len(x) == len(sentences) * (beam if per_hypothesis else 1), name
+                number = len(sentences) * (beam if per_hypothesis else 1)
+                for tensor in tensors_of((x,)):
+                    assert len(tensor) == number, name
 
 
 @variants

@@ -10,6 +10,9 @@ from torch.nn import functional as F
 # Number of rows of P that a Triton kernel processes at a time. The constant stands here to avoid an import
 # cycle between triton.py and triton_kernels.py.
 BLOCK_L = 16
+# Up to this number of positions (the hypotheses of a sentence in decoding), copying heads takes less time
+# than the calls that avoid the copy.
+FEW_POSITIONS = 8
 
 
 def softplus(x: Tensor) -> Tensor:
@@ -68,9 +71,17 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
         choices = ", ".join(PACK_ACTIVATIONS)
         raise ValueError(f"Expected one of {choices} as pack activation, got {activation!r}.")
     rows = (pack_q * pack_k.size(-1) ** -0.5).transpose(-2, -1)
-    # Flattened over B and H, the heads of a projection are a view; matmul would copy them.
-    logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
-    return PACK_ACTIVATIONS[activation](logits.to(torch.promote_types(logits.dtype, torch.float32)))
+    if pack_k.size(2) <= FEW_POSITIONS:
+        logits = pack_k @ rows
+    else:
+        # Flattened over B and H, the heads of a projection are a view; matmul would copy them.
+        logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
+    return PACK_ACTIVATIONS[activation](at_least_float32(logits))
+
+
+def at_least_float32(x: Tensor) -> Tensor:
+    """Return ``x`` in float32 if it has half precision, and unchanged otherwise."""
+    return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:

@@ -69,13 +69,13 @@ def recurrent_causal_luna(
         # remains.
         mean = counts.mean
         if log_decay is not None:
-            mean = decayed_counts(log_decay.to(mean.dtype), counts.divisor).reciprocal()
-        logits = (q.to(mean.dtype) @ new_state.key_sum) * (mean * q.size(-1) ** -0.5)
+            mean = decayed_counts(in_dtype(log_decay, mean.dtype), counts.divisor).reciprocal()
+        logits = (in_dtype(q, mean.dtype) @ new_state.key_sum) * (mean * q.size(-1) ** -0.5)
         mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
         weights = masked_softmax(logits, mask)
         if dropout:
             weights = F.dropout(weights, dropout)
-        return ((weights * mean) @ new_state.value_sum).to(q.dtype), new_state
+        return in_dtype((weights * mean) @ new_state.value_sum, q.dtype), new_state
 
 
 def count_tokens(
@@ -128,10 +128,10 @@ def update_state(
         counts = count_tokens(k, state, key_padding_mask)
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]
-    pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
+    pack_weights = mask_padding(in_dtype(pack_weights, dtype), key_padding_mask)
     if log_decay is not None and k.size(2) == 1:
         if state is not None:
-            decay = decay_of_position(log_decay.to(dtype), key_padding_mask)
+            decay = decay_of_position(in_dtype(log_decay, dtype), key_padding_mask)
             old_key_sum = state.key_sum * decay
             old_value_sum = None if v is k else state.value_sum * decay
     elif log_decay is not None:
@@ -142,12 +142,17 @@ def update_state(
             decay = end.to(dtype).exp()
             old_key_sum = state.key_sum * decay
             old_value_sum = None if v is k else state.value_sum * decay
-    key_sum = matmul_add(k.to(dtype).transpose(-2, -1), pack_weights, old_key_sum)
+    key_sum = matmul_add(in_dtype(k, dtype).transpose(-2, -1), pack_weights, old_key_sum)
     if v is k:
         value_sum = key_sum.transpose(-2, -1)
     else:
-        value_sum = matmul_add(pack_weights.transpose(-2, -1), v.to(dtype), old_value_sum)
+        value_sum = matmul_add(pack_weights.transpose(-2, -1), in_dtype(v, dtype), old_value_sum)
     return CausalLunaState(key_sum, value_sum, counts.steps)
+
+
+def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert ``x`` to ``dtype``, without an operator call if it has this dtype."""
+    return x if x.dtype == dtype else x.to(dtype)
 
 
 def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
