@@ -45,6 +45,9 @@ def _common_options() -> argparse.ArgumentParser:
 
     The options have no default values. A default of a task's parser would replace the value that the user
     gives before the name of the task.
+
+    Returns:
+        The parser, which adds no ``--help``.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -135,7 +138,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Measure all cases of a task, and print each one when it is done.
+    """Measure all cases of a task, and print the results after each case.
 
     Args:
         task: task to measure.

@@ -1,4 +1,4 @@
-"""Task ``apollo``: one step of the optimizers Apollo and AdamW."""
+"""Benchmark ``apollo``: one step of the optimizers Apollo and AdamW."""
 
 from argparse import Namespace
 from functools import partial
@@ -26,7 +26,7 @@ OPTIMIZERS = {
 
 
 class OptimizerStep(Task):
-    """Task ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer."""
+    """Benchmark ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer."""
 
     notes = """Measure one step of the Apollo optimizer beside torch's AdamW.
 
@@ -34,9 +34,8 @@ class OptimizerStep(Task):
     optimizers have their default settings.
 
     Rows: adamw and apollo-single update the parameters one by one. adamw-foreach and apollo-foreach update
-        many
-    parameters in each operation. adamw-fused is torch's fused kernel. apollo is the default of Apollo, which
-    updates many parameters at once on a GPU and blocks of parameters on a CPU.
+    many parameters in each operation. adamw-fused is torch's fused kernel. apollo is the default of Apollo,
+    which updates many parameters at once on a GPU and blocks of parameters on a CPU.
 
     The extra memory includes the state of the optimizer. Before anything is timed, the parameters after three
     steps are compared between the rows of each optimizer."""
@@ -51,15 +50,18 @@ class OptimizerStep(Task):
         self.shapes = [p.shape for p in models.make_model(MODELS["transformer"], 1).parameters()]
 
     def cases(self) -> List[Case]:
-        """Return a single case, with the number of parameters."""
+        """Return the single case of this benchmark, with the number of parameters."""
         return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
     def why_not(self, row: Row, case: Case) -> str:
-        """Return the error of an optimizer that torch does not support on the device, or an empty string.
+        """Return the reason why this device or version of torch does not support an optimizer.
 
         Args:
-            row: optimizer.
-            case: case to measure.
+            row: optimizer, an entry of :data:`OPTIMIZERS`.
+            case: not used, because there is a single case.
+
+        Returns:
+            The error message of torch, or an empty string if the optimizer is supported.
         """
         try:
             row.make(self.parameters(SMALL), lr=RATE).step()
@@ -68,22 +70,25 @@ class OptimizerStep(Task):
         return ""
 
     def job(self, row: Row, case: Case) -> Job:
-        """Return the step method of an optimizer.
+        """Create an optimizer with random parameters, and return its ``step`` method.
 
         Args:
-            row: optimizer.
-            case: case to measure.
+            row: optimizer, an entry of :data:`OPTIMIZERS` such as Apollo or AdamW.
+            case: not used, because there is a single case.
+
+        Returns:
+            The method whose time is measured. It updates all parameters once.
         """
         return row.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, row: Row) -> float:
-        """Compare the change of small parameters with the change that another optimizer makes.
+        """Compare the updates of an optimizer with those of another implementation of the optimizer.
 
         Args:
-            row: optimizer, whose definition is the optimizer named ``row.equals``.
+            row: optimizer, which must make the updates of the optimizer named ``row.equals``.
 
         Returns:
-            Error divided by the tolerance, 0 without another optimizer.
+            The error divided by the tolerance, or 0 if ``row.equals`` is empty.
         """
         if not row.equals:
             return 0.0
@@ -91,10 +96,13 @@ class OptimizerStep(Task):
         return require_equal(what, *map(self.change_after_steps, (row, OPTIMIZERS[row.equals])))
 
     def change_after_steps(self, row: Row) -> Tensor:
-        """Return the change of small parameters after several steps with different gradients, as one vector.
+        """Return the total change of small parameters after several steps with different gradients.
 
         Args:
-            row: row of the table.
+            row: optimizer, an entry of :data:`OPTIMIZERS`.
+
+        Returns:
+            The changes of all parameters, concatenated into one vector.
         """
         values = self.parameters(SMALL)
         before = [p.detach().clone() for p in values]
@@ -112,6 +120,9 @@ class OptimizerStep(Task):
         Args:
             shapes: shapes of the parameters.
             seed_offset: number to add to the random seed (default: 0).
+
+        Returns:
+            The parameters, each with its gradient in ``grad``.
         """
         device = self.args.device
         generator, parameters = torch.Generator(device).manual_seed(self.args.seed + seed_offset), []

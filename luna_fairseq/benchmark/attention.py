@@ -1,4 +1,4 @@
-"""Tasks ``causal`` and ``attention``: Luna's attentions and softmax attention on projected heads.
+"""Benchmarks ``causal`` and ``attention``: Luna's attentions and softmax attention on projected heads.
 
 Luna packs a context into a short sequence P of length L (pack attention), and every query attends to P
 (unpack attention).
@@ -39,14 +39,18 @@ Inputs = Dict[str, Tensor]
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with one of the library's backends.
 
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
+
     Args:
         x: inputs q, k, v and pack_k [B, H, T, K] and pack_q [B, H, L, K]. Without v, the keys are used as
-            values. The masks rows [B, L] of P and positions [B, T] are optional, and True at padding.
+            values. Optional masks are ``rows`` [B, L], True at masked rows of P, and ``positions`` [B, T],
+            True at padding.
         backend: "naive", "chunk" or "triton".
         decay: forget earlier tokens, with the initial decay rates of a model (default: False).
 
     Returns:
-        Output [B, H, T, K], zero at padded positions.
+        The output [B, H, T, K], zero at padded positions.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -62,6 +66,9 @@ def explicit_attention(*inputs: Any) -> Tensor:
 
     Args:
         *inputs: arguments of :func:`luna_attention`.
+
+    Returns:
+        The output of the attention, without the weights.
     """
     return naive_attention(*inputs)[0]
 
@@ -69,31 +76,38 @@ def explicit_attention(*inputs: Any) -> Tensor:
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
     """Compute pack attention followed by unpack attention.
 
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
+
     Args:
-        x: inputs q, k and v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P, and mask [B, T], True at
-            padding.
+        x: inputs q, k and v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P, and an optional mask [B,
+            T], True at padding.
         attention: attention function (default: :func:`luna_attention`).
 
     Returns:
-        Output [B, H, T, K].
+        The output [B, H, T, K].
     """
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
 
 
 def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = "") -> Tensor:
-    """Compute pack and unpack attention with anchors, which are places of P's rows in the sentence.
+    """Compute pack and unpack attention with anchors, which are places in the sentence for the rows of P.
+
+    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
+    rows of the packed sequence P.
 
     Args:
         x: inputs of :func:`pack_and_unpack`, and the strength [1, H, 1, 1] of the bias by distance. The
-            distances between anchors and tokens are pack [B, H, L, T] and unpack [B, 1, T, L]. A look-up also
-            needs its layout, padding [B, T] and rows [B, L].
+            distances between anchors and tokens are ``pack`` [B, H, L, T] and ``unpack`` [B, 1, T, L]. A
+            look-up also needs the fields of its :class:`~luna_fairseq.anchored.segments.Layout`, and the
+            masks ``padding`` [B, T] and ``rows`` [B, L].
         attention: attention function (default: :func:`luna_attention`).
-        look_up: kind of unpack attention. "" attends to P with a bias by distance. "blocks" looks up tokens
-            near the best rows of P, and "naive" computes the same by its definition (default: "").
+        look_up: kind of unpack attention. "" attends to P with a bias by distance. "blocks" also attends to
+            tokens near the best rows of P, and "naive" computes the same by its definition (default: "").
 
     Returns:
-        Output [B, H, T, K].
+        The output [B, H, T, K].
     """
     q, k, v, strength = x["q"], x["k"], x["v"], x["strength"].flatten()
     # The strength has a gradient that sums over all sentences, but checks may compare only the last sentence.
@@ -112,13 +126,15 @@ def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_
 
 
 def softmax(x: Inputs) -> Tensor:
-    """Compute self-attention with explicit weights [B, H, T, T].
+    """Compute self-attention with explicit weights for all pairs of positions.
+
+    B is the batch size, H the number of heads, T the sequence length and K the head width.
 
     Args:
-        x: inputs q, k and v [B, H, T, K], and mask [B, T], True at padding.
+        x: inputs q, k and v [B, H, T, K], and an optional mask [B, T], True at padding.
 
     Returns:
-        Output [B, H, T, K].
+        The output [B, H, T, K].
     """
     logits = x["q"] @ x["k"].transpose(-2, -1) * x["q"].size(-1) ** -0.5
     if "mask" in x:
@@ -130,13 +146,15 @@ def softmax(x: Inputs) -> Tensor:
 def fused(x: Inputs, is_causal: bool = False) -> Tensor:
     """Compute self-attention with torch's fused function.
 
+    B is the batch size, H the number of heads, T the sequence length and K the head width.
+
     Args:
-        x: inputs q, k and v [B, H, T, K], and mask [B, T], True at padding. Without v, the keys are used as
-            values.
+        x: inputs q, k and v [B, H, T, K], and an optional mask [B, T], True at padding. Without v, the keys
+            are used as values.
         is_causal: mask later positions (default: False).
 
     Returns:
-        Output [B, H, T, K].
+        The output [B, H, T, K].
     """
     is_token = ~x["mask"][:, None, None, :] if "mask" in x else None
     v = x.get("v", x["k"])
@@ -144,21 +162,27 @@ def fused(x: Inputs, is_causal: bool = False) -> Tensor:
 
 
 def why_no_sdpa(*unused: Any) -> str:
-    """Return why scaled_dot_product_attention is not available in this torch, or an empty string.
+    """Return the reason why this version of torch has no ``scaled_dot_product_attention``.
 
     Args:
         *unused: ignored arguments of ``Row.why_not``.
+
+    Returns:
+        A clause with the reason, or an empty string if torch has the function.
     """
     is_available = hasattr(F, "scaled_dot_product_attention")
     return "" if is_available else f"torch {torch.__version__} has no scaled_dot_product_attention"
 
 
 def why_no_triton(args: Namespace, case: Case) -> str:
-    """Return why the Triton backend cannot run a case, or an empty string.
+    """Return the reason why the Triton backend cannot run a case.
 
     Args:
         args: parsed options of the command.
-        case: case to measure.
+        case: settings of the measurement, with the packed length under "l".
+
+    Returns:
+        A clause with the reason, or an empty string if the backend can run the case.
     """
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
@@ -188,15 +212,15 @@ FORMS = {
 
 
 def forward_and_backward(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run the forward and backward pass.
+    """Run the forward and backward pass of an attention.
 
     Args:
-        row: row of the table.
+        row: implementation of the attention.
         inputs: inputs by name.
 
     Returns:
-        The output, and the gradient of each input by name. If the row does not read an input, its gradient is
-        None.
+        A dictionary with the "output", and a "gradient of ..." for each input. A gradient is None if the
+        attention does not use the input.
     """
     output, leaves = row.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
@@ -204,7 +228,10 @@ def forward_and_backward(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]
 
 
 class AttentionTask(Task):
-    """Base class of attention tasks, which have a case for each pass, length T and length L of P.
+    """Base class of benchmarks on attention.
+
+    There is a case for each pass (forward, or forward and backward), sequence length T, and length L of the
+    packed sequence P.
 
     Attributes:
         kinds: further settings in which the rows are compared, such as kinds of padding.
@@ -218,10 +245,13 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return a case for each length T, length L of P and kind, without the entry for the pass.
+        """Return a case for each length T, length L of the packed sequence P, and kind, without the pass.
 
         Args:
             *lengths: sequence lengths T.
+
+        Returns:
+            A list of dictionaries with "T", "l" and the entries of the kind.
         """
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
@@ -231,10 +261,13 @@ class AttentionTask(Task):
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:
-        """Create random inputs [B, H, length, K] with the memory layout of projected heads.
+        """Create random inputs with the memory layout of projected heads.
 
         Args:
-            **lengths: sequence length by the name of the input.
+            **lengths: sequence length of each input.
+
+        Returns:
+            The inputs by name, each [batch size, heads, length, head width].
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -250,22 +283,41 @@ class AttentionTask(Task):
         """Create the inputs of a case.
 
         Args:
-            case: case to measure.
+            case: settings of the measurement.
+
+        Returns:
+            The inputs by name.
         """
         raise NotImplementedError
 
     def limit(self) -> int:
-        """Return the length of the longest sequence for rows that store a matrix for every position."""
+        """Return the longest sequence length for rows that store a matrix for every position."""
         return self.args.max_naive_length or LONGEST_NAIVE[torch.device(self.args.device).type]
 
     def why_not(self, row: Row, case: Case) -> str:
-        """Return why a row cannot run a case, such as too long a sequence, or an empty string."""
+        """Return the reason why a row cannot run a case, such as too long a sequence.
+
+        Args:
+            row: implementation to measure.
+            case: settings of the measurement.
+
+        Returns:
+            A clause with the reason, or an empty string if the row can run the case.
+        """
         if row.limited and case["T"] > self.limit():
             return f"lengths beyond --max-naive-length {self.limit()}"
         return super().why_not(row, case)
 
     def job(self, row: Row, case: Case) -> Job:
-        """Return a function that runs the pass of the case."""
+        """Create inputs, and return a function that runs the forward pass, or forward and backward pass.
+
+        Args:
+            row: implementation to measure.
+            case: settings of the measurement. Its "pass" is "forward" or "forward+backward".
+
+        Returns:
+            A function without arguments.
+        """
         inputs = self.make_inputs(case)
         if case["pass"] == PASSES[0]:
             return partial(torch.no_grad()(row.make), inputs)
@@ -287,11 +339,14 @@ class AttentionTask(Task):
         return max((self.error(row, case) for case in cases if not self.why_not(row, case)), default=0.0)
 
     def error(self, row: Row, case: Case) -> float:
-        """Return the error of a row in one case, divided by the tolerance.
+        """Compute the error of a row in one case.
 
         Args:
-            row: row of the table.
-            case: case to compare.
+            row: implementation to check.
+            case: settings of the comparison.
+
+        Returns:
+            The largest error of the output and the gradients, divided by the tolerance.
         """
         inputs, definition, double_inputs = self.make_inputs(case), self.table[row.equals], {}
         part = slice(-1 if definition.limited and case["T"] > self.limit() else None, None)
@@ -310,7 +365,7 @@ class AttentionTask(Task):
 
 
 class CausalAttention(AttentionTask):
-    """Task ``causal``: Luna's causal attention and softmax attention."""
+    """Benchmark ``causal``: Luna's causal attention and softmax attention."""
 
     notes = """Measure Luna's causal attention beside torch's scaled_dot_product_attention.
 
@@ -318,8 +373,7 @@ class CausalAttention(AttentionTask):
     The case "forward" has no gradients, and "forward+backward" computes the gradients of all inputs.
 
     Rows: cumsum is the definition, a cumulative sum over the outer products of all positions. chunk and
-        triton
-    compute the same result in blocks of positions, with torch and with a Triton kernel. decay and
+    triton compute the same result in blocks of positions, with torch and with a Triton kernel. decay and
     decay-triton also forget earlier tokens. sdpa is softmax attention of the same inputs, a different
     function.
 
@@ -334,7 +388,14 @@ class CausalAttention(AttentionTask):
     }
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create the inputs of :func:`luna_causal`."""
+        """Create the inputs of :func:`luna_causal`.
+
+        Args:
+            case: settings of the measurement, with the lengths "T" and "l".
+
+        Returns:
+            The inputs by name.
+        """
         args, L, T = self.args, case["l"], case["T"]
         x = self.random_heads(pack_q=L, q=T, k=T, pack_k=T, gradient=T, **({} if args.tied else {"v": T}))
         if args.masks:
@@ -346,7 +407,7 @@ class CausalAttention(AttentionTask):
 
 
 class PackAndUnpack(AttentionTask):
-    """Task ``attention``: pack and unpack attention without a causal mask."""
+    """Benchmark ``attention``: pack and unpack attention without a causal mask."""
 
     notes = """Measure Luna's pack and unpack attention beside softmax self-attention.
 
@@ -367,7 +428,14 @@ class PackAndUnpack(AttentionTask):
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create the inputs of :func:`anchored`, which the other rows read in part."""
+        """Create the inputs of :func:`anchored`, some of which the other rows use too.
+
+        Args:
+            case: settings of the measurement, with the lengths "T" and "l" and the kind of padding.
+
+        Returns:
+            The inputs by name.
+        """
         L, T, H = case["l"], case["T"], self.args.heads
         x = self.random_heads(q=T, k=T, v=T, pack_q=L, gradient=T)
         x["strength"] = torch.full_like(x["gradient"][:1, :, :1, :1], 4.0).requires_grad_()

@@ -1,4 +1,4 @@
-"""Task ``decode``: beam search with Luna and fairseq's Transformer."""
+"""Benchmark ``decode``: beam search with Luna and fairseq's Transformer."""
 
 from dataclasses import replace
 from functools import partial
@@ -16,7 +16,7 @@ CHECKED_LENGTH = 9
 
 
 class Decode(ModelTask):
-    """Task ``decode``: beam search with whole translation models."""
+    """Benchmark ``decode``: beam search with whole translation models."""
 
     notes = """Measure beam search with Luna beside fairseq's Transformer.
 
@@ -25,8 +25,7 @@ class Decode(ModelTask):
     token.
 
     Rows: luna-16-tied is Luna with l = 16 and tied keys and values, luna-16-untied has separate keys and
-        values.
-    transformer is fairseq's Transformer of the same size.
+    values. transformer is fairseq's Transformer of the same size.
 
     Before anything is timed, the logits of decoding token by token are compared with those of whole
     sentences."""
@@ -36,7 +35,10 @@ class Decode(ModelTask):
     options = {**ModelTask.options, **numbers(lengths=[30, 250], batch=1, beam=5, projection_length=[16])}
 
     def cases(self) -> List[Case]:
-        """Return a case for each length.
+        """Return a case for each sentence length.
+
+        Returns:
+            A list of dictionaries with the number of ``sentences`` and their length ``T`` in tokens.
 
         Raises:
             InputError: The dictionary is smaller than the beam, or a length is below 2.
@@ -48,11 +50,14 @@ class Decode(ModelTask):
         return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
     def job(self, row: Model, case: Case) -> Job:
-        """Return a function that translates a batch.
+        """Build a model, and return a function that translates one batch.
 
         Args:
-            row: model.
-            case: case to measure.
+            row: model to measure.
+            case: size of the batch.
+
+        Returns:
+            A function without arguments, which runs the beam search.
         """
         return self.search(self.ready_model(row, case["T"]), BatchSize(**case))
 
@@ -60,19 +65,27 @@ class Decode(ModelTask):
         """Build a model and prepare it as fairseq-generate does.
 
         Args:
-            row: row of the table.
+            row: model to build.
             T: length of the sentences in tokens.
+
+        Returns:
+            The model in evaluation mode.
         """
         model = self.make_model(row, T).eval()
         model.make_generation_fast_(beamable_mm_beam_size=self.args.beam, need_attn=False)
         return model
 
     def search(self, model: Any, batch: BatchSize) -> Job:
-        """Return a function that translates a batch of random sentences. Every model gets the same sentences.
+        """Create a batch of random sentences, and return a function that translates the batch.
+
+        Every model gets the same sentences.
 
         Args:
             model: prepared model.
             batch: size of the batch.
+
+        Returns:
+            A function without arguments, which runs the beam search.
         """
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
@@ -87,10 +100,10 @@ class Decode(ModelTask):
         """Compare the logits of decoding token by token with the logits of whole sentences.
 
         Args:
-            row: model.
+            row: model to check.
 
         Returns:
-            Largest error, divided by the tolerance.
+            The error, divided by the tolerance.
         """
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
@@ -107,10 +120,10 @@ class Decode(ModelTask):
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
-    """Generate translations, and check their length.
+    """Translate a batch, and check the length of the translations.
 
     Args:
-        generator: fairseq's generator.
+        generator: beam search of fairseq.
         sample: batch of source sentences.
 
     Raises:

@@ -83,7 +83,7 @@ HEADLINES = [
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
+    """Build the argument parser of the command."""
     parser = CommandParser(PROGRAM, __doc__, example=f"{PROGRAM} --only parity causal --minutes 3")
     add = parser.add_argument
     add("--out", type=Path, default=Path("gpu"), metavar="DIR", help="folder to write to (default: gpu)")
@@ -143,16 +143,23 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one part, and repeat it without the rows that end its process.
+    """Run one part of the measurements in a separate process, and try again after a failure.
+
+    If the process dies or exceeds its time limit, the next attempt excludes the row that was being measured
+    at that time. A row is one implementation, such as "triton". There are at most three attempts.
 
     Args:
-        words: arguments of the benchmark command.
+        words: arguments of ``python -m luna_fairseq.benchmark``.
         limit: time limit of each attempt in seconds.
-        until: end of the whole run, in seconds of ``time.monotonic``.
+        until: time at which the whole run must end, in seconds of ``time.monotonic``.
 
     Returns:
-        A dictionary with four entries: the ``"command"``, the errors by row (``"failed"``), the JSON that the
-        command wrote (``"found"``), and its time in ``"seconds"``.
+        A dictionary with four entries:
+
+        - ``"command"``: command line, with the rows that are excluded.
+        - ``"failed"``: error message of each failed row, or of the whole part under the name "all".
+        - ``"found"``: JSON that the command wrote, with the measurements of all attempts.
+        - ``"seconds"``: duration of all attempts in seconds.
     """
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
@@ -180,15 +187,15 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
 
 
 def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
-    """Run a benchmark command.
+    """Run a benchmark command in a separate process.
 
     Args:
         command: command line.
         limit: time limit in seconds.
 
     Returns:
-        The JSON that the command wrote, and its error: the exception, or the last line of its error output.
-        The error is empty if the command succeeded.
+        - JSON that the command wrote, or an empty dictionary.
+        - error message: the exception, or the last line of the error output. Empty if the command succeeded.
     """
     environment = dict(os.environ)
     if "cpu" in command:
@@ -211,10 +218,13 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
 
 
 def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the section of the task in the JSON of a benchmark command, or an empty dictionary.
+    """Return the results of the task in the JSON of a benchmark command.
 
     Args:
         values: JSON that a benchmark command wrote.
+
+    Returns:
+        The section of the task, or an empty dictionary if the JSON has none.
     """
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
@@ -224,6 +234,9 @@ def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
 
     Args:
         results: results by part, returned by :func:`run_part`.
+
+    Returns:
+        The lines of the Markdown page.
     """
     sections = {name: find_section(result["found"]) for name, result in results.items()}
     environments = (result["found"].get("environment") for result in results.values())

@@ -20,13 +20,13 @@ SHORTEST_SAMPLE = 0.02
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
-    """Measure the rows in one case, and add the results to a section.
+    """Measure the time and memory of several rows in one case, and add the results to a section.
 
     The memory of each row is measured first. Then the rows take turns (A B C, A B C, ...).
 
     Args:
-        case: case to measure.
-        prepare: functions that prepare the inputs of a row and return its job, by the name of the row.
+        case: settings of the measurement, such as a sequence length.
+        prepare: for the name of each row, a function that prepares inputs and returns the job to measure.
         section: results of the task, extended in place.
         args: options with ``repetitions`` (at least 2), ``threads`` and ``device``.
     """
@@ -66,6 +66,9 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
     Args:
         values: numbers.
 
+    Returns:
+        A dictionary with "q1", "median" and "q3".
+
     Example:
         >>> spread([1.0, 2.0, 3.0])
         {'q1': 1.5, 'median': 2.0, 'q3': 2.5}
@@ -74,11 +77,14 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
 
 
 def extra_bytes(job: Job, device: str) -> int:
-    """Measure the peak memory of a job in bytes, minus the memory that was allocated before the job.
+    """Measure how much the peak memory during a job exceeds the memory before the job.
 
     Args:
         job: function to call.
-        device: device of the job.
+        device: device of the job, such as "cpu" or "cuda".
+
+    Returns:
+        The difference in bytes.
     """
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
@@ -107,9 +113,10 @@ def cpu_flop_formulas() -> Dict[Any, Any]:
 
 
 def profile(job: Job, record: Record) -> Record:
-    """Count the operations of a job's matrix products, its memory and its calls.
+    """Count the floating-point operations, the written memory and the calls of a job.
 
-    The operations of causal attention include masked positions. Triton kernels are not counted.
+    Operations are counted in matrix products. Those of causal attention include masked positions, and those
+    of Triton kernels are missing.
 
     Args:
         job: function to call.

@@ -1,4 +1,4 @@
-"""Models for the tasks ``train``, ``lra`` and ``decode``, all of one size, and batches of random tokens."""
+"""Models of one size for the benchmarks ``train``, ``lra`` and ``decode``, and batches of random tokens."""
 
 import sys
 from argparse import Namespace
@@ -40,13 +40,16 @@ PRESETS = {
 
 
 class FusedAttention(MultiheadAttention):
-    """fairseq's attention for whole sequences, computed with ``scaled_dot_product_attention``.
+    """Replacement for fairseq's attention that calls ``scaled_dot_product_attention``.
 
-    Masks are passed in the form for which torch has fused kernels. ``attn_mask`` must be the causal mask.
+    The attention serves whole sequences. Masks are passed in the form for which torch has fused kernels, and
+    ``attn_mask`` must be the causal mask.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tuple[Tensor, None]:
-        """Compute attention.
+        """Compute multi-head attention.
+
+        T is the number of queries, S the number of keys, B the batch size, and C the model width.
 
         Args:
             query: queries [T, B, C].
@@ -55,7 +58,8 @@ class FusedAttention(MultiheadAttention):
             **masks: ``key_padding_mask`` [B, S] and ``attn_mask`` [T, S]; other arguments are ignored.
 
         Returns:
-            Output [T, B, C], and None in place of the weights.
+            - output [T, B, C].
+            - None in place of the attention weights.
         """
         projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
         q, k, v = (split_heads(x, self.num_heads) for x in projected)
@@ -74,7 +78,7 @@ def set_on_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Mo
     Args:
         kind: class of the modules.
         name: name of the attribute.
-        value: function from a module to the value.
+        value: function that returns the value for a module.
         model: model that contains the modules.
     """
     for child in model.modules():
@@ -104,15 +108,15 @@ def explicit_attention_everywhere() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Model:
-    """Row of a task on whole models.
+    """Model to measure, a row of the benchmarks on whole models.
 
     Attributes:
         architectures: name of fairseq's architecture for each task that the row belongs to.
         options: options of the model, besides its sizes.
-        change: function that changes the model after it has been built (default: none).
-        peer: True to compare the speed of all rows with this one.
-        optional: True to measure the row only if ``--with`` names it.
-        dtype: data type of the model (default: the one of ``--dtype``).
+        change: function that changes the model after it has been built (default: None, no change).
+        peer: True to compare the speed of all rows with this row (default: False).
+        optional: True to measure the row only if ``--with`` names it (default: False).
+        dtype: data type of the model (default: the data type of ``--dtype``).
     """
 
     architectures: Names
@@ -132,20 +136,25 @@ class Model:
 
 
 def luna(architectures: Names, untied: bool = False, change: Change = None, **options: Any) -> Model:
-    """Build a row for Luna. It is optional if it has a change or further options.
+    """Create a row for a Luna model.
+
+    The row is optional if it has a change or further options.
 
     Args:
-        architectures: fairseq's architecture by task.
+        architectures: name of fairseq's architecture for each task.
         untied: use separate keys and values (default: False).
-        change: function that changes the model after it has been built (default: none).
+        change: function that changes the model after it has been built (default: None, no change).
         **options: further options of the model.
+
+    Returns:
+        The row.
     """
     optional = bool(options or change)
     return Model(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer(attention: str, **options: Any) -> Model:
-    """Build an optional row for a Transformer with another attention.
+    """Create an optional row for a Transformer with another attention.
 
     The row belongs to the translation tasks only if the attention has a causal form and a form for attention
     to the source.
@@ -153,6 +162,9 @@ def peer(attention: str, **options: Any) -> Model:
     Args:
         attention: name of the attention.
         **options: options of the attention.
+
+    Returns:
+        The row.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -192,7 +204,7 @@ MODELS: Dict[str, Model] = {
 
 
 class ModelTask(Task):
-    """Base class of tasks on whole models, all of one size.
+    """Base class of benchmarks on whole models, all of one size.
 
     Attributes:
         task: key of the architectures; rows without an architecture for this task are not measured.
@@ -211,7 +223,7 @@ class ModelTask(Task):
 
     @property
     def sizes(self) -> Dict[str, int]:
-        """Sizes of all models, by fairseq's name without a prefix."""
+        """Sizes of all models, by fairseq's name without the prefix ``encoder_`` or ``decoder_``."""
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
@@ -223,7 +235,7 @@ class ModelTask(Task):
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
-        """Create the dictionary of source and target."""
+        """Create the dictionary that source and target share."""
         dictionary = Dictionary()
         for i in range(self.types - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
@@ -233,7 +245,10 @@ class ModelTask(Task):
         """Create the fairseq task for which models are built.
 
         Args:
-            T: number of positions.
+            T: largest number of positions.
+
+        Returns:
+            A translation task with the dictionary of this benchmark.
         """
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
@@ -251,11 +266,14 @@ class ModelTask(Task):
         return found
 
     def why_not(self, row: Model, case: Case) -> str:
-        """Return why the model cannot run in this torch, or an empty string.
+        """Return the reason why a model cannot run in this version of torch.
 
         Args:
-            row: model.
-            case: case to measure.
+            row: model to measure.
+            case: not used.
+
+        Returns:
+            A clause with the reason, or an empty string if the model can run.
         """
         return why_no_sdpa() if row.change is use_fused_attention else ""
 
@@ -265,6 +283,9 @@ class ModelTask(Task):
         Args:
             T: length of the sentences in tokens.
             dropout: dropout probability.
+
+        Returns:
+            The options by name.
         """
         options = {f"encoder_{name}": number for name, number in self.sizes.items()}
         if self.task not in ("translate", "decode"):
@@ -278,9 +299,12 @@ class ModelTask(Task):
         """Build a model with random weights, in training mode.
 
         Args:
-            row: row of the table.
+            row: model to build.
             T: length of the sentences in tokens.
             dropout: dropout probability (default: 0.1).
+
+        Returns:
+            The model on the device and in the data type of the options.
         """
         torch.manual_seed(self.args.seed)
         architecture = row.architectures[self.task]
@@ -292,10 +316,13 @@ class ModelTask(Task):
         return model.to(self.args.device, DTYPES[row.dtype or self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
-        """Create random sentences [B, T] that end with EOS.
+        """Create a batch of random sentences that end with the end-of-sentence token.
 
         Args:
             batch: number of sentences, and their length.
+
+        Returns:
+            Token indices, one row for each sentence [sentences, T].
         """
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
@@ -303,6 +330,6 @@ class ModelTask(Task):
         return tokens if self.args.device == "meta" else tokens.to(self.args.device)
 
     def describe(self) -> str:
-        """Return the sizes and options that all models share as one line."""
+        """Format the sizes and options that all models share as one line."""
         values = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
         return f"{self.task}: {values}, dictionary {self.types} (one embedding for all), {super().describe()}"

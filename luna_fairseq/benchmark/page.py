@@ -24,6 +24,9 @@ def environment(args: argparse.Namespace) -> Dict[str, Any]:
 
     Args:
         args: parsed options of the command.
+
+    Returns:
+        The descriptions by name, in JSON types.
     """
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
@@ -83,6 +86,9 @@ def with_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
     Args:
         values: dictionary with "median", "q1" and "q3".
         scale: factor for all values (default: 1).
+
+    Returns:
+        The text.
     """
     median, q1, q3 = (short(scale * values[name]) for name in ("median", "q1", "q3"))
     return f"{median} [{q1} {q3}]"
@@ -106,10 +112,10 @@ def table(rows: Sequence[Dict[str, Any]]) -> str:
     """Format a Markdown table with aligned columns, followed by an empty line.
 
     Args:
-        rows: lines of the table, each a dictionary from a column to a cell, with the same columns.
+        rows: lines of the table, each a dictionary from column to cell, with the same columns.
 
     Returns:
-        The table; an empty string without rows.
+        The table, or an empty string if there are no lines.
     """
     formats = {float: ",.3f", int: ","}
     texts = [[format(cell, formats.get(type(cell), "")) for cell in row.values()] for row in rows]
@@ -146,7 +152,7 @@ def write_png(path: Path, sections: Sequence[Section], description: Dict[str, An
 
 
 def heights(record: Record, rate: str) -> Dict[str, float]:
-    """Return the values to plot for a measurement, by the labels of their axes.
+    """Return the time and memory of a measurement, by the labels of their axes in the plot.
 
     Args:
         record: measurements of a row.

@@ -1,4 +1,4 @@
-"""Base class of the benchmark's tasks, and the selection and checks of their rows."""
+"""Base class of the benchmarks, and the selection and checks of their rows."""
 
 import argparse
 import re
@@ -39,16 +39,17 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """One way to do the job of a task, such as an implementation of attention.
+    """Implementation of the job of a task, such as one implementation of attention.
 
     Attributes:
         make: function or class that does the job; its arguments depend on the task.
         equals: name of the row whose results this row must reproduce (default: none).
         limited: True if the row stores a matrix for every position. Such rows are measured up to
             ``--max-naive-length`` (default: False).
-        why_not: function ``(args, case)`` that returns why the row cannot run a case, or an empty string.
-        peer: True to compare the speed of all rows with this one.
-        optional: True to measure the row only if ``--with`` names it.
+        why_not: function ``(args, case)`` that returns the reason why the row cannot run a case, or an empty
+            string (default: a function that returns an empty string).
+        peer: True to compare the speed of all rows with this row (default: False).
+        optional: True to measure the row only if ``--with`` names it (default: False).
     """
 
     make: Callable[..., Any]
@@ -60,7 +61,10 @@ class Row:
 
 
 class Task:
-    """Base class of tasks: a job that can be done in several ways, which are the rows of its table.
+    """Base class of benchmarks, each of which compares several implementations of one job.
+
+    An implementation is called a row, because the results form a table with one row for each implementation.
+    A case is a setting in which all rows are compared, such as a sequence length.
 
     Args:
         args: parsed options of the command.
@@ -89,19 +93,22 @@ class Task:
         return [" ".join(paragraph.split()) for paragraph in cls.notes.split("\n\n")]
 
     def rows(self) -> Dict[str, Any]:
-        """Return the rows by name, in the order of the table."""
+        """Return the rows that can be measured, by name, in the order of the table."""
         return self.table
 
     def cases(self) -> List[Case]:
-        """Return the cases in which the rows are compared."""
+        """Return the settings in which all rows are compared, such as several sequence lengths."""
         raise NotImplementedError
 
     def why_not(self, row: Any, case: Case) -> str:
-        """Return why a row cannot run a case, or an empty string if it can.
+        """Return the reason why a row cannot run a case.
 
         Args:
-            row: row of the table.
-            case: case to measure.
+            row: implementation to measure, a row of the table.
+            case: settings of the measurement, such as a sequence length.
+
+        Returns:
+            A clause with the reason, or an empty string if the row can run the case.
         """
         return row.why_not(self.args, case)
 
@@ -109,7 +116,7 @@ class Task:
         """Compare the results of a row with those of its definition.
 
         Args:
-            row: row of the table.
+            row: implementation to check, a row of the table.
 
         Returns:
             The largest error, divided by the tolerance.
@@ -123,13 +130,16 @@ class Task:
         """Prepare inputs, parameters and models, and return the function whose time is measured.
 
         Args:
-            row: row of the table.
-            case: case to measure.
+            row: implementation to measure, a row of the table.
+            case: settings of the measurement, such as a sequence length.
+
+        Returns:
+            A function without arguments.
         """
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Return the options that all cases share as one line."""
+        """Format the options that all cases share as one line."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
         return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
@@ -201,7 +211,8 @@ def plan(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[]
         section: results of the task. Its notes, peers, checks and failures are filled in place.
 
     Returns:
-        Pairs of a case and a dictionary, which maps the name of a row to a function that prepares its job.
+        A list of pairs: a case, and a dictionary from the name of each row to a function that prepares its
+        job.
 
     Raises:
         InputError: ``--with`` or ``--without`` names an unknown row, or no row is left to measure.
@@ -237,8 +248,11 @@ def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str])
 
     Args:
         rows: all rows by name.
-        wanted: optional rows to include (``--with``).
-        unwanted: rows to exclude (``--without``).
+        wanted: names of optional rows to include (``--with``).
+        unwanted: names of rows to exclude (``--without``).
+
+    Returns:
+        The selected rows by name, in the order of ``rows``.
 
     Raises:
         InputError: A name is unknown.
@@ -295,6 +309,12 @@ class BatchSize(NamedTuple):
         Args:
             text: word of the command line, such as "32x30".
 
+        Returns:
+            The batch size.
+
+        Raises:
+            argparse.ArgumentTypeError: The word has another form.
+
         Example:
             >>> BatchSize.read("32x30")
             BatchSize(sentences=32, T=30)
@@ -306,11 +326,19 @@ class BatchSize(NamedTuple):
 
 
 def numbers(**options: Any) -> Dict[str, Any]:
-    """Return options that take positive integers, for ``Task.options``.
+    """Define command-line options that take positive integers.
 
     Args:
-        **options: default value by name, one of :data:`NUMBERS`. If the default is a list, the option accepts
-            several numbers.
+        **options: default value of each option. The name of the option is a key of :data:`NUMBERS`, which has
+            the help texts. A list as the default allows several numbers, and None stands for no default.
+
+    Returns:
+        The options in the form of ``Task.options``: arguments for ``add_argument`` by option, such as
+        "--batch".
+
+    Example:
+        >>> numbers(batch=4)["--batch"]["default"]
+        4
     """
     found: Dict[str, Any] = {}
     for name, default in options.items():
@@ -324,10 +352,13 @@ def numbers(**options: Any) -> Dict[str, Any]:
 
 
 def choice(*names: str, help: str) -> Dict[str, Any]:
-    """Return the arguments of an option that takes one of several names, for ``Task.options``.
+    """Define a command-line option that takes one of several names.
 
     Args:
-        *names: allowed values. The first one is the default.
-        help: help text. The default is appended.
+        *names: allowed values. The first value is the default.
+        help: help text, to which the default is appended.
+
+    Returns:
+        The arguments for ``add_argument``, a value of ``Task.options``.
     """
     return {"choices": names, "default": names[0], "help": f"{help} (default: {names[0]})"}

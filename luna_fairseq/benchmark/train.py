@@ -1,4 +1,4 @@
-"""Tasks ``train`` and ``lra``: training steps of whole models."""
+"""Benchmarks ``train`` and ``lra``: training steps of whole models."""
 
 from argparse import Namespace
 from functools import partial
@@ -22,7 +22,7 @@ TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classi
 
 
 class Train(ModelTask):
-    """Task ``train``: forward pass, loss and backward pass of a whole model."""
+    """Benchmark ``train``: forward pass, loss and backward pass of a whole model."""
 
     notes = """Measure a training step of Luna beside fairseq's Transformer or RoBERTa.
 
@@ -40,8 +40,7 @@ class Train(ModelTask):
     keys and values, luna-16-anchored is the extended model.
 
     The extra memory includes the gradients. Before anything is timed, the loss and the gradients of every
-    model
-    are compared with those of the same model with explicit attention weights."""
+    model are compared with those of the same model with explicit attention weights."""
     example = "--batch 8x512 --json train.json"
     rate = "tokens"
     options = {
@@ -61,16 +60,23 @@ class Train(ModelTask):
         self.task = args.task.replace("-", "_")
 
     def cases(self) -> List[Case]:
-        """Return a case for each batch size."""
+        """Return a case for each batch size.
+
+        Returns:
+            A list of dictionaries with the number of ``sentences`` and their length ``T`` in tokens.
+        """
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
-        """Return a function that computes the loss of a random batch, normalised as in fairseq.
+        """Create a random batch, and return a function that computes its loss as fairseq does.
 
         Args:
             model: model to train.
             batch: size of the batch.
             lengths: number of tokens of each sentence, before its padding (default: no padding).
+
+        Returns:
+            A function without arguments, which returns the loss as a scalar.
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
@@ -101,24 +107,27 @@ class Train(ModelTask):
         return loss
 
     def job(self, row: Model, case: Case) -> Job:
-        """Return a function that runs a training step.
+        """Build a model, and return a function that runs one training step.
 
         Args:
-            row: model.
-            case: case to measure.
+            row: model to measure.
+            case: size of the batch.
+
+        Returns:
+            A function without arguments, which computes the loss and its gradients.
         """
         model = self.make_model(row, case["T"])
         torch.manual_seed(self.args.seed)  # the same batch for every model
         return partial(step, model, self.loss(model, BatchSize(**case)))
 
     def check(self, row: Model) -> float:
-        """Compare loss and gradients with those of the model with explicit attention weights.
+        """Compare the loss and the gradients with those of the model with explicit attention weights.
 
         Args:
-            row: model.
+            row: model to check.
 
         Returns:
-            Largest error, divided by the tolerance.
+            The largest error, divided by the tolerance.
         """
         actual = self.loss_and_gradients(row)
         with explicit_attention_everywhere():
@@ -133,10 +142,11 @@ class Train(ModelTask):
         """Compute the loss and all gradients of a batch with padding, without dropout, in float32.
 
         Args:
-            row: row of the table.
+            row: model to build.
 
         Returns:
-            The loss, and the gradients of all parameters as one vector.
+            - loss, a scalar.
+            - gradients of all parameters, concatenated into one vector.
         """
         batch = BatchSize(len(CHECKED), CHECKED[0])
         model = self.make_model(row, batch.T, dropout=0.0).float()
@@ -148,16 +158,18 @@ class Train(ModelTask):
 
 
 class LongRangeArena(Train):
-    """Task ``lra``: training step of Long Range Arena's Text task at the lengths of the paper's Table 2."""
+    """Benchmark ``lra``: one training step on the Text task of Long Range Arena.
 
-    notes = """Measure a training step of Long Range Arena's Text task, as in the paper's Table 2.
+    The sequence lengths are those of Luna, table 2: 1, 2, 3 and 4 thousand bytes.
+    """
+
+    notes = """Measure a training step of Long Range Arena's Text task, as in Luna, table 2.
 
     This is train --task classify at lengths of 1, 2, 3 and 4 thousand bytes, with l = 16, 128 and 256. Luna
     has separate keys and values.
 
     The rows transformer-softmax and transformer-sdpa are fairseq's Transformer with explicit attention
-    weights
-    and with torch's scaled_dot_product_attention."""
+    weights and with torch's scaled_dot_product_attention."""
     example = "--batch 1x1024 --projection-length 16"
     options = {**Train.options, **numbers(projection_length=[16, 128, 256])}
     options["--task"] = {**options["--task"], "default": "classify"}
@@ -169,7 +181,9 @@ class LongRangeArena(Train):
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:
-    """Run the forward and backward pass, and free the gradients as a training loop does after its step.
+    """Run the forward and backward pass, then free the gradients.
+
+    A training loop frees the gradients too, after the step of its optimizer.
 
     Args:
         model: model to train.
