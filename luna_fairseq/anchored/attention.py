@@ -40,24 +40,32 @@ from luna_fairseq.modules.memory import map_tensors
 
 
 class AnchoredMemory(NamedTuple):
-    """Cached inputs of anchored unpack attention, computed once for a context.
+    """Cached keys and values of unpack attention, computed once for each context.
+
+    The packed context Y_P summarises the context in L rows, one for each segment (an equal part) of the
+    context. A look-up attends also to the tokens of a few segments, and a window to the tokens of the
+    neighbouring segments.
+
+    B is the batch size, H the number of heads, S the length of the context, W the largest number of tokens in
+    a segment, and K the head width.
 
     Attributes:
-        key: keys projected from the packed context Y_P [B, H, L, K]
-        value: values projected from Y_P [B, H, L, K], the same tensor as ``key`` if both are tied
-        pack_weights: mean of the pack weights over heads [B, L, S] (default: None, weights were not
-            requested)
-        token_key: keys of the context's tokens, by segment [B, H, L, W, K], or [B, H, S, K] in a dense layout
-            and with a window (default: None, no look-up and no window)
-        token_value: values of the context's tokens, shaped like ``token_key`` (default: None)
+        key: keys [B, H, L, K] projected from the packed context Y_P.
+        value: values [B, H, L, K] projected from Y_P, the same tensor as ``key`` if both are tied.
+        pack_weights: mean [B, L, S] of the pack weights over heads (default: None, weights were not
+            requested).
+        token_key: keys of the context's tokens, by segment [B, H, L, W, K], or in the order of the context
+            [B, H, S, K] for a dense layout or a window (default: None, no look-up and no window).
+        token_value: values of the context's tokens, shaped like ``token_key`` (default: None).
         token_padding_mask: mask of the tokens of a look-up, see
-            :class:`luna_fairseq.anchored.segments.Layout` (default: None, no look-up)
-        position: positions of the tokens of a look-up, see ``Layout`` (default: None)
-        segment: segments of the tokens of a dense look-up, see ``Layout`` (default: None)
-        is_short: mask of short contexts, see ``Layout`` (default: None)
-        row_place: middle of each row's segment, in tokens [B, L] (default: None, no diagonal prior)
-        token_place: middle of each token of a look-up, in tokens [B, L, W] or [B, S] (default: None, no
-            diagonal prior)
+            :class:`luna_fairseq.anchored.segments.Layout` (default: None, no look-up).
+        position: positions of the tokens of a look-up, see ``Layout`` (default: None).
+        segment: segments of the tokens of a dense look-up, see ``Layout`` (default: None).
+        is_short: mask of short contexts, see ``Layout`` (default: None).
+        row_place: middle [B, L] of each row's segment, in tokens from the beginning (default: None, no
+            diagonal prior).
+        token_place: middle [B, L, W] or [B, S] of each token of a look-up, in tokens from the beginning
+            (default: None, no diagonal prior).
     """
 
     key: Tensor
@@ -76,23 +84,30 @@ class AnchoredMemory(NamedTuple):
         """Return the memory of some sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return [B']
+            sentences: indices [n] of the sentences to return.
+
+        Returns:
+            The memory of these n sentences.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of the anchored attentions, in which a row of P favours the tokens near its place.
+    """Base class of the anchored attentions, which bias each row of P towards a place in the context.
 
-    Pack attention subtracts gamma times the distance of a token from the place of a row. Each head learns its
-    gamma.
+    The rows of the packed sequence P divide the context into equal segments, and the place of a row is the
+    middle of its segment. Pack attention subtracts gamma times the distance between a token and the place of
+    a row from the logit. Each head learns its own gamma.
+
+    In the shapes, B is the batch size, H the number of heads, L the number of rows of P, T the number of
+    queries, S the length of the context, C the model width, and K the head width.
 
     Args:
-        *args: positional arguments of :class:`LunaAttention`
-        **kwargs: keyword arguments of :class:`LunaAttention`
+        *args: positional arguments of :class:`LunaAttention`.
+        **kwargs: keyword arguments of :class:`LunaAttention`.
 
     Raises:
-        InputError: a strength is not positive, or :class:`LunaAttention` rejects an argument
+        InputError: A strength is not positive, or :class:`LunaAttention` rejects an argument.
     """
 
     reads_tokens = False
@@ -106,18 +121,18 @@ class AnchoredAttention(LunaAttention):
 
     @property
     def reads_only_rows(self) -> bool:  # type: ignore[override]
-        """True if queries read no tokens beside the rows of P."""
+        """True if queries attend to the rows of P only, and not to tokens of the context."""
         return not self.reads_tokens
 
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
-        """Build the token projections, the diagonal prior and the anchor bias, as far as they are enabled.
+        """Build the token projections, the diagonal prior and the distance bias, if they are enabled.
 
         Their order is fixed, because the optimizer state in a checkpoint lists parameters by their order.
 
         Args:
-            embed_dim: model width C
-            anchor_strength: initial strength gamma of the distance bias in pack attention
-            diagonal: add a diagonal prior to unpack attention (default: False)
+            embed_dim: model width C.
+            anchor_strength: initial strength gamma of the distance bias in pack attention.
+            diagonal: add a diagonal prior to unpack attention (default: False).
         """
         if self.reads_tokens:
             self.token_k_proj, self.token_v_proj = build_projection(embed_dim), build_projection(embed_dim)
@@ -127,20 +142,23 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return the kinds of distances and places that the attention reads."""
+        """Return which distances and places must be computed for this attention."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the places of rows, tokens and queries for one call whose queries are the whole target.
+        """Compute the places of rows, tokens and queries for one call with a whole target.
 
         Args:
-            query: queries X [T, B, C]
-            packed: packed sequence P [L, B, C]
-            context: context [S, B, C]
-            source: masks of the context and of P
+            query: queries X [T, B, C].
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C].
+            source: masks of the context and of P.
+
+        Returns:
+            The geometry to pass to pack and unpack attention.
         """
         target = None
         if self.diagonal is not None:
@@ -151,28 +169,29 @@ class AnchoredAttention(LunaAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias of the logits of pack attention.
 
-        The bias is minus gamma times the distance between a token and the place of the row's head, in
-        segments.
+        The bias is minus gamma times the distance between a token and the place of a row, in segments. The
+        heads of a row have slightly different places.
 
         Args:
-            context: context [S, B, C], not used
-            geometry: distances and places of the batch
+            context: context [S, B, C], not used.
+            geometry: distances and places of the batch.
 
         Returns:
-            bias [B, H, L, S], or None if pack attention is not anchored
+            The bias [B, H, L, S], or None if pack attention is not anchored.
         """
         if self.pack_anchor is None:
             return None
         return self.pack_anchor(require_context_geometry(geometry).pack_distance)
 
     def project_tokens(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """Project the context to the keys and values of its tokens.
+        """Project the tokens of the context to keys and values.
 
         Args:
-            context: context [S, B, C]
+            context: context [S, B, C].
 
         Returns:
-            keys and values, each [B, H, S, K]
+            - keys [B, H, S, K].
+            - values [B, H, S, K].
         """
         key, value = self.token_k_proj(context), self.token_v_proj(context)
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
@@ -180,16 +199,19 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Compute the diagonal prior, a bias for alignments near the diagonal, or return None without prior.
+        """Compute the diagonal prior, a bias for alignments near the diagonal.
 
         Args:
-            geometry: distances and places of the batch, with the places of the queries of n hypotheses for
-                each sentence
-            key_place: middle of each key, in tokens [B, N]
-            mask: mask of the keys [B, N], True at padding; None if no key is padding
+            geometry: distances and places of the batch, with the places of the queries. There may be n
+                hypotheses for each sentence.
+            key_place: middle [B, N] of each of N keys, in tokens from the beginning.
+            mask: mask [B, N] of the keys, True at padding; None if no key is padding.
+
+        Returns:
+            The diagonal prior for these queries and keys, or None if the attention has no prior.
 
         Raises:
-            InputError: the geometry has no places of the queries
+            InputError: The geometry has no places of the queries.
         """
         if self.diagonal is None:
             return None
@@ -205,7 +227,17 @@ class AnchoredAttention(LunaAttention):
         return self.diagonal(place, key_place, mask, origin)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Return the memory unchanged. Subclasses can return a form that decoding reads faster."""
+        """Return the cached keys and values unchanged.
+
+        Subclasses can return a form that decoding reads faster.
+
+        Args:
+            memory: keys and values returned by :meth:`remember`.
+            source: masks of the context and of P (default: no padding).
+
+        Returns:
+            The argument ``memory``.
+        """
         return memory
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
@@ -219,13 +251,16 @@ class AnchoredAttention(LunaAttention):
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return the places of the rows of P and of the context's tokens, and check that they were passed.
+    """Return the distances and places of the context, and check that the caller passed them.
 
     Args:
-        geometry: distances and places of the batch, or None
+        geometry: distances and places of the batch, or None.
+
+    Returns:
+        The part of the geometry that belongs to the context.
 
     Raises:
-        InputError: the geometry is None or has no part for the context
+        InputError: The geometry is None or has no part for the context.
     """
     if geometry is None or geometry.context is None:
         raise InputError(
@@ -238,21 +273,22 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
-    Unpack attention also favours near rows of P. With a window, every token also reads the tokens of its own
-    segment and of the neighbouring segments.
+    Each row of the packed sequence P has a place in the context, the middle of its segment. Pack attention
+    favours tokens near the place of a row. Unpack attention favours rows near the token. With a window, every
+    token also attends to the tokens of its own segment and of the neighbouring segments.
 
     Args:
-        embed_dim: model width C
-        num_heads: number of heads H
-        num_pack_heads: number of heads of pack attention (default: None, H)
-        dropout: dropout probability of the attention weights (default: 0)
-        untie_kv: give keys and values separate projections (default: False)
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4)
+        embed_dim: model width C.
+        num_heads: number of heads H.
+        num_pack_heads: number of heads of pack attention (default: None, H).
+        dropout: dropout probability of the attention weights (default: 0).
+        untie_kv: give keys and values separate projections (default: False).
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
         window: odd number of segments in a window, with a token's own segment in the middle (default: 0, no
-            window)
+            window).
 
     Raises:
-        InputError: the window is even, or the strength is not positive
+        InputError: The window is even, or the strength is not positive.
 
     Example:
         >>> import torch
@@ -281,7 +317,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
-        """Return the kinds of distances and places that the attention reads."""
+        """Return which distances and places must be computed for this attention."""
         return super().needs()._replace(unpack=not self.window, window=self.window)
 
     def remember(
@@ -291,13 +327,19 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Return the memory that unpack attention reads, with the context's tokens if there is a window.
+        """Cache the keys and values that unpack attention reads.
+
+        L is the number of rows of the packed sequence P, S the length of the context, B the batch size, and C
+        the model width.
 
         Args:
-            packed_context: packed context Y_P [L, B, C]
-            pack_weights: mean of the pack weights over heads [B, L, S], or None
-            context: context [S, B, C]
-            geometry: distances and places of the batch, not used
+            packed_context: packed context Y_P [L, B, C], the result of pack attention.
+            pack_weights: mean [B, L, S] of the pack weights over heads, or None.
+            context: context [S, B, C].
+            geometry: distances and places of the batch, not used.
+
+        Returns:
+            The keys and values of the packed context. With a window, also those of the context's tokens.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -312,14 +354,15 @@ class AnchoredSelfAttention(AnchoredAttention):
         """Compute unpack attention over the rows of P and, with a window, over neighbouring tokens.
 
         Args:
-            q: projected queries [B, H, T, K]
-            memory: memory returned by :meth:`remember`
-            source: masks of the context and of P
-            geometry: distances and places of the batch
-            need_weights: also return the weights over the context
+            q: projected queries [B, H, T, K].
+            memory: keys and values returned by :meth:`remember`.
+            source: masks of the context and of P.
+            geometry: distances and places of the batch.
+            need_weights: also return the weights over the context.
 
         Returns:
-            output [B, H, T, K], and weights over the context [B, H, T, S] or None
+            - output [B, H, T, K].
+            - weights [B, H, T, S] over the context, or None.
         """
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
@@ -328,23 +371,37 @@ class AnchoredSelfAttention(AnchoredAttention):
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias of the logits of unpack attention.
 
-        The bias is minus gamma times the distance between the token and the middle of a row's segment, in
+        The bias is minus gamma times the distance between a token and the middle of a row's segment, in
         segments.
 
         Args:
-            memory: memory returned by :meth:`remember`, not used
-            source: masks of the context and of P, not used
-            geometry: distances and places of the batch
+            memory: keys and values returned by :meth:`remember`, not used.
+            source: masks of the context and of P, not used.
+            geometry: distances and places of the batch.
 
         Returns:
-            bias [B, H, S, L]
+            The bias [B, H, S, L].
         """
         return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of P and the window of each token, see :meth:`read`."""
+        """Compute unpack attention over the rows of P and the window of each token.
+
+        Args:
+            q: projected queries [B, H, S, K], one for each token of the context.
+            memory: keys and values returned by :meth:`remember`.
+            geometry: distances and places of the batch.
+            need_weights: also return the weights over the context.
+
+        Returns:
+            - output [B, H, S, K].
+            - weights [B, H, S, S] over the context, or None.
+
+        Raises:
+            InputError: The queries are not as many as the tokens of the context.
+        """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
             raise InputError(
@@ -362,22 +419,22 @@ class AnchoredSelfAttention(AnchoredAttention):
 class AnchoredCrossAttention(AnchoredAttention):
     """Anchored attention of a decoder to the source, with an optional look-up and diagonal prior.
 
-    With a look-up, each query also reads the tokens of the segments whose rows have the largest logits. A
-    diagonal prior is a bias that favours alignments near the diagonal.
+    Each row of the packed sequence P summarises one segment of the source. With a look-up, each query also
+    attends to the tokens of a few segments, those whose rows have the largest logits. A diagonal prior is a
+    bias that favours alignments near the diagonal.
 
     Args:
-        embed_dim: model width C
-        num_heads: number of heads H
-        num_pack_heads: number of heads of pack attention (default: None, H)
-        dropout: dropout probability of the attention weights (default: 0)
-        untie_kv: give keys and values separate projections (default: False)
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4)
-        lookup: number of segments whose tokens a query also reads, those with the largest logits (default: 0,
-            no look-up)
-        diagonal: add a diagonal prior to unpack attention (default: False)
+        embed_dim: model width C.
+        num_heads: number of heads H.
+        num_pack_heads: number of heads of pack attention (default: None, H).
+        dropout: dropout probability of the attention weights (default: 0).
+        untie_kv: give keys and values separate projections (default: False).
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
+        lookup: number of segments whose tokens a query also attends to (default: 0, no look-up).
+        diagonal: add a diagonal prior to unpack attention (default: False).
 
     Raises:
-        InputError: the look-up is negative, or the strength is not positive
+        InputError: The look-up is negative, or the strength is not positive.
 
     Example:
         >>> import torch
@@ -408,7 +465,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     def needs(self) -> Needs:
-        """Return the kinds of distances and places that the attention reads."""
+        """Return which distances and places must be computed for this attention."""
         return super().needs()._replace(lookup=self.lookup)
 
     def remember(
@@ -418,16 +475,20 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Return the memory that unpack attention reads, with the keys and values of the packed context.
+        """Cache the keys and values that unpack attention reads.
 
-        With a look-up, the memory also holds the tokens of the context. With a diagonal prior, it holds the
-        places of rows and tokens.
+        L is the number of rows of the packed sequence P, S the length of the context, B the batch size, and C
+        the model width.
 
         Args:
-            packed_context: packed context Y_P [L, B, C]
-            pack_weights: mean of the pack weights over heads [B, L, S], or None
-            context: context [S, B, C]
-            geometry: distances and places of the batch
+            packed_context: packed context Y_P [L, B, C], the result of pack attention.
+            pack_weights: mean [B, L, S] of the pack weights over heads, or None.
+            context: context [S, B, C].
+            geometry: distances and places of the batch.
+
+        Returns:
+            The keys and values of the packed context. With a look-up, also those of the context's tokens.
+            With a diagonal prior, also the places of rows and tokens.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -455,14 +516,17 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Return the memory in the form in which decoding reads it fastest, without weights over the context.
+        """Convert the cached keys and values to the form that decoding reads fastest.
 
-        The keys and values of rows and tokens are joined if every query reads all tokens. Other memories are
-        unchanged.
+        If every query attends to all tokens, the keys and values of rows and tokens are joined. The joined
+        form gives no weights over the context.
 
         Args:
-            memory: memory returned by :meth:`remember`
-            source: masks of the context and of P (default: no padding)
+            memory: keys and values returned by :meth:`remember`.
+            source: masks of the context and of P (default: no padding).
+
+        Returns:
+            The joined keys and values, or the argument ``memory`` itself if they cannot be joined.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         if not (self.prepares and reads_all and can_prepare(memory.key)):
@@ -488,17 +552,18 @@ class AnchoredCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of P and, with a look-up, over the tokens of some rows.
+        """Compute unpack attention over the rows of P and, with a look-up, over the tokens of some segments.
 
         Args:
-            q: projected queries [B, H, T, K]
-            memory: memory returned by :meth:`remember`
-            source: masks of the context and of P
-            geometry: distances and places of the batch, or None without a diagonal prior
-            need_weights: also return the weights over the context
+            q: projected queries [B, H, T, K].
+            memory: keys and values returned by :meth:`remember` or :meth:`prepare`.
+            source: masks of the context and of P.
+            geometry: distances and places of the batch, or None without a diagonal prior.
+            need_weights: also return the weights over the context.
 
         Returns:
-            output [B, H, T, K], and weights over the context [B, H, T, S] or None
+            - output [B, H, T, K].
+            - weights [B, H, T, S] over the context, or None.
         """
         if isinstance(memory, DecodingMemory):
             if need_weights:
@@ -513,12 +578,12 @@ class AnchoredCrossAttention(AnchoredAttention):
         """Return the diagonal prior as a bias of the logits of unpack attention.
 
         Args:
-            memory: memory returned by :meth:`remember`
-            source: masks of the context and of P
-            geometry: distances and places of the batch, or None without a diagonal prior
+            memory: keys and values returned by :meth:`remember`.
+            source: masks of the context and of P.
+            geometry: distances and places of the batch, or None without a diagonal prior.
 
         Returns:
-            bias [B, H, T, L], or None without a diagonal prior
+            The bias [B, H, T, L], or None without a diagonal prior.
         """
         diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
@@ -531,7 +596,19 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention with a look-up, see :meth:`read`."""
+        """Compute unpack attention over the rows of P and the tokens of a few segments.
+
+        Args:
+            q: projected queries [B, H, T, K].
+            memory: keys and values returned by :meth:`remember`.
+            source: masks of the context and of P.
+            geometry: distances and places of the batch, or None without a diagonal prior.
+            need_weights: also return the weights over the context.
+
+        Returns:
+            - output [B, H, T, K].
+            - weights [B, H, T, S] over the context, or None.
+        """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)
         settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal

@@ -14,8 +14,8 @@ class DecayingCausalAttention(LunaCausalAttention):
     The initial decay rates are ALiBi's slopes.
 
     Args:
-        *args: positional arguments of :class:`LunaCausalAttention`
-        **kwargs: keyword arguments of :class:`LunaCausalAttention`
+        *args: positional arguments of :class:`LunaCausalAttention`.
+        **kwargs: keyword arguments of :class:`LunaCausalAttention`.
 
     Example:
         >>> import torch

@@ -16,18 +16,19 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def chosen_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Return the segments whose rows of P have the largest logits, for each query and head.
+    """Choose the segments whose rows of P have the largest logits, for each query and head.
 
-    No gradient passes through the choice.
+    No gradient passes through the choice. B is the batch size, H the number of heads, T the number of
+    queries, and L the number of rows of the packed sequence P.
 
     Args:
-        rows: logits of the rows of P [B, H, T, L]
-        packed_padding_mask: [B, L], True at masked rows of P; None if no row is masked
-        number: number of segments to choose; all segments are chosen if there are fewer
-        best_first: sort the chosen segments by decreasing logits (default: False, in any order)
+        rows: logits [B, H, T, L] of the rows of P.
+        packed_padding_mask: mask [B, L], True at masked rows of P; None if no row is masked.
+        number: number of segments to choose; all segments are chosen if there are fewer.
+        best_first: sort the chosen segments by decreasing logits (default: False, in any order).
 
     Returns:
-        indices of segments [B, H, T, N]
+        The indices [B, H, T, N] of the N chosen segments.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -40,15 +41,18 @@ def read_chosen(
 ) -> "ChosenTokens":
     """Choose the segments that each query reads, and prepare the products with their tokens.
 
-    A query to a short context reads the first segments, which hold all of its tokens, whatever its logits
-    are. If these are more than ``number`` segments, queries to long contexts get as many segments, and all
-    tokens of the surplus are masked.
+    A query to a short context reads the first segments, which hold all of its tokens, regardless of the
+    logits. If these are more than ``number`` segments, queries to long contexts get the same number of
+    segments, and the tokens of the surplus segments are masked.
 
     Args:
-        segments: tokens of all segments
-        rows: logits of the rows of P [B, H, T, L]
-        packed_padding_mask: mask of P [B, L], True at masked rows; None if no row is masked
-        number: number of segments that each query chooses
+        segments: tokens of all segments.
+        rows: logits [B, H, T, L] of the rows of P.
+        packed_padding_mask: mask [B, L] of P, True at masked rows; None if no row is masked.
+        number: number of segments that each query chooses.
+
+    Returns:
+        The chosen tokens, see :class:`ChosenTokens` for the shapes.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -66,11 +70,15 @@ def read_chosen(
 class ChosenTokens(NamedTuple):
     """Tokens of the segments that each query of a look-up has chosen.
 
+    Each query has chosen N of L segments with W tokens each, M = N W tokens in all. B is the batch size, H
+    the number of heads, and T the number of queries.
+
     Attributes:
-        segments: tokens of all segments
-        segment: chosen segments [B, H, T, N]
-        pairs: pairs of a query and a segment, in the table of all segments
-        unread: mask [B, N], True at chosen segments whose tokens are masked; None if no segment is
+        segments: tokens of all segments.
+        segment: indices [B, H, T, N] of the chosen segments.
+        pairs: pairs of a query and a segment, in the table of all segments.
+        unread: mask [B, N], True at chosen segments whose tokens are masked (default: None, no segment is
+            masked).
     """
 
     segments: Segments
@@ -96,10 +104,10 @@ class ChosenTokens(NamedTuple):
         """Compute the products of each query with the keys of its tokens.
 
         Args:
-            q: queries [B, H, T, K]
+            q: queries [B, H, T, K].
 
         Returns:
-            products [B, H, T, M]
+            The products [B, H, T, M].
         """
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
@@ -108,16 +116,23 @@ class ChosenTokens(NamedTuple):
         """Compute the weighted sum of the values of each query's tokens.
 
         Args:
-            weights: attention weights of the tokens [B, H, T, M]
+            weights: attention weights [B, H, T, M] of the tokens.
 
         Returns:
-            sums [B, H, T, K]
+            The sums [B, H, T, K].
         """
         read = mixture(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather the values of ``x`` [B, L, W] for the chosen segments, and return them as [B, H, T, M]."""
+        """Gather the values of the tokens in the chosen segments.
+
+        Args:
+            x: values [B, L, W] of all tokens, by segment.
+
+        Returns:
+            The values [B, H, T, M] for each query.
+        """
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

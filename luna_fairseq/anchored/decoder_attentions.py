@@ -18,15 +18,18 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
-    """Return the factory of a decoder's attentions for the options of a model.
+    """Return the factory that builds the attentions of a decoder, for the options of a model.
 
-    Without options of the extension, the factory builds the attentions of the paper.
+    Without options of the extension, the factory builds the attentions of the Luna paper.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`.
+
+    Returns:
+        The factory.
 
     Raises:
-        InputError: options of the extension contradict each other, see :func:`extension_options`
+        InputError: Options of the extension contradict each other, see :func:`extension_options`.
     """
     options, defaults = extension_options(cfg), ExtensionOptions()
     if options._replace(anchor_strength=defaults.anchor_strength) == defaults:
@@ -35,14 +38,19 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
 
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Factory that builds a decoder's attentions with anchored P, look-up, diagonal prior and decay.
+    """Factory that creates the attention modules of a decoder with the extensions of this package.
+
+    The extensions are anchored attention, look-up, diagonal prior and exponential decay. Anchored attention
+    gives each row of the packed sequence P a place in the source. A look-up attends to tokens of the source
+    directly, a diagonal prior favours alignments near the diagonal, and decay makes causal attention forget
+    distant positions.
 
     Args:
-        options: options of the extension
+        options: options that enable the extensions.
 
     Attributes:
-        separator: index of the target token that separates sentences; the diagonal restarts at each separator
-            (default: None, a target is one sentence)
+        separator: index of the target token that separates sentences. The diagonal restarts at each separator
+            (default: None, a target is one sentence).
     """
 
     def __init__(self, options: ExtensionOptions):
@@ -54,7 +62,10 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         """Build the causal self-attention of one layer, with decay if the options enable it.
 
         Args:
-            options: options of the decoder
+            options: options of the decoder.
+
+        Returns:
+            The attention module.
         """
         if not self.options.causal_decay:
             return super().build_causal_attention(options)
@@ -64,8 +75,11 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         """Build the attention of one layer to the source.
 
         Args:
-            options: options of the decoder
-            update_packed: True if another layer reads the packed context
+            options: options of the decoder.
+            update_packed: True if another layer reads the packed context.
+
+        Returns:
+            The attention module.
         """
         ours = self.options
         anchors: Any = {
@@ -94,20 +108,23 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
         """Compute the places of the rows of P in the source, and of the queries in the target.
 
+        S is the length of the source, L the number of rows of the packed sequence P, B the batch size, and C
+        the model width.
+
         Args:
-            context: encoder output [S, B, C], or None without an encoder
-            packed: packed sequence P [L, B, C], or None if the source is already packed
-            source: masks of the context and of P
-            target: target tokens of this call
+            context: encoder output [S, B, C], or None without an encoder.
+            packed: packed sequence P [L, B, C], or None if the source is already packed.
+            source: masks of the context and of P.
+            target: target tokens of this call.
             before: unfinished sentence that the previous call returned (default: None, the target starts
-                here)
+                here).
 
         Returns:
-            the geometry, or None if no attention reads it, and the unfinished sentence for the next call, or
-            None without separators
+            - geometry with all places, or None if no attention reads them.
+            - unfinished sentence to pass to the next call, or None without separators.
 
         Raises:
-            InputError: the caller passed embeddings, in which separators cannot be recognised
+            InputError: The caller passed embeddings, in which separators cannot be recognised.
         """
         if self.needs == Needs() or context is None:
             return None, None

@@ -23,10 +23,12 @@ FAR_AWAY = 1e15
 class KeyPlaces(NamedTuple):
     """Places of the keys for a diagonal prior, multiplied by the strength gamma of each head.
 
+    B is the batch size, H the number of heads, and N the number of keys.
+
     Attributes:
-        place: middle of each key times gamma [B, H, 1, N]
-        ratio: ratio of source length to target length times gamma [B, H, 1, 1]
-        strength: gamma [B, H, 1, 1]
+        place: middle [B, H, 1, N] of each key, in tokens from the beginning, times gamma.
+        ratio: ratio [B, H, 1, 1] of source length to target length, times gamma.
+        strength: strength gamma [B, H, 1, 1].
     """
 
     place: Tensor
@@ -37,14 +39,16 @@ class KeyPlaces(NamedTuple):
 class DecodingMemory(NamedTuple):
     """Keys and values that every query reads, in the form that decoding needs.
 
+    B is the batch size, H the number of heads, N the number of keys, and K the head width.
+
     Attributes:
-        key: transposed keys, scaled by K^-0.5 [B, H, K, N]
-        value: values, 0 at padding [B, H, N, K]
-        bias: bias of the logits that does not depend on the query [B, H or 1, 1, N]: the gate of tokens, and
-            the smallest number at padding
-        places: places of the keys; None without a diagonal prior
-        first: number of leading keys among which the nearest key of a diagonal is searched
-        pack_weights: None, because a memory with weights is not prepared (default: None)
+        key: transposed keys [B, H, K, N], scaled by K^-0.5.
+        value: values [B, H, N, K], 0 at padding.
+        bias: bias [B, H or 1, 1, N] of the logits that does not depend on the query: the gate of tokens, and
+            the smallest number at padding.
+        places: places of the keys; None without a diagonal prior.
+        first: number of leading keys among which the nearest key of a diagonal is searched.
+        pack_weights: None, because a memory with weights is not prepared (default: None).
     """
 
     key: Tensor
@@ -58,35 +62,44 @@ class DecodingMemory(NamedTuple):
         """Return the memory of some sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return [B']
+            sentences: indices [n] of the sentences to return.
+
+        Returns:
+            The memory of these n sentences.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
         """Compute the attention of queries to all keys.
 
+        There are T queries for each of n hypotheses of a source.
+
         Args:
-            q: queries [B, H, n T, K], not yet scaled by K^-0.5
-            target: places of the queries of n hypotheses [B n, T]; read only with a diagonal prior
-            dropout: dropout probability of the weights (default: 0)
+            q: queries [B, H, n T, K], not yet scaled by K^-0.5.
+            target: places [B n, T] of the queries in the target, read only with a diagonal prior.
+            dropout: dropout probability of the weights (default: 0).
 
         Returns:
-            output [B, H, n T, K], and the weights before dropout [B, H, n T, N]
+            - output [B, H, n T, K].
+            - weights [B, H, n T, N] before dropout.
         """
         weights = (q @ self.key + self.bias_of(target)).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
         return dropped @ self.value, weights
 
     def bias_of(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Return the bias of the logits [B, H or 1, n T or 1, N], with the diagonal prior.
+        """Return the bias of the logits, with the diagonal prior if there is one.
 
         The prior is that of :meth:`luna_fairseq.anchored.diagonal.Diagonal.bias`.
 
         Args:
-            target: places of the queries [B n, T]
+            target: places [B n, T] of the T queries of n hypotheses in the target.
+
+        Returns:
+            The bias [B, H, n T, N], or [B, H or 1, 1, N] without a diagonal prior.
 
         Raises:
-            InputError: the places of the queries are missing
+            InputError: The places of the queries are missing.
         """
         if self.places is None:
             return self.bias
@@ -109,10 +122,15 @@ class DecodingMemory(NamedTuple):
 
 
 def can_prepare(key: Tensor) -> bool:
-    """Return True for keys on a CPU in float32 or float64, outside of a graph. Other cases were not measured.
+    """Return True if keys can be converted to a :class:`DecodingMemory`.
+
+    The conversion is used on a CPU in float32 or float64, outside of a graph. Other cases were not measured.
 
     Args:
-        key: keys of a memory
+        key: keys of a memory.
+
+    Returns:
+        True if the keys can be converted.
     """
     is_plain = key.device.type == "cpu" and key.dtype in (torch.float32, torch.float64)
     return is_plain and not in_a_graph()
@@ -121,13 +139,20 @@ def can_prepare(key: Tensor) -> bool:
 def prepare_keys(
     key: Tensor, value: Tensor, bias: Tensor, padding_mask: Optional[Tensor]
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the keys, values and the bias of a :class:`DecodingMemory`.
+    """Convert keys, values and bias to the form of a :class:`DecodingMemory`.
+
+    B is the batch size, H the number of heads, N the number of keys, and K the head width.
 
     Args:
-        key: keys [B, H, N, K]
-        value: values [B, H, N, K]
-        bias: bias of the logits of real keys [B, H or 1, 1, N]
-        padding_mask: mask of the keys [B, N], True at padding; None without padding
+        key: keys [B, H, N, K].
+        value: values [B, H, N, K].
+        bias: bias [B, H or 1, 1, N] of the logits of real keys.
+        padding_mask: mask [B, N] of the keys, True at padding; None without padding.
+
+    Returns:
+        - transposed keys [B, H, K, N], scaled by K^-0.5.
+        - values [B, H, N, K], 0 at padding.
+        - bias [B, H or 1, 1, N], the smallest number at padding.
     """
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:
@@ -139,13 +164,18 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Return the places of the keys of a :class:`DecodingMemory`.
+    """Convert the places of the keys to the form of a :class:`DecodingMemory`.
+
+    B is the batch size, H the number of heads, and N the number of keys.
 
     Args:
-        strength: strength gamma of each head [H]
-        ratio: ratio of source length to target length of each head [H]
-        place: middle of each key, in tokens of the source [B, N]
-        padding_mask: mask of the keys [B, N], True at padding; None without padding
+        strength: strength gamma [H] of each head.
+        ratio: ratio [H] of source length to target length of each head.
+        place: middle [B, N] of each key, in tokens of the source.
+        padding_mask: mask [B, N] of the keys, True at padding; None without padding.
+
+    Returns:
+        The places, multiplied by gamma.
     """
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)

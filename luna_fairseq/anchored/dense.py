@@ -19,14 +19,16 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 class Tokens(NamedTuple):
     """Keys and values of the context's tokens, in the order of the context.
 
+    B is the batch size, H the number of heads, S the length of the context, and K the head width.
+
     Attributes:
-        key: keys [B, H, S, K]
-        value: values [B, H, S, K]
-        padding_mask: mask [B, S], True at padding
-        segment: segment that a query must choose to read a token [B, S], or -1 if every query reads the token
-            (default: None, every query reads all tokens)
-        place: middle of each token for a diagonal prior, in tokens from the beginning [B, S] (default: None,
-            no diagonal prior)
+        key: keys [B, H, S, K].
+        value: values [B, H, S, K].
+        padding_mask: mask [B, S], True at padding.
+        segment: segment [B, S] that a query must choose to read a token, or -1 if every query reads the token
+            (default: None, every query reads all tokens).
+        place: middle [B, S] of each token for a diagonal prior, in tokens from the beginning (default: None,
+            no diagonal prior).
     """
 
     key: Tensor
@@ -53,21 +55,25 @@ def dense_attention(
     The result equals that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Each
     query reads L + S keys.
 
+    B is the batch size, H the number of heads, T the number of queries, L the number of rows of the packed
+    sequence P, S the length of the context, and K the head width.
+
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys of the packed context [B, H, L, K]
-        v: values of the packed context [B, H, L, K]
-        tokens: keys and values of the context's tokens
-        gate: bias of the logits of tokens for each head [H]
-        number: number of segments that each query and head looks up
-        packed_padding_mask: mask of P [B, L], True at masked rows (default: None, no row is masked)
-        dropout: dropout probability of the weights (default: 0)
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        tokens: keys and values of the context's tokens.
+        gate: bias [H] of the logits of tokens for each head.
+        number: number of segments that each query and head looks up.
+        packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+        dropout: dropout probability of the weights (default: 0).
         diagonal: diagonal prior whose keys are the rows of P; it adds a bias to the logits of rows and tokens
-            (default: None, no bias)
-        need_weights: also return the weights (default: False)
+            (default: None, no bias).
+        need_weights: also return the weights (default: False).
 
     Returns:
-        output [B, H, T, K], and weights before dropout [B, H, T, L + S] with the rows first, or None
+        - output [B, H, T, K].
+        - weights [B, H, T, L + S] before dropout, with the rows first, or None.
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:
@@ -93,13 +99,16 @@ def dense_attention(
 def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
     """Compute the total weight of each context token, through the rows of P and directly.
 
+    B is the batch size, H the number of heads, T the number of queries, L the number of rows of the packed
+    sequence P, and S the length of the context.
+
     Args:
-        weights: weights returned by :func:`dense_attention` [B, H, T, L + S]
-        pack_weights: weights of the rows over the context [B, H or 1, L, S']; S' may exceed S, and tokens
-            beyond S are read through the rows only
+        weights: weights [B, H, T, L + S] returned by :func:`dense_attention`.
+        pack_weights: weights [B, H or 1, L, S'] of the rows over the context; S' may exceed S, and tokens
+            beyond S are read through the rows only.
 
     Returns:
-        weights of each query over the context [B, H, T, S']
+        The weights [B, H, T, S'] of each query over the context.
     """
     L = pack_weights.size(-2)
     through_rows, looked_up = weights[..., :L] @ pack_weights, weights[..., L:]
@@ -110,9 +119,9 @@ def _read(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
     """Return a mask [B, H, T, S], True at the tokens that each query reads.
 
     Args:
-        chosen: segments that each query chose [B, H, T, N]
-        segment: segment of each token [B, S], -1 if every query reads the token
-        L: number of segments
+        chosen: segments [B, H, T, N] that each query chose.
+        segment: segment [B, S] of each token, -1 if every query reads the token.
+        L: number of segments.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

@@ -23,15 +23,17 @@ def naive_diagonal_bias(
 ) -> Tensor:
     """Compute the bias ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, the definition of the prior.
 
+    B is the batch size, H the number of heads, T the number of queries, and N the number of keys.
+
     Args:
-        strength: strength gamma of each head [H]
-        ratio: ratio r of source length to target length of each head [H]
-        query_place: number t of each query's token in the target, or in its sentence [B, T]
-        key_place: middle c of each key, in tokens of the source [B, N]
-        origin: number o of source tokens before the query's sentence [B, T] (default: None, 0)
+        strength: strength gamma [H] of each head.
+        ratio: ratio r [H] of source length to target length of each head.
+        query_place: index t [B, T] of each query's token in the target, or in its sentence.
+        key_place: middle c [B, N] of each key, in tokens of the source.
+        origin: number o [B, T] of source tokens before the query's sentence (default: None, which means 0).
 
     Returns:
-        bias of the logits [B, H, T, N]
+        The bias [B, H, T, N] of the logits.
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
@@ -42,12 +44,14 @@ def naive_diagonal_bias(
 class Diagonal(NamedTuple):
     """Expected source place of each query, computed by :func:`find_diagonal`.
 
+    B is the batch size, H the number of heads, T the number of queries, and N the number of keys.
+
     Attributes:
-        strength: strength gamma of each head [H, 1, 1]
-        expected: expected place o + r (t + 1/2), in tokens of the source [B, H, T, 1]
-        width: tolerance sqrt(t + 1), in tokens [B, 1, T, 1]
-        nearest: distance of the nearest key from the expected place, in widths [B, H, T, 1]
-        further: distance of each key from the expected place minus ``nearest``, in widths [B, H, T, N]
+        strength: strength gamma [H, 1, 1] of each head.
+        expected: expected place o + r (t + 1/2) [B, H, T, 1], in tokens of the source.
+        width: tolerance sqrt(t + 1) [B, 1, T, 1], in tokens.
+        nearest: distance [B, H, T, 1] of the nearest key from the expected place, in widths.
+        further: distance [B, H, T, N] of each key from the expected place minus ``nearest``, in widths.
     """
 
     strength: Tensor
@@ -57,7 +61,14 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal of ``examples`` [B'], in their order."""
+        """Return the diagonal prior for some examples, in the given order.
+
+        Args:
+            examples: indices [n] of the examples to return.
+
+        Returns:
+            The prior for these n examples.
+        """
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:
@@ -67,7 +78,7 @@ class Diagonal(NamedTuple):
         softmax. It is at least ``-MAX_PENALTY``.
 
         Returns:
-            bias [B, H, T, N]
+            The bias [B, H, T, N].
         """
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
@@ -75,10 +86,10 @@ class Diagonal(NamedTuple):
         """Return the diagonal prior for other keys, relative to the same nearest key as :meth:`bias`.
 
         Args:
-            place: middle of each key, in tokens of the source [B, H, T, M]
+            place: middle [B, H, T, M] of each key, in tokens of the source.
 
         Returns:
-            bias [B, H, T, M]
+            The bias [B, H, T, M].
         """
         # gamma * nearest - gamma / width * distance: the factors are small, the distances are many.
         nearest, factor = self.strength * self.nearest, -self.strength / self.width
@@ -98,16 +109,18 @@ def find_diagonal(
 
     The computation uses float32, or float64 for float64 strengths.
 
+    B is the batch size, H the number of heads, T the number of queries, and N the number of keys.
+
     Args:
-        strength: strength gamma of each head [H]
-        ratio: ratio r of source length to target length of each head [H]
-        query_place: number t of each query's token in the target, or in its sentence [B, T]
-        key_place: middle c of each key, in tokens of the source [B, N]
-        masked: mask of the keys [B, N], True at padding; such a key is never the nearest (default: None)
-        origin: number o of source tokens before the query's sentence [B, T] (default: None, 0)
+        strength: strength gamma [H] of each head.
+        ratio: ratio r [H] of source length to target length of each head.
+        query_place: index t [B, T] of each query's token in the target, or in its sentence.
+        key_place: middle c [B, N] of each key, in tokens of the source.
+        masked: mask [B, N] of the keys, True at padding; such a key is never the nearest (default: None).
+        origin: number o [B, T] of source tokens before the query's sentence (default: None, which means 0).
 
     Returns:
-        the diagonal, which computes biases of these and of other keys
+        The diagonal, which computes biases of these and of other keys.
 
     Example:
         >>> places = torch.tensor([[0]]), torch.tensor([[0.5, 1.5, 2.5]])

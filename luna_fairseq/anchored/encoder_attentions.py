@@ -13,16 +13,18 @@ from luna_fairseq.modules.options import StackOptions
 
 
 class ExtensionOptions(NamedTuple):
-    """Options of anchored P and related features, named as on the command line and in config.json.
+    """Options of anchored attention and related features, named as on the command line.
+
+    The rows of the packed sequence P divide the context into equal segments.
 
     Attributes:
-        anchored_packed: give every row of P a place in the context (default: False)
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4)
-        local_parts: odd number of segments in a window of the encoder (default: 0, no window)
-        cross_attention: attention to the source, "luna" or "softmax" (default: "luna")
-        packed_lookup: number of segments whose tokens each query of cross-attention reads (default: 0, none)
-        diagonal_prior: add a diagonal prior to attention to the source (default: False)
-        causal_decay: use causal attention with decay (default: False)
+        anchored_packed: give every row of P a place in the context (default: False).
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
+        local_parts: odd number of segments in a window of the encoder (default: 0, no window).
+        cross_attention: attention to the source, "luna" or "softmax" (default: "luna").
+        packed_lookup: number of segments whose tokens each query of cross-attention reads (default: 0, none).
+        diagonal_prior: add a diagonal prior to attention to the source (default: False).
+        causal_decay: use causal attention with decay (default: False).
     """
 
     anchored_packed: bool = False
@@ -35,13 +37,16 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Read the options of anchored P from a configuration, and check that they fit together.
+    """Read the options of anchored attention from a configuration, and check that they fit together.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`.
+
+    Returns:
+        The options, with defaults for missing attributes.
 
     Raises:
-        InputError: an option needs --anchored-packed, or two options exclude each other
+        InputError: An option needs --anchored-packed, or two options exclude each other.
     """
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
@@ -62,25 +67,30 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
-    """Return the factory of an encoder's attentions for the options of a model.
+    """Return the factory that builds the attentions of an encoder, for the options of a model.
 
-    Without options of the extension, the factory builds the attention of the paper.
+    Without options of the extension, the factory builds the attention of the Luna paper.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`.
+
+    Returns:
+        The factory.
 
     Raises:
-        InputError: options of the extension contradict each other, see :func:`extension_options`
+        InputError: Options of the extension contradict each other, see :func:`extension_options`.
     """
     options = extension_options(cfg)
     return AnchoredEncoderAttentions(options) if options.anchored_packed else EncoderAttentions()
 
 
 class AnchoredEncoderAttentions(EncoderAttentions):
-    """Factory that builds the attentions of an encoder with anchored P and, if enabled, windows.
+    """Factory that creates the attention modules of an encoder with anchored attention.
+
+    Anchored attention gives each row of the packed sequence P a place in the context.
 
     Args:
-        options: options of the extension
+        options: options that enable the extensions.
     """
 
     def __init__(self, options: ExtensionOptions):
@@ -90,7 +100,10 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         """Build the self-attention of one layer.
 
         Args:
-            options: options of the encoder
+            options: options of the encoder.
+
+        Returns:
+            The attention module.
         """
         attention = AnchoredSelfAttention(
             **attention_arguments(options),
@@ -101,11 +114,17 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         return attention
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the distances of tokens from the rows of P, and the windows of tokens, once for all layers.
+        """Compute the distances between tokens and rows of P, and the windows of tokens, once for all layers.
+
+        S is the length of X, L the number of rows of the packed sequence P, B the batch size, and C the model
+        width.
 
         Args:
-            context: input X of the first layer [S, B, C]
-            packed: packed sequence P [L, B, C]
-            source: masks of X and of P
+            context: input X [S, B, C] of the first layer.
+            packed: packed sequence P [L, B, C].
+            source: masks of X and of P.
+
+        Returns:
+            The distances and windows.
         """
         return Geometry(context_geometry(self.needs, context, packed, source))

@@ -16,15 +16,15 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """Set of the distances and places that the attentions of an encoder or a decoder read.
+    """Distances and places that the attentions of an encoder or a decoder read.
 
     Attributes:
-        pack_heads: number of heads of anchored pack attention (default: 0, pack attention is not anchored)
-        unpack: unpack attention is anchored (default: False)
-        window: number of segments in a window (default: 0, no window)
-        lookup: number of segments whose tokens a query looks up (default: 0, no look-up)
-        diagonal: unpack attention has a diagonal prior (default: False)
-        for_export: use one form of look-up for all lengths, as an exported graph does (default: False)
+        pack_heads: number of heads of anchored pack attention (default: 0, pack attention is not anchored).
+        unpack: unpack attention is anchored (default: False).
+        window: number of segments in a window (default: 0, no window).
+        lookup: number of segments whose tokens a query looks up (default: 0, no look-up).
+        diagonal: unpack attention has a diagonal prior (default: False).
+        for_export: use one form of look-up for all lengths, as an exported graph does (default: False).
     """
 
     pack_heads: int = 0
@@ -38,17 +38,18 @@ class Needs(NamedTuple):
 class ContextGeometry(NamedTuple):
     """Distances between tokens and rows of P, and places of both, for one batch of contexts.
 
-    Parts that no attention reads are None.
+    The L rows of the packed sequence P divide a context of S tokens into equal segments. B is the batch size,
+    and H the number of heads of pack attention. Attributes that no attention reads are None.
 
     Attributes:
-        pack_distance: distance in segments between the place of each row and head and each token
-            [B, H, L, S]. The distance of the nearest token is subtracted.
-        unpack_distance: distance in segments between each token and each row [B, 1, S, L]. The distance of
+        pack_distance: distance [B, H, L, S] between the place of each row and head and each token, in
+            segments. The distance of the nearest token is subtracted.
+        unpack_distance: distance [B, 1, S, L] between each token and each row, in segments. The distance of
             the nearest row is subtracted.
-        window: tokens that each token reads in addition to the rows, see :class:`Window`
-        layout: arrangement of the tokens for a look-up, see :class:`Layout`
-        row_place: middle of each row's segment for a diagonal prior, in tokens from the beginning [B, L]
-        token_place: middle of each token for a diagonal prior, in tokens from the beginning [B, S]
+        window: tokens that each token reads in addition to the rows, see :class:`Window`.
+        layout: arrangement of the tokens for a look-up, see :class:`Layout`.
+        row_place: middle [B, L] of each row's segment for a diagonal prior, in tokens from the beginning.
+        token_place: middle [B, S] of each token for a diagonal prior, in tokens from the beginning.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -62,13 +63,15 @@ class ContextGeometry(NamedTuple):
 class TargetPlaces(NamedTuple):
     """Places of the queries in the target, for a diagonal prior.
 
+    The T queries of a target belong to n hypotheses for each of B sources.
+
     Attributes:
-        place: number of each query's token in the target, or in its sentence [B n, T]
-        origin: number of the source's tokens before the sentence that the token belongs to [B n, T] (default:
-            None, the target is one sentence)
-        middle: place + 1/2 in the dtype of the model [B n, T], which a prepared memory reads (default: None)
-        width: tolerance sqrt(place + 1) in the dtype of the model [B n, T], which a prepared memory reads
-            (default: None)
+        place: index [B n, T] of each query's token in the target, or in its sentence.
+        origin: number [B n, T] of source tokens before the sentence that the token belongs to (default: None,
+            the target is one sentence).
+        middle: place + 1/2 [B n, T] in the dtype of the model, which decoding reads (default: None).
+        width: tolerance sqrt(place + 1) [B n, T] in the dtype of the model, which decoding reads (default:
+            None).
     """
 
     place: Tensor
@@ -81,8 +84,11 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
     """Compute the middle and the tolerance of each query's place, once for all layers.
 
     Args:
-        places: places of the queries
-        dtype: dtype of the model
+        places: places of the queries.
+        dtype: dtype of the model.
+
+    Returns:
+        The places with all attributes.
     """
     place = places.place.to(dtype)
     origin = None if places.origin is None else places.origin.to(dtype)
@@ -92,11 +98,16 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
     """Compute the distances and places of a batch of contexts that the attentions need.
 
+    S is the length of the context, L the number of rows of P, B the batch size, and C the model width.
+
     Args:
-        needs: parts to compute
-        context: context X [S, B, C]
-        packed: packed sequence P [L, B, C]
-        source: masks of the context and of P
+        needs: distances and places to compute.
+        context: context X [S, B, C].
+        packed: packed sequence P [L, B, C].
+        source: masks of the context and of P.
+
+    Returns:
+        The distances and places; None for those that are not needed.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()
@@ -121,10 +132,10 @@ def full_mask(x: Tensor, mask: Optional[Tensor]) -> Tensor:
     """Return a padding mask, all False if the mask is None.
 
     Args:
-        x: sequence [S, B, C], for the shape and device of the mask
-        mask: padding mask [B, S], or None
+        x: sequence [S, B, C], for the shape and device of the mask.
+        mask: padding mask [B, S], or None.
 
     Returns:
-        padding mask [B, S]
+        The padding mask [B, S].
     """
     return torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask

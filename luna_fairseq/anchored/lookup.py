@@ -37,24 +37,31 @@ def naive_lookup_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute look-up attention by its definition, with a weight for every query and token.
 
+    Each query attends to all L rows of the packed context, and to the tokens of a few segments of the
+    context. A query chooses the segments whose rows have the largest logits. A context with fewer segments,
+    or with at most 64 tokens, is read whole.
+
+    B is the batch size, H the number of heads, T the number of queries, S the length of the context, and K
+    the head width.
+
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys of the packed context [B, H, L, K]
-        v: values of the packed context [B, H, L, K]
-        token_k: keys of the context's tokens [B, H, S, K]
-        token_v: values of the context's tokens [B, H, S, K]
-        gate: bias of the logits of tokens for each head [H]
-        number: number of segments that each query and head looks up, those with the largest logits; a
-            context with fewer segments, or with at most 64 tokens, is read whole
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
-        dropout: dropout probability of the weights (default: 0)
-        row_bias: bias of the logits of rows [B, H, T, L] (default: None, no bias)
-        token_bias: bias of the logits of tokens [B, H, T, S] (default: None, no bias)
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        token_k: keys [B, H, S, K] of the context's tokens.
+        token_v: values [B, H, S, K] of the context's tokens.
+        gate: bias [H] of the logits of tokens for each head.
+        number: number of segments that each query and head chooses.
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        dropout: dropout probability of the weights (default: 0).
+        row_bias: bias [B, H, T, L] of the logits of rows (default: None, no bias).
+        token_bias: bias [B, H, T, S] of the logits of tokens (default: None, no bias).
 
     Returns:
-        output [B, H, T, K], weights of the rows [B, H, T, L], and weights of the tokens [B, H, T, S]; both
-        weights are before dropout
+        - output [B, H, T, K].
+        - weights [B, H, T, L] of the rows, before dropout.
+        - weights [B, H, T, S] of the tokens, before dropout.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -86,13 +93,15 @@ def naive_lookup_attention(
 class LookedUp(NamedTuple):
     """Output and attention weights of :func:`lookup_attention`.
 
-    All weights are before dropout.
+    All weights are before dropout. B is the batch size, H the number of heads, T the number of queries, L the
+    number of rows of the packed sequence P, and K the head width. Each query has chosen N segments, with at
+    most W tokens each.
 
     Attributes:
-        output: output of the attention [B, H, T, K]
-        row_weights: weights of the rows of P [B, H, T, L]
-        token_weights: weights of the tokens in the N chosen segments of W tokens each [B, H, T, N, W]
-        segment: numbers of the chosen segments [B, H, T, N]
+        output: output [B, H, T, K] of the attention.
+        row_weights: weights [B, H, T, L] of the rows of P.
+        token_weights: weights [B, H, T, N, W] of the tokens in the chosen segments.
+        segment: indices [B, H, T, N] of the chosen segments.
     """
 
     output: Tensor
@@ -112,26 +121,29 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """Compute look-up attention, whose queries read the rows of P and the tokens of a few segments.
+    """Compute look-up attention: queries attend to the rows of P and to the tokens of a few segments.
 
-    The result equals that of :func:`naive_lookup_attention` up to rounding. Each query reads at most
-    L + max(number * W, 64) keys. If a batch has both short contexts, of at most 64
-    tokens, and longer ones, a query of a long context reads as many segments as 64 tokens need.
+    The result equals that of :func:`naive_lookup_attention` up to rounding. Each query reads at most L +
+    max(number * W, 64) keys. If a batch has both short contexts, of at most 64 tokens, and longer ones, a
+    query of a long context reads as many segments as 64 tokens need.
+
+    B is the batch size, H the number of heads, T the number of queries, L the number of rows of P, W the
+    largest number of tokens in a segment, and K the head width.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5
-        k: keys of the packed context [B, H, L, K]
-        v: values of the packed context [B, H, L, K]
-        segments: keys and values of the context's tokens, arranged by segment
-        gate: bias of the logits of tokens for each head [H]
-        number: number of segments that each query and head looks up
-        packed_padding_mask: mask of P [B, L], True at masked rows (default: None, no row is masked)
-        dropout: dropout probability of the weights (default: 0)
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        segments: keys and values of the context's tokens, arranged by segment.
+        gate: bias [H] of the logits of tokens for each head.
+        number: number of segments that each query and head chooses, those with the largest logits.
+        packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+        dropout: dropout probability of the weights (default: 0).
         diagonal: diagonal prior whose keys are the rows of P; it adds a bias to the logits of rows and tokens
-            (default: None, no bias)
+            (default: None, no bias).
 
     Returns:
-        the output, the weights, and the segments that were looked up
+        The output, the weights, and the segments that each query chose.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -168,17 +180,28 @@ def mixed_lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> Tensor:
-    """Compute the output of look-up attention, and divide a batch of mixed lengths if this is cheaper.
+    """Compute the output of look-up attention for a batch of short and long contexts.
 
-    In :func:`lookup_attention`, queries of long contexts get as many segments as 64 tokens need if the batch
-    has a short context. If that is more than ``number``, the two kinds of contexts are computed one after the
-    other here, so that each query has only the keys that it reads. The kinds are not divided on a GPU or in a
-    graph, where their sizes are not known in advance.
+    If a batch has a short context, :func:`lookup_attention` gives all queries as many segments as 64 tokens
+    need. If that is more than ``number``, this function computes short and long contexts one after the other,
+    so that each query has only the keys that it reads. On a GPU or in a graph the contexts are not divided,
+    because the number of short contexts is not known in advance.
 
-    See :func:`lookup_attention` for the arguments.
+    The letters are those of :func:`lookup_attention`.
+
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        segments: keys and values of the context's tokens, arranged by segment.
+        gate: bias [H] of the logits of tokens for each head.
+        number: number of segments that each query and head chooses.
+        packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+        dropout: dropout probability of the weights (default: 0).
+        diagonal: diagonal prior whose keys are the rows of P (default: None, no bias).
 
     Returns:
-        the output [B, H, T, K]
+        The output [B, H, T, K].
     """
     is_short, (L, W) = segments.is_short, segments.key.shape[2:4]
     read_if_short = num_segments_read(number, L, W, has_short=True)
@@ -198,14 +221,40 @@ def mixed_lookup_attention(
 def _attend_to_long(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, gate: Tensor, number: int, *settings: Any
 ) -> Tensor:
-    """Compute the output of look-up attention if no context is short."""
+    """Compute the output of look-up attention if no context is short.
+
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        segments: keys and values of the context's tokens, arranged by segment.
+        gate: bias [H] of the logits of tokens for each head.
+        number: number of segments that each query and head chooses.
+        *settings: further arguments of :func:`lookup_attention`.
+
+    Returns:
+        The output [B, H, T, K].
+    """
     return lookup_attention(q, k, v, segments._replace(is_short=None), gate, number, *settings).output
 
 
 def _attend_to_short(
     q: Tensor, k: Tensor, v: Tensor, segments: Segments, gate: Tensor, number: int, *settings: Any
 ) -> Tensor:
-    """Compute the output of look-up attention if all contexts are short."""
+    """Compute the output of look-up attention if all contexts are short.
+
+    Args:
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        segments: keys and values of the context's tokens, arranged by segment.
+        gate: bias [H] of the logits of tokens for each head.
+        number: not used, because queries read all tokens of short contexts.
+        *settings: further arguments of :func:`lookup_attention`.
+
+    Returns:
+        The output [B, H, T, K].
+    """
     L, W = segments.key.shape[2:4]
     N = num_segments_read(number, L, W, has_short=True)
     tokens = Tokens(
@@ -219,13 +268,16 @@ def _attend_to_short(
 def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
     """Compute the total weight of each context token, through the rows of P and by the look-up.
 
+    B is the batch size, H the number of heads, T the number of queries, L the number of segments, W the
+    largest number of tokens in a segment, and S the length of the context.
+
     Args:
-        looked_up: result of :func:`lookup_attention`
-        position: index in the context of each token of a segment [B, L, W]
-        pack_weights: weights of the rows over the context [B, H or 1, L, S]
+        looked_up: result of :func:`lookup_attention`.
+        position: index [B, L, W] in the context of each token of a segment.
+        pack_weights: weights [B, H or 1, L, S] of the rows over the context.
 
     Returns:
-        weights of each query over the context [B, H, T, S]
+        The weights [B, H, T, S] of each query over the context.
     """
     through_rows = looked_up.row_weights @ pack_weights
     B, H, T, N, W = looked_up.token_weights.shape

@@ -9,7 +9,7 @@ CROSS_ATTENTIONS = ("luna", "softmax")
 
 @dataclass
 class AnchorOptions(FairseqDataclass):
-    """Options of anchored P for models that pack a context."""
+    """Options that give the rows of the packed sequence P places in the context."""
 
     anchored_packed: bool = field(
         default=False,
@@ -38,7 +38,7 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Options of models with causal attention."""
+    """Option ``--causal-decay``, the exponential decay of causal attention with distance."""
 
     causal_decay: bool = field(
         default=False,
@@ -51,7 +51,7 @@ class DecayOptions(FairseqDataclass):
 
 @dataclass
 class CrossOptions(FairseqDataclass):
-    """Options of models with attention to a source."""
+    """Options of the decoder's attention to the source: look-up, diagonal prior and softmax attention."""
 
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = field(
         default="luna",

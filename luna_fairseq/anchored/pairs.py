@@ -24,11 +24,16 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Choose the computation of the products, in blocks if most segments are read by several queries.
+    """Choose how products of queries and segments are computed.
+
+    The computation is in blocks if most segments are read by several queries.
 
     Args:
-        segment: segments that each query reads [M, N]
-        R: number of segments in the table
+        segment: segments [M, N] that each query reads.
+        R: number of segments in the table.
+
+    Returns:
+        The object that computes the products.
     """
     return Gathered(segment) if segment.numel() < 2 * R else sort_into_blocks(segment, R)
 
@@ -36,13 +41,15 @@ def make_pairs(segment: Tensor, R: int) -> "Pairs":
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
     """Compute the products of each query with the keys of its segments' tokens, with gradients.
 
+    Each of M queries of width K reads N of R segments with W tokens each.
+
     Args:
-        pairs: segments that each query reads
-        q: queries [M, K]
-        keys: table of keys [R, W, K]
+        pairs: segments that each query reads.
+        q: queries [M, K].
+        keys: table [R, W, K] of keys.
 
     Returns:
-        products [M, N * W]
+        The products [M, N * W].
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
@@ -51,13 +58,15 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
 def mixture(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
     """Compute the weighted sum of the values of each query's segments, with gradients.
 
+    Each of M queries reads N of R segments, which have W tokens with values of width K.
+
     Args:
-        pairs: segments that each query reads
-        weights: weights of the tokens of these segments [M, N * W]
-        values: table of values [R, W, K]
+        pairs: segments that each query reads.
+        weights: weights [M, N * W] of the tokens of these segments.
+        values: table [R, W, K] of values.
 
     Returns:
-        sums [M, K]
+        The sums [M, K].
     """
     with torch.autocast(weights.device.type, enabled=False):
         return _Mixture.apply(type(pairs), weights, values, *pairs)
@@ -113,8 +122,11 @@ class _Mixture(torch.autograd.Function):
 class Gathered(NamedTuple):
     """Products of queries and segments with a gather for each query, which is fast for few queries.
 
+    Each of M queries of width K reads N of R segments. A table [R, W, K] holds the keys or values of W tokens
+    for each segment.
+
     Attributes:
-        segment: segments that each query reads [M, N]
+        segment: segments [M, N] that each query reads.
     """
 
     segment: Tensor
@@ -123,11 +135,11 @@ class Gathered(NamedTuple):
         """Compute the products of each query with the tokens of its segments.
 
         Args:
-            x: queries [M, K]
-            table: keys of all segments [R, W, K]
+            x: queries [M, K].
+            table: keys [R, W, K] of all segments.
 
         Returns:
-            products [M, N * W]
+            The products [M, N * W].
         """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
@@ -135,11 +147,11 @@ class Gathered(NamedTuple):
         """Compute the weighted sum of the tokens of each query's segments.
 
         Args:
-            weights: weights of the tokens [M, N * W]
-            table: values of all segments [R, W, K]
+            weights: weights [M, N * W] of the tokens.
+            table: values [R, W, K] of all segments.
 
         Returns:
-            sums [M, K]
+            The sums [M, K].
         """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
@@ -147,19 +159,26 @@ class Gathered(NamedTuple):
         """Compute the gradient of the table, a sum of outer products of weights and queries.
 
         Args:
-            weights: weights of the tokens [M, N * W]
-            x: queries [M, K]
-            R: number of segments in the table
+            weights: weights [M, N * W] of the tokens.
+            x: queries [M, K].
+            R: number of segments in the table.
 
         Returns:
-            sums [R, W, K]
+            The sums [R, W, K].
         """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Gather the tokens of each query's segments [M, N * W, K] from a table [R, W, K]."""
+        """Gather the tokens of each query's segments.
+
+        Args:
+            table: keys or values [R, W, K] of all segments.
+
+        Returns:
+            The tokens [M, N * W, K].
+        """
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
@@ -181,10 +200,10 @@ class Blocks(NamedTuple):
         place            [6, 0, 1, 4, 7, 2]
 
     Attributes:
-        segment: segment of each pair [M, N]
-        block_segment: segment of each block [blocks]; arbitrary for surplus blocks
-        pair: pair at each place of the blocks [blocks * c]; M N at an empty place
-        place: place of each pair [M * N]
+        segment: segment [M, N] of each pair.
+        block_segment: segment [blocks] of each block; arbitrary for surplus blocks.
+        pair: pair [blocks * c] at each place of the blocks; M N at an empty place.
+        place: place [M * N] of each pair.
     """
 
     segment: Tensor
@@ -196,11 +215,11 @@ class Blocks(NamedTuple):
         """Compute the products of each query with the tokens of its segments.
 
         Args:
-            x: queries [M, K]
-            table: keys of all segments [R, W, K]
+            x: queries [M, K].
+            table: keys [R, W, K] of all segments.
 
         Returns:
-            products [M, N * W]
+            The products [M, N * W].
         """
         arranged = x.new_empty(len(self.block_segment), self._size(), table.size(1))
         for blocks, places in self._spans(x):
@@ -212,11 +231,11 @@ class Blocks(NamedTuple):
         """Compute the weighted sum of the tokens of each query's segments.
 
         Args:
-            weights: weights of the tokens [M, N * W]
-            table: values of all segments [R, W, K]
+            weights: weights [M, N * W] of the tokens.
+            table: values [R, W, K] of all segments.
 
         Returns:
-            sums [M, K]
+            The sums [M, K].
         """
         arranged = table.new_empty(len(self.block_segment), self._size(), table.size(2))
         pair_weights = self._weights(weights)
@@ -232,12 +251,12 @@ class Blocks(NamedTuple):
         """Compute the gradient of the table, a sum of outer products of weights and queries.
 
         Args:
-            weights: weights of the tokens [M, N * W]
-            x: queries [M, K]
-            R: number of segments in the table
+            weights: weights [M, N * W] of the tokens.
+            x: queries [M, K].
+            R: number of segments in the table.
 
         Returns:
-            sums [R, W, K]
+            The sums [R, W, K].
         """
         pair_weights = self._weights(weights).transpose(1, 2)
         sums = x.new_zeros(R, pair_weights.size(1), x.size(1))
@@ -251,26 +270,45 @@ class Blocks(NamedTuple):
         return len(self.pair) // len(self.block_segment)
 
     def _spans(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Return slices of blocks that are computed together, each with the slice of its places.
+        """Return the groups of blocks that are computed together.
 
-        On a CPU, the gathered rows of ``x`` [.., K] for one slice fit into the cache.
+        On a CPU, the values that are gathered for a group fit into the cache.
+
+        Args:
+            x: tensor whose last dimension is the width of the gathered values.
+
+        Returns:
+            For each group, a pair of the slice of its blocks and the slice of its places.
         """
         c = self._size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
         return [(span, slice(c * span.start, c * span.stop)) for span in spans(len(self.block_segment), size)]
 
     def _rows(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the queries ``x`` [M, K] of the pairs at some places, and return them as [blocks, c, K].
+        """Gather the queries of the pairs at some places of the blocks.
 
         The values at empty places are arbitrary.
+
+        Args:
+            x: M queries [M, K] of width K.
+            places: places to gather, a multiple of the block size c.
+
+        Returns:
+            The queries [blocks, c, K].
         """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._size()))
 
     def _weights(self, weights: Tensor) -> Tensor:
-        """Gather the weights [M, N * W] of the pair at each place, and return them as [blocks, c, W].
+        """Gather the weights of the pair at each place of the blocks.
 
         The weights at empty places are 0.
+
+        Args:
+            weights: weights [M, N * W] of the tokens.
+
+        Returns:
+            The weights [blocks, c, W].
         """
         pair_weights = weights.reshape(self.segment.numel(), -1)
         arranged = torch.cat([pair_weights, pair_weights.new_zeros(1, pair_weights.size(1))]).index_select(
@@ -290,8 +328,11 @@ def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
     keep their order.
 
     Args:
-        segment: segment of each pair [M, N], 0 to R - 1
-        R: number of segments
+        segment: segment [M, N] of each pair, 0 to R - 1.
+        R: number of segments.
+
+    Returns:
+        The blocks, see :class:`Blocks`.
     """
     pairs = segment.numel()
     blocks = pairs // BLOCK + R

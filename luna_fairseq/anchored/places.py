@@ -22,13 +22,16 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
     The H heads of a row divide its segment among them. Head h looks at the point that lies
     (h + 1/2) / H - 1/2 segments from the middle of the segment.
 
+    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
-        num_heads: number of heads H; a single head looks at the middle of the segment
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        num_heads: number of heads H; a single head looks at the middle of the segment.
 
     Returns:
-        nonnegative distances in segments, float32 [B, H, L, S]; arbitrary at padding and at masked rows
+        The distances [B, H, L, S] in segments, at least 0 and in float32. They are arbitrary at padding and
+        at masked rows.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -50,13 +53,16 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
     This is the vectorised form of :func:`naive_distances`, which describes the heads.
 
+    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
-        num_heads: number of heads H (default: 1, which looks at the middle of the segment)
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        num_heads: number of heads H (default: 1, which looks at the middle of the segment).
 
     Returns:
-        nonnegative distances in segments, float32 [B, H, L, S]; arbitrary at padding and at masked rows
+        The distances [B, H, L, S] in segments, at least 0 and in float32. They are arbitrary at padding and
+        at masked rows.
 
     Example:
         >>> context, packed = torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
@@ -79,10 +85,10 @@ def beyond_nearest(distance: Tensor) -> Tensor:
     in :func:`distance_bias`.
 
     Args:
-        distance: distances of S keys [.., S]
+        distance: distances [.., S] of S keys.
 
     Returns:
-        distances beyond the nearest key [.., S]
+        The distances [.., S] beyond the nearest key.
     """
     return distance - distance.amin(dim=-1, keepdim=True)
 
@@ -90,12 +96,14 @@ def beyond_nearest(distance: Tensor) -> Tensor:
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
     """Return the bias ``-min(strength * distance, MAX_PENALTY)`` that is added to attention logits.
 
+    B is the batch size, and H the number of heads.
+
     Args:
-        strength: strength gamma of each head [H]
-        distance: distances beyond the nearest key, see :func:`beyond_nearest` [B, H or 1, ..]
+        strength: strength gamma [H] of each head.
+        distance: distances [B, H or 1, ..] beyond the nearest key, see :func:`beyond_nearest`.
 
     Returns:
-        bias [B, H, ..]
+        The bias [B, H, ..].
     """
     head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
     return (-head_strength * distance).clamp(min=-MAX_PENALTY)
@@ -104,12 +112,14 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the middle of each token, in segments from the beginning of the context.
 
+    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
 
     Returns:
-        places [B, S], arbitrary at padding
+        The places [B, S], arbitrary at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
@@ -118,12 +128,15 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
 def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
     """Return the middle of each segment and of each token, in tokens from the beginning of the context.
 
+    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
 
     Returns:
-        the middle of each row's segment [B, L], and the middle of each token [B, S], arbitrary at padding
+        - middle [B, L] of each row's segment.
+        - middle [B, S] of each token, arbitrary at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
@@ -133,13 +146,16 @@ def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
     """Return the index of each real token, and the numbers of tokens and rows of each context.
 
+    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
 
     Returns:
-        the index of each token among the real tokens, from 0 [B, S]; the number of real tokens [B]; the
-        number of rows of P that are not masked [B]. Both numbers are at least 1.
+        - index [B, S] of each token among the real tokens, from 0.
+        - number [B] of real tokens, at least 1.
+        - number [B] of rows of P that are not masked, at least 1.
     """
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)

@@ -26,15 +26,17 @@ class Layout(NamedTuple):
     A layout by segments has a ``position``. In a dense layout, ``position`` is None and the tokens keep the
     order of the context. W is the largest number of tokens in a segment.
 
+    B is the batch size, S the length of the context, and L the number of segments.
+
     Attributes:
-        position: index in the context of each token of each segment [B, L, W], or None in a dense layout
+        position: index [B, L, W] in the context of each token of each segment, or None in a dense layout.
         padding_mask: mask [B, L, W], True if a segment has fewer than W tokens. In a dense layout, this is
-            the padding mask of the context [B, S]
-        segment: segment that a query must choose to read a token [B, S], or -1 if every query reads the
-            token. Used in a dense layout only (default: None, every query reads all tokens)
+            the padding mask of the context [B, S].
+        segment: segment [B, S] that a query must choose to read a token, or -1 if every query reads the
+            token. Used in a dense layout only (default: None, every query reads all tokens).
         is_short: mask [B], True for contexts of at most 64 tokens. Their tokens fill the first segments in
             order, and every query reads all of them. Used in a layout by segments only (default: None, the
-            batch has no such context)
+            batch has no such context).
     """
 
     position: Optional[Tensor]
@@ -44,10 +46,13 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask [B], True for contexts of at most 64 tokens.
+    """Return a mask that is True for contexts of at most 64 tokens.
 
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
+        context_padding_mask: mask [B, S] of the context, True at padding.
+
+    Returns:
+        The mask [B].
     """
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
@@ -63,11 +68,13 @@ def find_layout(
     in order. If they take more segments than queries choose, a batch of at most 256 tokens has a dense layout
     with a mask.
 
+    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
-        number: number of segments that each query chooses
-        for_export: use the layout of an exported graph (default: False, only while torch exports a graph)
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        number: number of segments that each query chooses.
+        for_export: use the layout of an exported graph (default: False, only while torch exports a graph).
     """
     if for_export or in_a_graph("is_exporting"):
         # The length S is unknown in an exported graph, so a branch on S would hold for the example alone. The
@@ -91,18 +98,31 @@ def find_layout(
 
 
 def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
-    """Return the dense layout in which a query reads only the chosen segments of a long context."""
+    """Return the dense layout in which queries read only the chosen segments of long contexts.
+
+    All tokens of a context of at most 64 tokens are read.
+
+    Args:
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
+
+    Returns:
+        The layout, with the segment of each token.
+    """
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     whole = is_short_context(context_padding_mask)[:, None]
     return Layout(None, context_padding_mask, segment.masked_fill(whole, -1))
 
 
 def max_segment_tokens(S: int, L: int) -> int:
-    """Return W, the largest number of tokens in a segment, which is S / L rounded up.
+    """Return the largest number of tokens in a segment, which is S / L rounded up.
 
     Args:
-        S: length of the context
-        L: number of segments
+        S: length of the context.
+        L: number of segments.
+
+    Returns:
+        The number of tokens W.
     """
     return (S + L - 1) // L
 
@@ -113,10 +133,13 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     The result is ``number``, or more if the batch has a short context, whose 64 tokens must fit.
 
     Args:
-        number: number of segments that each query chooses
-        L: number of segments
-        W: largest number of tokens in a segment
-        has_short: True if the batch may have a context of at most 64 tokens
+        number: number of segments that each query chooses.
+        L: number of segments.
+        W: largest number of tokens in a segment.
+        has_short: True if the batch may have a context of at most 64 tokens.
+
+    Returns:
+        The number of segments, at most L.
     """
     return min(L, max(number, max_segment_tokens(DENSE_LENGTH, W) if has_short else 0))
 
@@ -126,14 +149,17 @@ class Segments(NamedTuple):
 
     W is the largest number of tokens in a segment, S / L rounded up.
 
+    B is the batch size, H the number of heads, S the length of the context, L the number of segments, and K
+    the head width.
+
     Attributes:
-        key: keys [B, H, L, W, K]
-        value: values [B, H, L, W, K]
-        padding_mask: mask [B, L, W], True if a segment has fewer than W tokens
-        place: middle of each token for a diagonal prior, in tokens from the beginning [B, L, W] (default:
-            None, no diagonal prior)
+        key: keys [B, H, L, W, K].
+        value: values [B, H, L, W, K].
+        padding_mask: mask [B, L, W], True if a segment has fewer than W tokens.
+        place: middle [B, L, W] of each token for a diagonal prior, in tokens from the beginning (default:
+            None, no diagonal prior).
         is_short: mask [B], True for contexts that every query reads whole, see :class:`Layout` (default:
-            None, no such context)
+            None, no such context).
     """
 
     key: Tensor
@@ -143,19 +169,28 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the segments of ``examples`` [B'], in their order."""
+        """Return the segments of some examples, in the given order.
+
+        Args:
+            examples: indices [n] of the examples to return.
+
+        Returns:
+            The segments of these n examples.
+        """
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the segment that each token belongs to.
 
+    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
 
     Returns:
-        segments [B, S], arbitrary at padding
+        The segments [B, S], arbitrary at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
@@ -169,14 +204,18 @@ def token_positions(
     For example, a context has one padding token, then five tokens, and P has two rows, so that W = 3. The
     positions are then [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
 
+    B is the batch size, S the length of the context, L the number of rows of the packed sequence P, and W the
+    largest number of tokens in a segment.
+
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
         in_order: mask [B], True for contexts whose tokens fill one segment after the other with W tokens
-            each, regardless of :func:`segment_of_tokens` (default: None, no context)
+            each, regardless of :func:`segment_of_tokens` (default: None, no context).
 
     Returns:
-        positions [B, L, W], arbitrary at empty places, and a mask [B, L, W], True at empty places
+        - positions [B, L, W], arbitrary at empty places.
+        - mask [B, L, W], True at empty places.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -204,10 +243,12 @@ def token_positions(
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
     """Copy the keys and values of tokens into the segments of a layout.
 
+    B is the batch size, H the number of heads, S the number of tokens and K the head width.
+
     Args:
-        key: keys [B, H, S, K]
-        value: values [B, H, S, K]. If ``value`` is the same tensor as ``key``, both share one copy
-        layout: layout by segments
+        key: keys [B, H, S, K].
+        value: values [B, H, S, K]. If ``value`` is the same tensor as ``key``, both share one copy.
+        layout: layout by segments.
     """
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)
@@ -217,12 +258,15 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
     """Arrange the tokens of a sequence by segment.
 
+    B is the batch size, H the number of heads, S the number of tokens, L the number of segments, W the
+    largest number of tokens in a segment, and K the head width.
+
     Args:
-        x: values of the tokens [B, H, S, K]
-        position: index in the context of each token of each segment [B, L, W]
+        x: values [B, H, S, K] of the tokens.
+        position: index [B, L, W] in the context of each token of each segment.
 
     Returns:
-        values by segment [B, H, L, W, K]
+        The values [B, H, L, W, K] by segment.
     """
     B, H, S, _ = x.shape
     sentences = S * torch.arange(B, device=x.device)

@@ -8,9 +8,11 @@ from torch import Tensor
 class UnfinishedSentence(NamedTuple):
     """Unfinished sentence at the end of the target tokens read so far.
 
+    B is the number of targets in the batch.
+
     Attributes:
-        sentence: number of the sentence in the target, from 0 [B]
-        beginning: place of its first token in the target, not counting padding [B]
+        sentence: number [B] of the sentence in the target, from 0.
+        beginning: place [B] of its first token in the target, not counting padding.
     """
 
     sentence: Tensor
@@ -20,7 +22,10 @@ class UnfinishedSentence(NamedTuple):
         """Return the unfinished sentences of some hypotheses, in the given order.
 
         Args:
-            rows: indices of the hypotheses [B']
+            rows: indices [n] of the hypotheses to return.
+
+        Returns:
+            The unfinished sentences of these n hypotheses.
         """
         return UnfinishedSentence(self.sentence.index_select(0, rows), self.beginning.index_select(0, rows))
 
@@ -30,15 +35,18 @@ def number_within_sentences(
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
     """Compute the index of each target token in its sentence, and the number of the sentence.
 
+    B is the number of targets in the batch, and T their length.
+
     Args:
-        place: index of each token in the target, from 0, not counting padding [B, T]
+        place: index [B, T] of each token in the target, from 0, not counting padding.
         begins: mask [B, T], True at separators, which are the first tokens of sentences in a target shifted
-            right
-        before: unfinished sentence of the preceding tokens (default: None, no token precedes)
+            right.
+        before: unfinished sentence of the preceding tokens (default: None, no token precedes).
 
     Returns:
-        the index of each token in its sentence [B, T], the number of the sentence [B, T], and the unfinished
-        sentence after the last token
+        - index [B, T] of each token in its sentence.
+        - number [B, T] of the sentence.
+        - unfinished sentence after the last token.
 
     Example:
         >>> import torch
@@ -58,11 +66,11 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
     """Return the number of the sentence that each source token belongs to.
 
     Args:
-        separator: mask [B, S], True at separators; a separator belongs to the sentence that it ends
-        padding: mask [B, S], True at padding
+        separator: mask [B, S], True at separators; a separator belongs to the sentence that it ends.
+        padding: mask [B, S], True at padding.
 
     Returns:
-        sentence numbers [B, S], from 1, and 0 at padding
+        The sentence numbers [B, S], from 1, and 0 at padding.
     """
     ends = separator.long()
     return (ends.cumsum(dim=1) - ends + 1).masked_fill(padding, 0)
@@ -71,13 +79,15 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 def origins(sentence: Tensor, number: Tensor) -> Tensor:
     """Count the source tokens before the sentence that each target token belongs to.
 
+    T is the length of the target, S the length of the source, and B the number of sources. Each source has n
+    hypotheses, which are adjacent in the batch of targets.
+
     Args:
-        sentence: sentence number of each target token, from 0 [B n, T]; the n hypotheses of a source are
-            adjacent
-        number: sentence number of each source token, returned by :func:`sentence_numbers` [B, S]
+        sentence: sentence number [B n, T] of each target token, from 0.
+        number: sentence number [B, S] of each source token, returned by :func:`sentence_numbers`.
 
     Returns:
-        counts without padding [B n, T]; the length of the source if it has no such sentence
+        The counts [B n, T] without padding; the length of the source if it has no such sentence.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

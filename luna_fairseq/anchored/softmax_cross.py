@@ -21,10 +21,12 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 class SoftmaxMemory(NamedTuple):
     """Cached keys and values of a context, which softmax attention reads.
 
+    B is the batch size, H the number of heads, S the length of the context, and K the head width.
+
     Attributes:
-        key: keys [B, H, S, K]
-        value: values [B, H, S, K]
-        place: middle of each token, in tokens from the beginning [B, S] (default: None, no diagonal prior)
+        key: keys [B, H, S, K].
+        value: values [B, H, S, K].
+        place: middle [B, S] of each token, in tokens from the beginning (default: None, no diagonal prior).
     """
 
     key: Tensor
@@ -35,7 +37,10 @@ class SoftmaxMemory(NamedTuple):
         """Return the memory of some sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return [B']
+            sentences: indices [n] of the sentences to return.
+
+        Returns:
+            The memory of these n sentences.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
@@ -45,16 +50,19 @@ class SoftmaxCrossAttention(AnchoredAttention):
 
     Pack attention still updates the packed sequence P for the next layer. P need not be anchored.
 
+    B is the batch size, H the number of heads, T the number of queries, S the length of the context, L the
+    number of rows of P, C the model width, and K the head width.
+
     Args:
-        embed_dim: model width C
-        num_heads: number of heads H
-        num_pack_heads: number of heads of pack attention (default: None, H)
-        dropout: dropout probability of the attention weights (default: 0)
-        untie_kv: give keys and values of pack attention separate projections (default: False)
+        embed_dim: model width C.
+        num_heads: number of heads H.
+        num_pack_heads: number of heads of pack attention (default: None, H).
+        dropout: dropout probability of the attention weights (default: 0).
+        untie_kv: give keys and values of pack attention separate projections (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: None, rows of
-            P have no places)
-        diagonal: add a diagonal prior to the softmax attention (default: False)
-        packs: update P. False in the last layer, whose packed context is unused (default: True)
+            P have no places).
+        diagonal: add a diagonal prior to the softmax attention (default: False).
+        packs: update P. False in the last layer, whose packed context is unused (default: True).
 
     Example:
         >>> import torch
@@ -90,7 +98,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         Projections that would get no gradient are not built, because they break distributed training.
 
         Args:
-            name: name without its suffix, such as "pack_q" or "unpack_kv"
+            name: name without its suffix, such as "pack_q" or "unpack_kv".
         """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
@@ -105,14 +113,15 @@ class SoftmaxCrossAttention(AnchoredAttention):
         """Compute pack attention, and cache the keys and values of the context.
 
         Args:
-            packed: packed sequence P [L, B, C]
-            context: context [S, B, C]
-            source: masks of the context and of P (default: no padding)
-            geometry: distances and places of the batch (default: None)
-            need_weights: not used, because unpack attention does not read P
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C].
+            source: masks of the context and of P (default: no padding).
+            geometry: distances and places of the batch (default: None).
+            need_weights: not used, because unpack attention does not read P.
 
         Returns:
-            the packed context [L, B, C], or None if this attention does not pack, and the memory
+            - packed context [L, B, C], or None if this attention does not pack.
+            - cached keys and values of the context.
         """
         packed_context = None
         if self.packs:
@@ -123,11 +132,14 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return packed_context, SoftmaxMemory(*heads, place)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Return the memory in the form in which decoding reads it fastest.
+        """Convert the cached keys and values to the form that decoding reads fastest.
 
         Args:
-            memory: memory returned by :meth:`pack`
-            source: masks of the context and of P (default: no padding)
+            memory: keys and values returned by :meth:`pack`.
+            source: masks of the context and of P (default: no padding).
+
+        Returns:
+            The converted keys and values, or the argument ``memory`` itself if they cannot be converted.
         """
         if not (self.prepares and can_prepare(memory.key)):
             return memory
@@ -149,11 +161,11 @@ class SoftmaxCrossAttention(AnchoredAttention):
         """Compute the weights of pack attention and of the queries over the context.
 
         Args:
-            query: queries X [T, B, C]
-            packed: packed sequence P [L, B, C]
-            context: context [S, B, C]
-            source: masks of the context and of P (default: no padding)
-            geometry: distances and places of the batch (default: None, the attention computes its own)
+            query: queries X [T, B, C].
+            packed: packed sequence P [L, B, C].
+            context: context [S, B, C].
+            source: masks of the context and of P (default: no padding).
+            geometry: distances and places of the batch (default: None, the attention computes its own).
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
@@ -168,17 +180,18 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute softmax attention over the tokens of the context, without reading P.
+        """Compute softmax attention over the tokens of the context.
 
         Args:
-            q: projected queries [B, H, T, K]
-            memory: memory returned by :meth:`pack`
-            source: masks of the context and of P
-            geometry: distances and places of the batch, or None without a diagonal prior
-            need_weights: also return the weights
+            q: projected queries [B, H, T, K].
+            memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
+            source: masks of the context and of P.
+            geometry: distances and places of the batch, or None without a diagonal prior.
+            need_weights: also return the weights.
 
         Returns:
-            output [B, H, T, K], and weights over the context [B, H, T, S] or None
+            - output [B, H, T, K].
+            - weights [B, H, T, S] over the context, or None.
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):

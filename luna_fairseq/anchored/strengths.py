@@ -23,10 +23,10 @@ class LearnedStrength(nn.Module):
     initial value instead of 0. The buffer ``start`` is the inverse softplus of the initial value.
 
     Args:
-        strengths: initial gamma of each of the H heads
+        strengths: initial gamma of each of the H heads.
 
     Raises:
-        InputError: a strength is not positive
+        InputError: A strength is not positive.
 
     Example:
         >>> LearnedStrength([4.0, 1.0])().detach()
@@ -62,20 +62,22 @@ class AnchorBias(LearnedStrength):
     """Bias of attention logits, ``-gamma_h * distance``, with a learned gamma for each head.
 
     Args:
-        strengths: initial gamma of each of the H heads
+        strengths: initial gamma of each of the H heads.
 
     Raises:
-        InputError: a strength is not positive
+        InputError: A strength is not positive.
     """
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
         """Return the bias of attention logits for distances.
 
+        B is the batch size, T the number of queries, and S the number of keys.
+
         Args:
-            distance: distances beyond the nearest key [B, H or 1, T, S]
+            distance: distances [B, H or 1, T, S] from keys, minus the distance from the nearest key.
 
         Returns:
-            bias [B, H, T, S]
+            The bias [B, H, T, S].
         """
         return distance_bias(self.strength(), distance)
 
@@ -88,7 +90,7 @@ def unpack_strengths(num_heads: int) -> List[float]:
     ALiBi (Press et al., 2022) range from near to far in the same way.
 
     Args:
-        num_heads: number of heads H
+        num_heads: number of heads H.
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
@@ -99,7 +101,7 @@ def alibi_slopes(num_heads: int) -> List[float]:
     The slopes are the initial decay rates of the heads of causal attention with decay.
 
     Args:
-        num_heads: number of heads H
+        num_heads: number of heads H.
 
     Example:
         >>> alibi_slopes(2)
@@ -115,7 +117,7 @@ class DiagonalPrior(LearnedStrength):
     :func:`unpack_strengths`.
 
     Args:
-        num_heads: number of heads H
+        num_heads: number of heads H.
     """
 
     def __init__(self, num_heads: int):
@@ -140,11 +142,16 @@ class DiagonalPrior(LearnedStrength):
     ) -> Diagonal:
         """Compute the diagonal of each query with the learned strengths and ratios.
 
+        B is the batch size, T the number of queries, and N the number of keys.
+
         Args:
-            query_place: index t of each query's token in the target, or in its sentence [B, T]
-            key_place: middle c of each key, in tokens of the source [B, N]
-            masked: mask of the keys [B, N], True at padding (default: None, no padding)
-            origin: number o of source tokens before the query's sentence [B, T] (default: None, 0)
+            query_place: index t [B, T] of each query's token in the target, or in its sentence.
+            key_place: middle c [B, N] of each key, in tokens of the source.
+            masked: mask [B, N] of the keys, True at padding (default: None, no padding).
+            origin: number o [B, T] of source tokens before the query's sentence (default: None for 0).
+
+        Returns:
+            The expected place of each query, from which biases are computed.
         """
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
 
@@ -155,8 +162,8 @@ class LookupGate(nn.Module):
     The bias is start + change, with the parameter ``change``, as in :class:`LearnedStrength`.
 
     Args:
-        num_heads: number of heads H
-        init: initial bias
+        num_heads: number of heads H.
+        init: initial bias.
     """
 
     def __init__(self, num_heads: int, init: float):
@@ -179,10 +186,10 @@ def check_strength(strength: float) -> None:
     """Check that a strength is positive and finite.
 
     Args:
-        strength: initial gamma
+        strength: initial gamma.
 
     Raises:
-        InputError: the strength is not positive, or infinite
+        InputError: The strength is not positive, or infinite.
     """
     if not 0 < strength < math.inf:
         raise InputError(f"--anchor-strength must be a positive number, got {strength:g}")
@@ -192,10 +199,10 @@ def check_lookup(lookup: int) -> None:
     """Check that the number of segments to look up is not negative.
 
     Args:
-        lookup: number of segments
+        lookup: number of segments.
 
     Raises:
-        InputError: the number is negative
+        InputError: The number is negative.
     """
     if lookup < 0:
         raise InputError(f"--packed-lookup must be 0 (no look-up) or more, got {lookup}")
@@ -205,10 +212,10 @@ def check_window(window: int) -> None:
     """Check that a window is 0 or an odd number of segments.
 
     Args:
-        window: number of segments
+        window: number of segments.
 
     Raises:
-        InputError: the number is negative, or even and not 0
+        InputError: The number is negative, or even and not 0.
     """
     if window < 0 or window and window % 2 == 0:
         raise InputError(f"--local-parts must be an odd number of segments, or 0 for no window, got {window}")

@@ -16,16 +16,19 @@ def target_places(
     With separators, the index restarts at each separator. Tokens after k separators belong to sentence k. If
     the target has more sentences than the source, the surplus sentences start at the end of the source.
 
+    T is the length of the target, S the length of the source, and B the number of sources. Each source has n
+    hypotheses, which are adjacent in the batch of targets.
+
     Args:
-        tokens: all target tokens so far, shifted right [B n, T]
-        source: source tokens [B, S]; the n hypotheses of a source are adjacent
-        padding_idx: index of padding in both dictionaries
+        tokens: all target tokens so far, shifted right [B n, T].
+        source: source tokens [B, S].
+        padding_idx: index of padding in both dictionaries.
         separators: index of the separator in the source dictionary and in the target dictionary (default:
-            None, tokens are counted from the beginning of the target)
+            None, tokens are counted from the beginning of the target).
 
     Returns:
-        the index of each token in its target or sentence [B n, T], and the number of source tokens before
-        the sentence [B n, T], or None without separators
+        - index [B n, T] of each token in its target or sentence.
+        - number [B n, T] of source tokens before the sentence, or None without separators.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

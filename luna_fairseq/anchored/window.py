@@ -20,17 +20,18 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 class Window(NamedTuple):
     """Positions, distances and masks of window attention, shared by all layers.
 
-    A segment has room for W tokens, and a window has N segments. The keys of a token are the L rows of P and
-    the N W tokens of the window.
+    The L rows of the packed sequence P divide a context of S tokens into equal segments. A segment has room
+    for W tokens, and a window has N segments. The keys of a token are the L rows of P and the N W tokens of
+    the window. B is the batch size.
 
     Attributes:
-        position: index in the context of each token of a segment [B, L, W]
-        place: index of each token in the arrangement by segment, from 0 to L W - 1 [B, S]
-        distance: distance of each token from its keys, in segments, float32 [B, 1, L, W, L + N W]
-        masked: mask of the keys [B, 1, L, 1, L + N W], True at masked rows and where a segment has no token
-        number: number N of segments in a window
+        position: index [B, L, W] in the context of each token of a segment.
+        place: index [B, S] of each token in the arrangement by segment, from 0 to L W - 1.
+        distance: distance [B, 1, L, W, L + N W] of each token from its keys, in segments, in float32.
+        masked: mask [B, 1, L, 1, L + N W] of the keys, True at masked rows and where a segment has no token.
+        number: number N of segments in a window.
         full: True if every segment has W tokens, in the order of the context, so that no gather is needed
-            (default: False)
+            (default: False).
     """
 
     position: Tensor
@@ -55,21 +56,28 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention by its definition, with a weight for every pair of tokens.
 
+    Each token of the context attends to the rows of P, and to the tokens of its own segment and of the
+    neighbouring segments.
+
+    B is the batch size, H the number of heads, S the length of the context, L the number of rows of the
+    packed sequence P, and K the head width.
+
     Args:
-        q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5
-        k: keys of the packed context [B, H, L, K]
-        v: values of the packed context [B, H, L, K]
-        token_k: keys of the context's tokens [B, H, S, K]
-        token_v: values of the context's tokens [B, H, S, K]
-        strength: amount that a distance of one segment subtracts from the logits of each head [H]
-        number: odd number of segments in a window, with the query's own segment in the middle
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
-        dropout: dropout probability of the weights (default: 0)
+        q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        token_k: keys [B, H, S, K] of the context's tokens.
+        token_v: values [B, H, S, K] of the context's tokens.
+        strength: amount [H] that a distance of one segment subtracts from the logits of each head.
+        number: odd number of segments in a window, with the query's own segment in the middle.
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        dropout: dropout probability of the weights (default: 0).
 
     Returns:
-        output [B, H, S, K], weights of the rows [B, H, S, L], and weights of the tokens [B, H, S, S]; both
-        weights are before dropout
+        - output [B, H, S, K].
+        - weights [B, H, S, L] of the rows, before dropout.
+        - weights [B, H, S, S] of the tokens, before dropout.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -101,10 +109,13 @@ def find_window(
     """Compute the positions, distances and masks of window attention for a batch.
 
     Args:
-        context_padding_mask: mask of the context [B, S], True at padding
-        packed_padding_mask: mask of P [B, L], True at masked rows
-        number: odd number of segments in a window
-        complete: True if both masks are known to be all False (default: False)
+        context_padding_mask: mask [B, S] of the context, True at padding.
+        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        number: odd number of segments in a window.
+        complete: True if both masks are known to be all False (default: False).
+
+    Returns:
+        The positions, distances and masks, to be passed to :func:`window_attention`.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
@@ -129,12 +140,12 @@ def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
     """Concatenate each segment with its neighbouring segments on either side.
 
     Args:
-        x: values by segment [.., L, W]
-        number: odd number N of segments in a window
-        fill: value in place of segments before the first and after the last (default: 0)
+        x: values [.., L, W] of L segments with W tokens each.
+        number: odd number N of segments in a window.
+        fill: value in place of segments before the first and after the last (default: 0).
 
     Returns:
-        values of each segment's window [.., L, N W]
+        The values [.., L, N W] of each segment's window.
 
     Example:
         >>> concat_neighbours(torch.tensor([[1.0], [2.0], [3.0]]), 3)
@@ -157,23 +168,26 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute window attention, whose queries read the rows of P and the tokens of nearby segments.
+    """Compute window attention: queries attend to the rows of P and to the tokens of nearby segments.
 
     The result equals that of :func:`naive_window_attention` up to rounding. Each query reads L + N W keys.
 
+    The letters S, L, N and W are those of :class:`Window`. B is the batch size, H the number of heads, and K
+    the head width.
+
     Args:
-        q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5
-        k: keys of the packed context [B, H, L, K]
-        v: values of the packed context [B, H, L, K]
-        token_k: keys of the context's tokens [B, H, S, K]
-        token_v: values of the context's tokens [B, H, S, K]
-        strength: amount that a distance of one segment subtracts from the logits of each head [H]
-        window: windows of the batch, returned by :func:`find_window`
-        dropout: dropout probability of the weights (default: 0)
+        q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5.
+        k: keys [B, H, L, K] of the packed context.
+        v: values [B, H, L, K] of the packed context.
+        token_k: keys [B, H, S, K] of the context's tokens.
+        token_v: values [B, H, S, K] of the context's tokens.
+        strength: amount [H] that a distance of one segment subtracts from the logits of each head.
+        window: windows of the batch, returned by :func:`find_window`.
+        dropout: dropout probability of the weights (default: 0).
 
     Returns:
-        output [B, H, S, K], and weights before dropout, with queries arranged by segment [B, H, L, W, L + N
-        W]
+        - output [B, H, S, K].
+        - weights [B, H, L, W, L + N W] before dropout, with queries arranged by segment.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -193,34 +207,66 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Arrange the tokens of ``x`` [B, H, S, ..] by segment [B, H, L, W, ..]."""
+    """Arrange the tokens of a sequence by segment.
+
+    B is the batch size, H the number of heads, S the number of tokens, L the number of segments, W the number
+    of tokens in a segment, and K the head width.
+
+    Args:
+        x: values [B, H, S, K] of the tokens.
+        window: windows of the batch.
+
+    Returns:
+        The values [B, H, L, W, K] by segment.
+    """
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
     return arrange_by_segment(x, window.position)
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Arrange the tokens of ``x`` [B, H, L, W, ..] in the order of the context [B, H, S, ..]."""
+    """Arrange values by segment in the order of the context, the inverse of :func:`_to_segments`.
+
+    Args:
+        x: values [B, H, L, W, K] by segment.
+        window: windows of the batch.
+
+    Returns:
+        The values [B, H, S, K] of the tokens.
+    """
     if window.full:
         return x.flatten(2, 3)
     return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Gather each segment's window of tokens [B, H, L, N W, K] from segments [B, H, L, W, K]."""
+    """Gather the tokens of the window around each segment.
+
+    The letters are those of :class:`Window`, with B the batch size, H the number of heads, and K the head
+    width.
+
+    Args:
+        segments: values [B, H, L, W, K] by segment.
+        number: odd number N of segments in a window.
+
+    Returns:
+        The values [B, H, L, N W, K] of each window.
+    """
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def total_window_weights(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
     """Compute the total weight of each context token, through the rows of P and in the window.
 
+    The letters S, L, N and W are those of :class:`Window`. B is the batch size, and H the number of heads.
+
     Args:
-        weights: weights returned by :func:`window_attention` [B, H, L, W, L + N W]
-        window: windows with which :func:`window_attention` was called
-        pack_weights: weights of the rows over the context [B, H or 1, L, S]
+        weights: weights [B, H, L, W, L + N W] returned by :func:`window_attention`.
+        window: windows with which :func:`window_attention` was called.
+        pack_weights: weights [B, H or 1, L, S] of the rows over the context.
 
     Returns:
-        weights of each query over the context [B, H, S, S]
+        The weights [B, H, S, S] of each query over the context.
     """
     B, H, L, W, reads = weights.shape
     row_part, window_part = _to_token_order(weights, window).split([L, reads - L], dim=-1)
