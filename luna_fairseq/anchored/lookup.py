@@ -151,7 +151,9 @@ def lookup_attention(
     if diagonal is not None:
         rows = rows + diagonal.bias()
     read = read_chosen(segments, rows, packed_padding_mask, number)
-    tokens = read.scores(scaled).to(dtype) + gate.to(dtype)[:, None, None]
+    tokens = read.scores(scaled).to(dtype)
+    # The gate opens tokens as much as its opposite closes the rows, which are fewer.
+    rows = rows - gate.to(dtype)[:, None, None]
     if diagonal is not None:
         tokens = tokens + diagonal.bias_at(read.place)
     sizes = [rows.size(-1), tokens.size(-1)]

@@ -16,6 +16,9 @@ from luna_fairseq.ops.chunks import spans
 
 # Number of queries in a block, which are multiplied with the tokens of their common segment at a time.
 BLOCK = 16
+# On a CPU, blocks are larger if an average segment has at least this many queries. One product of a large
+# block gathers the tokens once for more queries, but the last block of each segment is emptier.
+LARGE_BLOCK, LARGE_BLOCK_QUERIES = 64, 256
 # Number of values that are gathered for one product on a CPU, so that they stay in its cache. A GPU computes
 # all products at once.
 IN_CACHE = 1 << 17
@@ -323,7 +326,7 @@ Pairs = Union[Gathered, Blocks]
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
     """Sort pairs by segment, and divide the pairs of each segment into blocks.
 
-    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / BLOCK`` blocks, rounded up. The blocks of
+    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / size`` blocks, rounded up. The blocks of
     segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, pairs
     keep their order.
 
@@ -335,18 +338,20 @@ def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
         The blocks, see :class:`Blocks`.
     """
     pairs = segment.numel()
-    blocks = pairs // BLOCK + R
+    has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"
+    size = LARGE_BLOCK if has_large_blocks else BLOCK
+    blocks = pairs // size + R
     order = segment.flatten().argsort(stable=True)
     counts = torch.zeros(R, dtype=torch.long, device=segment.device)
     counts.scatter_add_(0, segment.flatten(), torch.ones_like(segment.flatten()))
-    blocks_of_segment = (counts + BLOCK - 1) // BLOCK
+    blocks_of_segment = (counts + size - 1) // size
     ends = blocks_of_segment.cumsum(dim=0)
     sorted_segment = segment.flatten().index_select(0, order)
     first_pair, first_block = counts.cumsum(dim=0) - counts, ends - blocks_of_segment
     rank = torch.arange(pairs, device=segment.device) - first_pair.index_select(0, sorted_segment)
-    sorted_place = first_block.index_select(0, sorted_segment) * BLOCK + rank
+    sorted_place = first_block.index_select(0, sorted_segment) * size + rank
     place = torch.empty_like(order).scatter_(0, order, sorted_place)
-    pair = torch.full((blocks * BLOCK,), pairs, device=segment.device).scatter_(0, sorted_place, order)
+    pair = torch.full((blocks * size,), pairs, device=segment.device).scatter_(0, sorted_place, order)
     # The segment of a block is the first whose blocks end after it; surplus blocks get the last segment.
     block = torch.arange(blocks, device=segment.device)
     block_segment = torch.searchsorted(ends, block, right=True).clamp(max=R - 1)

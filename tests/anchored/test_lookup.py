@@ -49,7 +49,9 @@ def inputs(dtype=torch.float64, seed=0):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-@pytest.fixture(params=["whole", "mixed", "mixed fetched", "graph", "fetched", "one by one", 1, 3, 16])
+@pytest.fixture(
+    params=["whole", "mixed", "mixed fetched", "graph", "fetched", "one by one", "large", 1, 3, 16]
+)
 def form(request, monkeypatch):
     """Read all contexts whole, the short ones of a batch (by segments or as in an exported graph), or none.
     Then how
@@ -63,6 +65,9 @@ def form(request, monkeypatch):
     elif request.param == "one by one":
         monkeypatch.setattr(pairs, "BLOCK", 2)
         monkeypatch.setattr(pairs, "IN_CACHE", 1)
+    elif request.param == "large":
+        monkeypatch.setattr(pairs, "LARGE_BLOCK", 5)
+        monkeypatch.setattr(pairs, "LARGE_BLOCK_QUERIES", 0)
     elif isinstance(request.param, int):
         monkeypatch.setattr(pairs, "BLOCK", request.param)
 
