@@ -5,7 +5,7 @@ from argparse import Namespace
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
+from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Tuple
 from unittest import mock
 
 import torch
@@ -23,6 +23,8 @@ from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
+from luna_fairseq.ops.absorbed import is_plain, saves_time
+from luna_fairseq.ops.attention import in_a_graph
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import FORMS, PeerAttention
 
@@ -95,14 +97,41 @@ use_definitions = partial(set_on_each, PeerAttention, "attend", lambda child: ch
 
 
 @contextmanager
-def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which Luna's and torch's attentions are computed with explicit weights."""
+def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
+    """Context manager in which the modules of this package call another function.
+
+    Args:
+        function: function to replace, by its name in each module.
+        other: function that is called in place of it.
+    """
+    name = function.__name__
     with ExitStack() as stack:
+        for module_name, module in list(sys.modules.items()):
+            if module_name.startswith("luna_fairseq.") and vars(module).get(name) is function:
+                stack.enter_context(mock.patch.object(module, name, other))
+        yield
+
+
+def absorbed_projections_everywhere() -> ContextManager[None]:
+    """Return a context manager in which the rows of P absorb all projections that they can absorb."""
+
+    def can_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
+        return not in_a_graph() and all(map(is_plain, projections))
+
+    return replace_in_package(saves_time, can_absorb)
+
+
+@contextmanager
+def explicit_attention_everywhere() -> Iterator[None]:
+    """Context manager in which Luna's and torch's attentions are computed with explicit weights.
+
+    All tokens are projected: no projection is absorbed by the rows of P.
+    """
+    with ExitStack() as stack:
+        stack.enter_context(replace_in_package(saves_time, lambda *_, **__: False))
         if hasattr(torch.nn, "attention"):
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
-        for name, module in list(sys.modules.items()):
-            if name.startswith("luna_fairseq.") and vars(module).get("luna_attention") is luna_attention:
-                stack.enter_context(mock.patch.object(module, "luna_attention", explicit_attention))
+        stack.enter_context(replace_in_package(luna_attention, explicit_attention))
         yield
 
 

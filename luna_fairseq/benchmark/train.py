@@ -9,7 +9,12 @@ from torch.nn import functional as F
 
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.masked_lm import MaskedLmLoss
-from luna_fairseq.benchmark.models import Model, ModelTask, explicit_attention_everywhere
+from luna_fairseq.benchmark.models import (
+    Model,
+    ModelTask,
+    absorbed_projections_everywhere,
+    explicit_attention_everywhere,
+)
 from luna_fairseq.benchmark.task import BatchSize, Case, Job, choice, numbers, require_equal
 
 Loss = Callable[[], torch.Tensor]
@@ -123,20 +128,25 @@ class Train(ModelTask):
     def check(self, row: Model) -> float:
         """Compare the loss and the gradients with those of the model with explicit attention weights.
 
+        The sentences are short, so that the model is also compared with all projections absorbed by the rows
+        of P, as those of long sentences are.
+
         Args:
             row: model to check.
 
         Returns:
             The largest error, divided by the tolerance.
         """
-        actual = self.loss_and_gradients(row)
+        actual = [self.loss_and_gradients(row)]
+        with absorbed_projections_everywhere():
+            actual.append(self.loss_and_gradients(row))
         with explicit_attention_everywhere():
             expected = self.loss_and_gradients(row.definition())
-        messages = (
+        messages = [
             f"its {what} differs from that of the model with explicit attention weights"
             for what in ("loss", "gradient")
-        )
-        return max(map(require_equal, messages, actual, expected))
+        ]
+        return max(error for form in actual for error in map(require_equal, messages, form, expected))
 
     def loss_and_gradients(self, row: Model) -> Tuple[torch.Tensor, torch.Tensor]:
         """Compute the loss and all gradients of a batch with padding, without dropout, in float32.
