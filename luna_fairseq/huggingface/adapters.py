@@ -168,7 +168,7 @@ class TransformersStack(TokenEmbedding):
             Boolean mask [B, T], True at padding.
 
         Raises:
-            ValueError: both or neither of ``input_ids`` and ``inputs_embeds`` are given.
+            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Expected either input_ids or inputs_embeds, got both or neither")
@@ -186,7 +186,7 @@ class TransformersStack(TokenEmbedding):
             length: number of tokens, padding included.
 
         Raises:
-            ValueError: the sequence is longer than the number of learned positions.
+            ValueError: The sequence is longer than the number of learned positions.
         """
         longest = self.options.max_positions
         if self.options.positions == LEARNED and length > longest:

@@ -33,7 +33,7 @@ def load(path: Path, data: Path) -> Checkpoint:
         The model in float32 and evaluation mode, the task, and the other contents of the checkpoint.
 
     Raises:
-        InputError: a file is missing, or the model was trained with other dictionaries.
+        InputError: A file is missing, or the model was trained with other dictionaries.
     """
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist")

@@ -23,7 +23,7 @@ def compare(model: Any, exported: Any, kind: Kind) -> None:
         kind: kind of the model.
 
     Raises:
-        InputError: the logits differ by more than rounding.
+        InputError: The logits differ by more than rounding.
     """
     with torch.no_grad():
         expected, actual = compute_logits(model, exported, kind)
@@ -113,7 +113,17 @@ def compute_logits(model: Any, exported: Any, kind: Kind) -> Tuple[Tensor, Tenso
 
 
 def _batch_logits(model: Any, exported: Any, kind: Kind, tokens: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of both models for the token ids of a batch [B, T]."""
+    """Compute the logits of both models for a batch.
+
+    Args:
+        model: model of fairseq.
+        exported: model of transformers.
+        kind: kind of the model.
+        tokens: token ids [B, T].
+
+    Returns:
+        Logits of the model of fairseq, and logits of the model of transformers.
+    """
     config = exported.config
     if kind.model == "LunaForSequenceClassification":
         return model(tokens, classification_head_name=kind.head)[0], exported(tokens).logits

@@ -77,7 +77,12 @@ def _encoder_options(encoder: Any) -> Dict[str, Any]:
 
 
 def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the fields of the exported configuration for a masked language model."""
+    """Return the options of the exported configuration for a masked language model.
+
+    Args:
+        model: model of fairseq.
+        head: ignored.
+    """
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
@@ -103,7 +108,12 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the fields of the exported configuration for a Long Range Arena classifier."""
+    """Return the options of the exported configuration for a Long Range Arena classifier.
+
+    Args:
+        model: model of fairseq.
+        head: ignored.
+    """
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
     reads = "first" if args.sen_rep_type == "cls" else "tokens"
@@ -124,7 +134,11 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the fields of the exported configuration for a decoder."""
+    """Return the options of the exported configuration for a decoder.
+
+    Args:
+        model: model of fairseq that has a decoder.
+    """
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
@@ -138,12 +152,22 @@ def _decoder_options(model: Any) -> Dict[str, Any]:
 
 
 def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the fields of the exported configuration for a causal language model."""
+    """Return the options of the exported configuration for a causal language model.
+
+    Args:
+        model: model of fairseq.
+        head: ignored.
+    """
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
 
 def _translation_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the fields of the exported configuration for a translation model."""
+    """Return the options of the exported configuration for a translation model.
+
+    Args:
+        model: model of fairseq.
+        head: ignored.
+    """
     source = model.encoder.embed_tokens
     return {
         **resolved_options(model.encoder.cfg, DEFAULTS),
@@ -275,7 +299,7 @@ def find_kind(model: Any, head: Optional[str] = None) -> Kind:
         head: name of the classification head to export (default: None, export the model without such a head).
 
     Raises:
-        InputError: the model cannot be exported, or it has no head of this name.
+        InputError: The model cannot be exported, or it has no head of this name.
     """
     _check_exportable(model)
     if head is None:
@@ -287,7 +311,14 @@ def find_kind(model: Any, head: Optional[str] = None) -> Kind:
 
 
 def _check_exportable(model: Any) -> None:
-    """Raise InputError if a fairseq model has no counterpart among the exported classes."""
+    """Check that a fairseq model has a counterpart among the exported classes.
+
+    Args:
+        model: model of fairseq.
+
+    Raises:
+        InputError: The model has no counterpart.
+    """
     decoder = getattr(model, "decoder", None)
     layer_type = getattr(getattr(model, "args", None), "layer_type", "luna")
     if type(model) not in KINDS or layer_type != "luna":
@@ -317,7 +348,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
         Exported names by fairseq's names, without parameters that the exported model lacks.
 
     Raises:
-        InputError: the folder does not hold an exported model.
+        InputError: The folder does not hold an exported model.
     """
     architecture = (config.get("architectures") or ["none"])[0]
     for kind in (*KINDS.values(), fine_tuned_kind(config.get("classifier_head", ""))):
@@ -361,7 +392,7 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
         The exported model in evaluation mode, with the same weights.
 
     Raises:
-        InputError: transformers lacks the activation function, or the weights do not fit the exported class.
+        InputError: Transformers lacks the activation function, or the weights do not fit the exported class.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):

@@ -66,7 +66,7 @@ class LunaCache:
         """Return a cache with the selected hypotheses only.
 
         Args:
-            rows: numbers of the hypotheses [B'], in the order that the new cache has.
+            rows: numbers [B'] of the hypotheses, in the order that the new cache has.
         """
         return LunaCache(self.state.select(rows))
 
@@ -119,7 +119,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
                 the cache (default: None, ``inputs_embeds`` is given).
             attention_mask: mask, 1 at tokens and 0 at padding, either [B, T] or for all positions including
                 those in the cache (default: None, every id other than the padding id is a token).
-            position_ids: position of each token [B, T], 0 for the first token of the text (default: None,
+            position_ids: position [B, T] of each token, 0 for the first token of the text (default: None,
                 tokens are counted from the left and padding is skipped).
             inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] in place of ``input_ids``
                 (default: None).
@@ -134,7 +134,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
             its fields if ``return_dict`` is False. ``past_key_values`` is a :class:`LunaCache`, or None.
 
         Raises:
-            ValueError: both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a text is longer
+            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a text is longer
                 than the learned positions.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
@@ -209,7 +209,7 @@ class CachedGeneration(nn.Module):
         """Return the arguments of the next forward pass, which reads the positions after the cache.
 
         Args:
-            input_ids: ids of the whole text [B, T], which is the target in a translation model. A language
+            input_ids: ids [B, T] of the whole text, which is the target in a translation model. A language
                 model also accepts the new ids alone, if the attention mask covers the whole text.
             past_key_values: cache of the first positions, for B hypotheses or for one hypothesis of each
                 group of beams (default: None, the text starts here).
@@ -221,7 +221,7 @@ class CachedGeneration(nn.Module):
             Keyword arguments of ``forward``.
 
         Raises:
-            ValueError: the cache holds the whole text, or positions between the cache and the given ids are
+            ValueError: The cache holds the whole text, or positions between the cache and the given ids are
                 missing.
         """
         has_source = self.config.is_encoder_decoder
@@ -250,10 +250,23 @@ class CachedGeneration(nn.Module):
         return {**inputs, "past_key_values": past_key_values}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, because the first forward pass creates the cache."""
+        """Do nothing, because the first forward pass creates the cache.
+
+        Args:
+            args: ignored.
+            kwargs: ignored.
+        """
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
-        """Reorder a cache for beam search; see :meth:`LunaCache.reorder_cache`."""
+        """Reorder a cache for beam search.
+
+        Args:
+            past_key_values: cache, changed in place.
+            beam_idx: index [B'] of the previous hypothesis that each new hypothesis continues.
+
+        Returns:
+            The same cache.
+        """
         past_key_values.reorder_cache(beam_idx)
         return past_key_values
 
@@ -267,7 +280,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
         cached: number of positions in the cache.
 
     Raises:
-        ValueError: no token is new, or some of the new tokens are missing.
+        ValueError: No token is new, or some of the new tokens are missing.
     """
     new = length - cached
     if not 1 <= new <= tokens.size(1):

@@ -108,9 +108,9 @@ def export(
         The :class:`luna_fairseq.huggingface.conversion.Kind` of the model.
 
     Raises:
-        InputError: an argument is wrong, the model cannot be exported, or the exported model computes other
+        InputError: An argument is wrong, the model cannot be exported, or the exported model computes other
             numbers than the checkpoint.
-        MissingRequirementError: transformers is not installed.
+        MissingRequirementError: Transformers is not installed.
 
     Example:
         >>> from pathlib import Path
@@ -149,8 +149,8 @@ def convert_checkpoint(
         The checkpoint with the converted model and tokenizer.
 
     Raises:
-        InputError: an argument is wrong, or the model cannot be exported.
-        MissingRequirementError: transformers is not installed.
+        InputError: An argument is wrong, or the model cannot be exported.
+        MissingRequirementError: Transformers is not installed.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one")
@@ -192,7 +192,7 @@ def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
         head: name that the user gave, "none", or None if the user gave no name.
 
     Raises:
-        InputError: the model has several heads and the user gave no name.
+        InputError: The model has several heads and the user gave no name.
     """
     if head is not None:
         return None if head == "none" else head

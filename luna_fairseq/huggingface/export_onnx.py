@@ -52,7 +52,11 @@ def build_parser() -> CommandParser:
 
 
 def _export(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Export a model to ONNX, and compare the results.
+
+    Args:
+        args: parsed options of the command.
+    """
     # The exporters warn about optional packages that are not installed, such as torchvision.
     for exporter in ("torch.onnx", "onnxscript"):
         logging.getLogger(exporter).setLevel(logging.ERROR)
@@ -176,7 +180,7 @@ def _compare_graph(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) ->
         examples: inputs of the module in several shapes.
 
     Raises:
-        InputError: an output differs by more than rounding.
+        InputError: An output differs by more than rounding.
     """
     import onnxruntime
 
@@ -201,7 +205,7 @@ def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None
         actual: tensor of the same shape that the graph computed.
 
     Raises:
-        InputError: the tensors differ by more than rounding.
+        InputError: The tensors differ by more than rounding.
     """
     difference = (actual.float() - expected.float()).abs().max()
     if not difference <= LARGEST_DIFFERENCE * expected.float().abs().max().clamp(min=1):

@@ -52,9 +52,9 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         path: checkpoint to write, which must not exist yet.
 
     Raises:
-        InputError: a file is missing, ``path`` exists, or model or vocabulary of the folder differs from
+        InputError: A file is missing, ``path`` exists, or model or vocabulary of the folder differs from
             that of the checkpoint.
-        MissingRequirementError: transformers is not installed.
+        MissingRequirementError: Transformers is not installed.
 
     Example:
         >>> from pathlib import Path
@@ -96,8 +96,14 @@ TIED = ("embed_tokens.weight", "lm_head.weight", "lm_head.decoder.weight")
 def _load_weights(folder: Path) -> Dict[str, Tensor]:
     """Load the parameters of an exported model from one or several files of a folder.
 
+    Args:
+        folder: folder of the exported model.
+
+    Returns:
+        Parameters by name.
+
     Raises:
-        InputError: the folder has no such file.
+        InputError: The folder has no such file.
     """
     from safetensors.torch import load_file
 
@@ -158,7 +164,7 @@ def _check_training(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path
         like: file of the checkpoint, for the message.
 
     Raises:
-        InputError: the identities differ.
+        InputError: The identities differ.
     """
     for name, value in exported.items():
         if name in ours and ours[name] != value:
@@ -176,7 +182,7 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
         folder: exported folder, whose tokenizers may have been replaced.
 
     Raises:
-        InputError: a tokenizer cannot be read, or its ids stand for other tokens.
+        InputError: A tokenizer cannot be read, or its ids stand for other tokens.
     """
     from tokenizers import Tokenizer
 
@@ -208,7 +214,7 @@ def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any
         folder: exported folder, for the message.
 
     Raises:
-        InputError: a parameter is missing or has another shape.
+        InputError: A parameter is missing or has another shape.
     """
     for ours, theirs in names.items():
         if theirs not in weights:

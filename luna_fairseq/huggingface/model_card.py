@@ -45,7 +45,7 @@ def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
         Text of README.md.
 
     Raises:
-        InputError: the file of scores was not written by luna-evaluate or luna-score.
+        InputError: The file of scores was not written by luna-evaluate or luna-score.
     """
     rows = {**_facts(checkpoint), **_scores(scores), **_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
@@ -53,7 +53,14 @@ def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
 
 
 def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the number of parameters and the known facts about the training, by name."""
+    """Return the number of parameters and what is known about the training.
+
+    Args:
+        checkpoint: loaded checkpoint.
+
+    Returns:
+        Values by their name in the model card.
+    """
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
@@ -70,9 +77,15 @@ def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
 
 
 def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
-    """Return the number of epochs that a training has finished, or None if it is unknown.
+    """Return the number of epochs that a training has finished.
 
     fairseq stores the epoch in progress. After the last batch of an epoch it stores the next epoch.
+
+    Args:
+        iterator: state of fairseq's iterator over epochs, from the checkpoint.
+
+    Returns:
+        Number of epochs, or None if it is unknown.
     """
     epoch = iterator.get("epoch")
     return None if epoch is None else epoch - 1
@@ -101,7 +114,7 @@ def _scores(files: List[Path]) -> Dict[str, str]:
         Formatted scores by name. Empty if no file exists.
 
     Raises:
-        InputError: the file contains no scores.
+        InputError: The file contains no scores.
     """
     path = next((file for file in files if file.is_file()), None)
     if path is None:
@@ -114,7 +127,14 @@ def _scores(files: List[Path]) -> Dict[str, str]:
 
 
 def _options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options that the model was built with, by name."""
+    """Return the options that the model was built with.
+
+    Args:
+        checkpoint: loaded checkpoint.
+
+    Returns:
+        Values by the name of the option, in backticks.
+    """
     model = checkpoint.state["cfg"]["model"]
     options = dict(model) if hasattr(model, "keys") else vars(model)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__

@@ -39,10 +39,10 @@ class LunaModelOutput(ModelOutput):
     """Output of the Luna encoder.
 
     Attributes:
-        last_hidden_state: output of the last layer [B, T, C].
-        packed: normalized P of the last layer [B, L, C].
-        packed_mask: mask of P [B, L], 1 at rows in use and 0 at padding.
-        source_mask: mask of the tokens [B, T], 1 at tokens and 0 at padding. With ``config.separators`` the
+        last_hidden_state: output [B, T, C] of the last layer.
+        packed: normalized P [B, L, C] of the last layer.
+        packed_mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
+        source_mask: mask [B, T] of the tokens, 1 at tokens and 0 at padding. With ``config.separators`` the
             number of the sentence that each token belongs to, from 1, and 0 at padding.
         hidden_states: output of the embedding and of each layer, [B, T, C] each; None unless requested by
             ``output_hidden_states``.
@@ -92,7 +92,11 @@ class LunaPreTrainedModel(PreTrainedModel):
                 shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize a module as BERT does, and fill the buffers of a model created on the meta device."""
+        """Initialize a module as BERT does, and fill the buffers of a model created on the meta device.
+
+        Args:
+            module: module of the model.
+        """
         if isinstance(module, (nn.Linear, nn.Embedding, PackedEmbedding)):
             nn.init.normal_(module.weight, std=0.02)
             if getattr(module, "bias", None) is not None:
@@ -119,7 +123,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             Values of ``output_hidden_states``, ``output_attentions`` and ``return_dict``.
 
         Raises:
-            TypeError: a keyword argument is none of these three.
+            TypeError: A keyword argument is none of these three.
         """
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
@@ -166,7 +170,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
             input_ids: token ids [B, T], padded on either side (default: None, ``inputs_embeds`` is given).
             attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, every id other than the
                 padding id is a token).
-            position_ids: position of each token [B, T], 0 for the first token (default: None, tokens are
+            position_ids: position [B, T] of each token, 0 for the first token (default: None, tokens are
                 counted from the left and padding is skipped).
             inputs_embeds: token vectors [B, T, C] in place of ``input_ids`` (default: None).
             **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict``, as in all
@@ -176,7 +180,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
             A :class:`LunaModelOutput`, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a sequence is
+            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a sequence is
                 longer than the learned positions.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
@@ -215,7 +219,7 @@ def require_ids(input_ids: Optional[Tensor]) -> Tensor:
         input_ids: token ids [B, T], or None if the caller passed vectors.
 
     Raises:
-        ValueError: the caller passed vectors, in which no separator can be found.
+        ValueError: The caller passed vectors, in which no separator can be found.
     """
     if input_ids is None:
         raise ValueError(
@@ -300,7 +304,7 @@ class LunaForMaskedLM(LunaPreTrainedModel):
             attention_mask: see :meth:`LunaModel.forward`.
             position_ids: see :meth:`LunaModel.forward`.
             inputs_embeds: see :meth:`LunaModel.forward`.
-            labels: ids of the tokens to predict [B, T], -100 at all other positions (default: None, no loss).
+            labels: ids [B, T] of the tokens to predict, -100 at all other positions (default: None, no loss).
             **output_options: see :meth:`LunaModel.forward`.
 
         Returns:
@@ -308,7 +312,7 @@ class LunaForMaskedLM(LunaPreTrainedModel):
             cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: see :meth:`LunaModel.forward`.
+            ValueError: See :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

@@ -68,9 +68,9 @@ class AttentionToPacked(nn.Module):
         """Compute the attention output of the first token.
 
         Args:
-            first: hidden state of the first token [B, C], the query.
+            first: hidden state [B, C] of the first token, the query.
             packed: P [B, L, C], the keys and values.
-            mask: mask of P [B, L], 1 at rows in use and 0 at padding.
+            mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
 
         Returns:
             Attention output [B, C].
@@ -123,12 +123,12 @@ class LunaClassificationHead(nn.Module):
         """Compute the vector that the head classifies.
 
         Args:
-            first: hidden state of the first token [B, C].
+            first: hidden state [B, C] of the first token.
             packed: last P [B, L, C].
-            mask: mask of P [B, L], 1 at rows in use and 0 at padding.
+            mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
 
         Returns:
-            One vector for each sequence [B, C].
+            One vector [B, C] for each sequence.
         """
         if self.reads == "mean":
             return masked_mean(packed, mask)
@@ -176,7 +176,7 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
             attention_mask: see :meth:`LunaModel.forward`.
             position_ids: see :meth:`LunaModel.forward`.
             inputs_embeds: see :meth:`LunaModel.forward`.
-            labels: numbers of the classes [B], or values to predict if the model has one label (default:
+            labels: numbers [B] of the classes, or values to predict if the model has one label (default:
                 None, no loss).
             **output_options: see :meth:`LunaModel.forward`.
 
@@ -186,7 +186,7 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
             squared error of a regression.
 
         Raises:
-            ValueError: see :meth:`LunaModel.forward`.
+            ValueError: See :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})
@@ -260,7 +260,7 @@ class LunaLongClassifierHead(nn.Module):
         """Compute the logits of the classes.
 
         Args:
-            x: vector of each sequence [B, C], or joined vectors of each pair [B, 2 C] or [B, 4 C].
+            x: vector [B, C] of each sequence, or joined vectors of each pair [B, 2 C] or [B, 4 C].
 
         Returns:
             Logits [B, ``config.num_labels``].
@@ -313,7 +313,7 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
                 ``attention_mask``).
             pixel_values: normalized intensities [B, T] of images, in place of ``input_ids`` (default: None).
             inputs_embeds: token vectors [B, T, C] in place of ``input_ids`` (default: None).
-            labels: numbers of the classes [B] (default: None, no loss).
+            labels: numbers [B] of the classes (default: None, no loss).
             **output_options: see :meth:`LunaModel.forward`.
 
         Returns:
@@ -321,7 +321,7 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
             a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: a model of pairs did not receive second sequences, a model of single sequences
+            VAlueError: a model of pairs did not receive second sequences, a model of single sequences
                 received some, or :meth:`LunaModel.forward` refuses the input.
         """
         if pixel_values is not None:
@@ -346,7 +346,7 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
             out: output of the encoder.
 
         Returns:
-            One vector for each sequence [B, C].
+            One vector [B, C] for each sequence.
         """
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)

@@ -66,7 +66,7 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
             mean cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: see :meth:`LunaDecoder.forward`.
+            ValueError: See :meth:`LunaDecoder.forward`.
         """
         out = self.luna(
             input_ids,

@@ -42,11 +42,21 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
             self.encoder.embed_tokens.weight = self.decoder.embed_tokens.weight
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the encoder. The arguments, which some versions of transformers pass, are ignored."""
+        """Return the encoder.
+
+        Args:
+            args: ignored. Some versions of transformers pass arguments.
+            kwargs: ignored.
+        """
         return self.encoder
 
     def get_decoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the decoder. The arguments, which some versions of transformers pass, are ignored."""
+        """Return the decoder.
+
+        Args:
+            args: ignored. Some versions of transformers pass arguments.
+            kwargs: ignored.
+        """
         return self.decoder
 
     def get_input_embeddings(self) -> nn.Module:
@@ -79,11 +89,11 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         """Encode the source and compute the hidden states of the target.
 
         Args:
-            input_ids: token ids of the source [B, S] (default: None, ``inputs_embeds`` or ``encoder_outputs``
+            input_ids: token ids [B, S] of the source (default: None, ``inputs_embeds`` or ``encoder_outputs``
                 is given).
-            attention_mask: mask of the source [B, S], 1 at tokens and 0 at padding (default: None, every id
+            attention_mask: mask [B, S] of the source, 1 at tokens and 0 at padding (default: None, every id
                 other than the padding id is a token).
-            decoder_input_ids: token ids of the target [B, T], shifted right. With ``past_key_values`` only
+            decoder_input_ids: token ids [B, T] of the target, shifted right. With ``past_key_values`` only
                 the tokens after the cache (default: None, ``decoder_inputs_embeds`` is given).
             decoder_attention_mask: mask of the target, see :meth:`LunaDecoder.forward` (default: None).
             encoder_outputs: output of the encoder, a :class:`LunaModelOutput` or a tuple of its fields. The
@@ -101,7 +111,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
             of the output projection.
 
         Raises:
-            ValueError: see :meth:`LunaModel.forward`.
+            ValueError: See :meth:`LunaModel.forward`.
         """
         options = {**output_options, "return_dict": True}
         source = encoder_outputs
@@ -157,11 +167,21 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
         self.post_init()
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the encoder. The arguments, which some versions of transformers pass, are ignored."""
+        """Return the encoder.
+
+        Args:
+            args: ignored. Some versions of transformers pass arguments.
+            kwargs: ignored.
+        """
         return self.luna.encoder
 
     def get_decoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the decoder. The arguments, which some versions of transformers pass, are ignored."""
+        """Return the decoder.
+
+        Args:
+            args: ignored. Some versions of transformers pass arguments.
+            kwargs: ignored.
+        """
         return self.luna.decoder
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
@@ -173,7 +193,7 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
             labels: token ids to predict [B, T], -100 or the padding id at padding.
 
         Returns:
-            Input of the decoder [B, T].
+            Input [B, T] of the decoder.
         """
         shifted = labels.roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
@@ -214,7 +234,7 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
             cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: see :meth:`LunaModel.forward`.
+            ValueError: See :meth:`LunaModel.forward`.
         """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)

@@ -109,7 +109,7 @@ class InitialState(nn.Module):
         """Compute the initial state.
 
         Args:
-            input_ids: token ids of the source [B, T].
+            input_ids: token ids [B, T] of the source.
 
         Returns:
             Initial state, and the output of the encoder or None without an encoder.
@@ -125,7 +125,7 @@ class InitialState(nn.Module):
         """Compute the initial state as a tuple of tensors.
 
         Args:
-            *inputs: token ids of the source [B, T], the only input.
+            *inputs: token ids [B, T] of the source, the only input.
 
         Returns:
             Tensors with the names in ``output_names``.
@@ -200,7 +200,7 @@ class DecodingStep(nn.Module):
         """Compute the logits of the next token and the next state.
 
         Args:
-            *inputs: token of each sentence [B, 1], then the tensors of the state in the order of
+            *inputs: token [B, 1] of each sentence, then the tensors of the state in the order of
                 ``input_names``.
 
         Returns:

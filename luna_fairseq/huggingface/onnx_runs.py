@@ -82,7 +82,7 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
     Args:
         config: configuration of the exported model.
-        batch: token ids of the source [B, T].
+        batch: token ids [B, T] of the source.
 
     Returns:
         Token ids [B, ``STEPS``].

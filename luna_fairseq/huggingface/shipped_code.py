@@ -48,7 +48,7 @@ def write_code(model: str, folder: Path) -> None:
         folder: existing folder. A second call adds the code of another module, such as the tokenizer.
 
     Raises:
-        ValueError: two modules of a subpackage use one name for different things, a module imports this
+        ValueError: Two modules of a subpackage use one name for different things, a module imports this
             package inside a function, or the folder contains another version of a file.
     """
     modules: Dict[str, _Module] = {}
@@ -90,7 +90,11 @@ def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
 
 
 def _parse_module(name: str) -> _Module:
-    """Read the source code of a module and split it into docstring, imports and body."""
+    """Read the source code of a module and split it into docstring, imports and body.
+
+    Args:
+        name: name of the module, such as "luna_fairseq.errors".
+    """
     path = _ROOT.joinpath(*name.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = path.read_text(encoding="utf-8")
@@ -117,7 +121,14 @@ def _parse_module(name: str) -> _Module:
 
 
 def _defined_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a top-level statement defines."""
+    """Yield the names that a top-level statement defines.
+
+    Args:
+        node: top-level statement of a module.
+
+    Yields:
+        Name of a function, class or variable.
+    """
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         yield node.name
         return
@@ -170,7 +181,12 @@ def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> s
 
 
 def _import_line(module: str, names: List[str]) -> str:
-    """Return a statement that imports names from a module, on several lines if one line is too short."""
+    """Return a statement that imports names from a module, on several lines if one line is too short.
+
+    Args:
+        module: name of the module.
+        names: names to import.
+    """
     line = f"from {module} import {', '.join(names)}"
     if len(line) <= 110:
         return line
@@ -192,7 +208,7 @@ def _check_names(file: str, parts: List[_Module]) -> None:
         parts: modules that the file contains.
 
     Raises:
-        ValueError: a name stands for two things, or a module renames an object of another module of the file.
+        VAlueError: a name stands for two things, or a module renames an object of another module of the file.
     """
     meanings: Dict[str, str] = {}
     for part in parts:

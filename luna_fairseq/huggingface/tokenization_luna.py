@@ -50,6 +50,13 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 
         The mask token is not added as a special token, because it is recognized in a text. As in RoBERTa, it
         includes the space before it.
+
+        Args:
+            new_tokens: tokens to add.
+            special_tokens: True to add them as special tokens (default: False).
+
+        Returns:
+            Number of added tokens, without the mask token.
         """
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
@@ -66,7 +73,15 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         self._tokenizer = self._source
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode ids with the tokenizer of the target language."""
+        """Decode ids with the tokenizer of the target language.
+
+        Args:
+            args: arguments of transformers' method.
+            kwargs: arguments of transformers' method.
+
+        Returns:
+            Text of the target language.
+        """
         self._switch_to_target_mode()
         try:
             return super()._decode(*args, **kwargs)
@@ -74,7 +89,13 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             self._switch_to_input_mode()
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
-        """Save the tokenizers of both languages and return the names of the files."""
+        """Save the tokenizers of both languages and return the names of the files.
+
+        Args:
+            save_directory: folder of the tokenizer.
+            args: further arguments of transformers' method.
+            kwargs: further arguments of transformers' method.
+        """
         names = super()._save_pretrained(save_directory, *args, **kwargs)
         if self.target is not None:
             path = f"{save_directory}/target_tokenizer.json"

@@ -37,7 +37,14 @@ class Merges:
         self.pieces = lru_cache(maxsize=100_000)(self._pieces)
 
     def _pieces(self, word: str) -> List[str]:
-        """Split a word into subwords, of which all but the last end with "@@"."""
+        """Split a word into subwords, of which all but the last end with "@@".
+
+        Args:
+            word: word without spaces.
+
+        Returns:
+            Subwords in the order of the word.
+        """
         if len(word) < 2:
             return [word]
         parts = [*word, WORD_END] if self.end_is_symbol else [*word[:-1], word[-1] + WORD_END]
@@ -89,8 +96,8 @@ class _LunaMosesTokenizer(LunaTokenizer):
         **kwargs: keyword arguments of :class:`LunaTokenizer`.
 
     Raises:
-        ImportError: sacremoses is not installed.
-        ValueError: the code file or the languages are missing.
+        ImportError: Sacremoses is not installed.
+        ValueError: The code file or the languages are missing.
     """
 
     vocab_files_names = {**LunaTokenizer.vocab_files_names, "codes_file": "bpe.codes"}
@@ -144,14 +151,28 @@ class _LunaMosesTokenizer(LunaTokenizer):
         self._tokenizer.normalizer = self._normalizers[0]
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode ids and detokenize each sentence of the text."""
+        """Decode ids and detokenize each sentence of the text.
+
+        Args:
+            args: arguments of transformers' method.
+            kwargs: arguments of transformers' method.
+
+        Returns:
+            Plain text. Sentences of a document are separated by the separator.
+        """
         sentences = super()._decode(*args, **kwargs).split(SEPARATOR)
         return f" {SEPARATOR} ".join(
             detokenize(sentence.split(), self.languages[1]) for sentence in sentences
         )
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
-        """Save the code file and the tokenizers, and return the names of the files."""
+        """Save the code file and the tokenizers, and return the names of the files.
+
+        Args:
+            save_directory: folder of the tokenizer.
+            args: further arguments of transformers' method.
+            kwargs: further arguments of transformers' method.
+        """
         path = Path(save_directory) / self.vocab_files_names["codes_file"]
         path.write_text(self.codes, encoding="utf-8")
         self._remove_normalizers()

@@ -75,7 +75,7 @@ def build_tokenizer(
         A :class:`LunaTokenizer`, or a :class:`LunaMosesTokenizer` if the text was encoded by subword-nmt.
 
     Raises:
-        InputError: the files do not belong to the dictionary, or their encoding cannot be converted.
+        InputError: The files do not belong to the dictionary, or their encoding cannot be converted.
 
     Example:
         >>> dictionary = Dictionary()
@@ -146,7 +146,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
         The tokenizer, or None if the model reads images.
 
     Raises:
-        InputError: see :func:`build_tokenizer`.
+        InputError: See :func:`build_tokenizer`.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -251,7 +251,7 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
         ids: id of each piece.
 
     Raises:
-        InputError: the model is not a byte-pair encoding, normalizes text, or has pieces without an id.
+        InputError: The model is not a byte-pair encoding, normalizes text, or has pieces without an id.
     """
     pieces = [
         model.id_to_piece(index)
@@ -295,7 +295,7 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
         pieces: learned pieces of the model.
 
     Raises:
-        InputError: the model is of another type, or normalizes text.
+        InputError: The model is of another type, or normalizes text.
     """
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
     if scores != [-float(number) for number in range(len(scores))]:
@@ -312,7 +312,7 @@ def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> mo
         merges: pairs of pieces in the order in which they are merged.
 
     Raises:
-        InputError: a piece of a merge has no id.
+        InputError: A piece of a merge has no id.
     """
     missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
     if missing:
