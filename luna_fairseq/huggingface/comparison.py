@@ -37,7 +37,8 @@ def compare(model: Any, exported: Any, kind: Kind) -> None:
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return sequence lengths on both sides of each length at which the computation changes.
 
-    The computation changes at the length of P, and at the largest length that a look-up attends to densely.
+    The computation changes at the length of the packed sequence P, and at the largest length that a look-up
+    attends to densely.
 
     Args:
         config: configuration of the exported model.

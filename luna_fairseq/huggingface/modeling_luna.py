@@ -40,7 +40,7 @@ class LunaModelOutput(ModelOutput):
 
     Attributes:
         last_hidden_state: output [B, T, C] of the last layer.
-        packed: normalized P [B, L, C] of the last layer.
+        packed: normalized packed sequence P [B, L, C] of the last layer.
         packed_mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
         source_mask: mask [B, T] of the tokens, 1 at tokens and 0 at padding. With ``config.separators`` the
             number of the sentence that each token belongs to, from 1, and 0 at padding.
@@ -135,9 +135,9 @@ class LunaPreTrainedModel(PreTrainedModel):
 class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     """Luna encoder, which returns hidden states without a task-specific head.
 
-    An encoder without a decoder normalizes the last P and sets padding rows of the initial P to zero. The
-    norm has a gain and a bias if ``config.packed_is_read`` is set. The stack of layers is applied
-    ``config.layer_repeats`` times (default: 1).
+    An encoder without a decoder normalizes the last packed sequence P and sets padding rows of the initial P
+    to zero. The norm has a gain and a bias if ``config.packed_is_read`` is set. The stack of layers is
+    applied ``config.layer_repeats`` times (default: 1).
 
     Args:
         config: configuration of the model.

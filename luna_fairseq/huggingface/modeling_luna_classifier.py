@@ -52,7 +52,7 @@ def first_token(out: LunaModelOutput) -> Tensor:
 
 
 class AttentionToPacked(nn.Module):
-    """Multi-head softmax attention from the first token to the rows of P.
+    """Multi-head softmax attention from the first token to the rows of the packed sequence P.
 
     Args:
         config: configuration of the model.
@@ -69,7 +69,7 @@ class AttentionToPacked(nn.Module):
 
         Args:
             first: hidden state [B, C] of the first token, the query.
-            packed: P [B, L, C], the keys and values.
+            packed: packed sequence P [B, L, C], the keys and values.
             mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
 
         Returns:
@@ -88,7 +88,7 @@ class LunaClassificationHead(nn.Module):
 
     The vector goes through dropout, a dense layer, an activation, dropout and the output projection.
     ``config.classifier_reads`` selects the vector: "first" for the hidden state of the first token, "mean" or
-    "maximum" over the rows of the last P, or "attention" from the first token to the last P.
+    "maximum" over the rows of the last packed sequence P, or "attention" from the first token to the last P.
 
     Args:
         config: configuration of the model.
@@ -124,7 +124,7 @@ class LunaClassificationHead(nn.Module):
 
         Args:
             first: hidden state [B, C] of the first token.
-            packed: last P [B, L, C].
+            packed: last packed sequence P [B, L, C].
             mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
 
         Returns:
@@ -274,7 +274,8 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
     """Luna classifier of Long Range Arena for token sequences, pairs of token sequences, or images.
 
     ``config.classifier_reads`` selects the vector of a sequence: "first" for the hidden state of the first
-    token, "tokens" for the mean over the tokens, or "mean" for the mean over the rows of the last P.
+    token, "tokens" for the mean over the tokens, or "mean" for the mean over the rows of the last packed
+    sequence P.
 
     Args:
         config: configuration of the model.

@@ -142,8 +142,8 @@ def mask_names(model: Any) -> List[str]:
         model: exported model with a decoder.
 
     Returns:
-        The name of the mask of P. If attention reads all source tokens, also the name of the source mask.
-        Empty without an encoder.
+        The name of the mask of the packed sequence P. If attention reads all source tokens, also the name of
+        the source mask. Empty without an encoder.
     """
     config = model.config
     if not config.is_encoder_decoder:
@@ -152,7 +152,7 @@ def mask_names(model: Any) -> List[str]:
 
 
 def expand_packed(state: DecoderState, rows: int) -> DecoderState:
-    """Expand the projected P of each layer to one copy for each hypothesis.
+    """Expand the projected packed sequence P of each layer to one copy for each hypothesis.
 
     Args:
         state: decoding state, in which all hypotheses may share one projected P.

@@ -63,8 +63,8 @@ class Costs:
     def find(self, model: str) -> Cost:
         """Return the cost of a model.
 
-        A model that classifies from P (``-p``) has the cost of the model without that suffix, because the
-        pooling takes next to no time.
+        A model that classifies from the packed sequence P (``-p``) has the cost of the model without that
+        suffix, because the pooling takes next to no time.
 
         Args:
             model: name of the model on the command line of luna-lra-seeds, such as ``luna-16``.

@@ -225,7 +225,7 @@ def model_options(model: str, task: str) -> List[str]:
 
 
 def parse_luna(model: str) -> Optional[Match[str]]:
-    """Split the name of a Luna model into the length of P, ``-anchored`` and ``-p``.
+    """Split the name of a Luna model into the length of the packed sequence P, ``-anchored`` and ``-p``.
 
     Args:
         model: name of the model, as given to ``--models``.
@@ -360,8 +360,8 @@ def _sort_key(model: str) -> Tuple[int, str, int, str]:
         model: name of the model, such as "luna-128".
 
     Returns:
-        Key that sorts the Transformer first, then peers by name, then Luna by the length of P, then anchored
-        Luna.
+        Key that sorts the Transformer first, then peers by name, then Luna by the length of the packed
+        sequence P, then anchored Luna.
     """
     match = parse_luna(model)
     if match is None:

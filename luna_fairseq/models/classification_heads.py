@@ -9,7 +9,7 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head, applied to a vector that is pooled from P.
+    """RoBERTa's classification head, applied to a vector that is pooled from the packed sequence P.
 
     RoBERTa's head applies dropout, a dense layer, an activation, dropout, and a projection to the logits. It
     documents the arguments. Subclasses differ in :meth:`pool`.
@@ -36,7 +36,7 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Pool P, or the features, to one vector for each sentence.
+        """Pool the packed sequence P, or the features, to one vector for each sentence.
 
         Args:
             features: features [B, T, C] of the tokens.
@@ -90,7 +90,7 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean over the rows of P."""
+    """Classification head on the mean over the rows of the packed sequence P."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         """Return the mean over the rows of the packed sequence P.
@@ -107,7 +107,7 @@ class MeanPoolingHead(PackedClassificationHead):
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Classification head on the output of attention from the first token to the rows of P.
+    """Classification head on attention from the first token to the rows of the packed sequence P.
 
     Args:
         input_dim: model width C.
@@ -143,7 +143,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_of_packed(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean over the rows of P that are not masked.
+    """Return the mean over the rows of the packed sequence P that are not masked.
 
     Args:
         packed: packed sequence P [B, L, C].

@@ -93,7 +93,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return super().build_positions(options, padding_idx)
 
     def packed_positions(self, length: int, embed_dim: int) -> Tensor:
-        """Compute fairseq's sinusoidal position embeddings for P.
+        """Compute fairseq's sinusoidal position embeddings for the packed sequence P.
 
         Args:
             length: number of rows of P, L.
@@ -146,7 +146,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return state_dict
 
     def check_length(self, length: int) -> None:
-        """Check the length of the sources, and warn once if they are too long for the rows of P.
+        """Check the length of the sources, and warn once if they are too long for the packed sequence P.
 
         Args:
             length: number of tokens of the longest source.
@@ -180,7 +180,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         Args:
             src_tokens: source tokens [B, S], padded on either side.
             src_lengths: ignored, because lengths are counted from ``src_tokens``.
-            return_all_hiddens: also return X and P after every layer (default: False).
+            return_all_hiddens: also return X and the packed sequence P after every layer (default: False).
             token_embeddings: embeddings [B, S, C] in place of those of the tokens (default: None).
 
         Returns:

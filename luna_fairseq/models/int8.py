@@ -23,7 +23,7 @@ STEP, ZERO = 2 / 255, 128
 def quantise(model: nn.Module) -> None:
     """Replace every linear layer of a model, including the output projection, by a :class:`Linear8`.
 
-    Embeddings, norms and P stay in float32.
+    Embeddings, norms and the packed sequence P stay in float32.
 
     Args:
         model: float32 model on the CPU, changed in place; the result cannot be trained.

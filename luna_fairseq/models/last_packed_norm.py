@@ -8,7 +8,7 @@ from fairseq.modules import LayerNorm
 
 
 def read_packed(encoder: nn.Module) -> None:
-    """Add a gain and a bias to the layer norm of the last P, because a new classification head reads P.
+    """Add a gain and a bias to the layer norm of the last packed sequence P, for a new classification head.
 
     The gain and the bias keep their initial values if a checkpoint without them is loaded.
 
@@ -24,7 +24,7 @@ def read_packed(encoder: nn.Module) -> None:
 
 
 def find_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
-    """Adapt the layer norm of the last P in a state dict to an encoder.
+    """Adapt the layer norm of the last packed sequence P in a state dict to an encoder.
 
     In the authors' code, this layer norm belongs to the last encoder layer. Its gain and bias are renamed.
     They are removed if the encoder does not have them, and added with initial values if the encoder has them

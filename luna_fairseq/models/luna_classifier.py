@@ -79,7 +79,7 @@ class LunaClassifier(LoadsWhatFits):
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
     def _freeze_last_x(self) -> None:
-        """Freeze the parameters that only affect the last X, because the classifier reads only the last P."""
+        """Freeze the parameters that do not affect the packed sequence P, which the classifier reads."""
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
             return

@@ -51,7 +51,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
         Args:
             src_tokens: tokens [B, T], padded on the right.
-            return_all_hiddens: also return X and P after every layer (default: False).
+            return_all_hiddens: also return X and the packed sequence P after every layer (default: False).
             kwargs: ``token_embeddings``, embeddings [B, T, C] in place of those of the tokens (default:
                 None); other arguments are ignored.
 
@@ -169,7 +169,7 @@ class LunaMaskedLM(SentenceModel):
         Args:
             src_tokens: tokens [B, T], padded on the right.
             features_only: return features in place of the logits of tokens (default: False).
-            return_all_hiddens: also return X and P after every layer (default: False).
+            return_all_hiddens: also return X and the packed sequence P after every layer (default: False).
             classification_head_name: name of the classification head to apply (default: None, the LM head).
             kwargs: ``masked_tokens``, mask [B, T] with True at the N positions for which the LM head computes
                 logits (default: None, all positions); other arguments are ignored.
@@ -218,7 +218,7 @@ class LunaMaskedLM(SentenceModel):
     ) -> None:
         """Add a classification head. Its name determines its input.
 
-        ``pooling_classification_head`` reads the maximum over the rows of the last P,
+        ``pooling_classification_head`` reads the maximum over the rows of the last packed sequence P,
         ``mean_classification_head`` their mean, and ``attention_classification_head`` the result of attention
         from ``<s>`` to the rows. A head of any other name reads the features of ``<s>``.
 

@@ -164,10 +164,13 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """Return the mean over the rows of the last P for each sentence [B, C].
+        """Return the mean over the rows of the last packed sequence P of each sentence.
 
         Args:
             tokens: tokens of one or several sentences, see the class.
+
+        Returns:
+            Vectors [B, C].
         """
         _, packed, mask = self.extract_features(tokens, return_packed=True)
         return mean_of_packed(packed, mask)

@@ -40,7 +40,7 @@ class Stream:
         self.state = None
 
     def store(self, state: DecoderState) -> None:
-        """Store a state returned by the decoder, without its gradients and without the projected P."""
+        """Store a state without its gradients and without the projected packed sequence P."""
         self.state = _without_packed(state).detach()
 
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
@@ -123,6 +123,6 @@ class Stream:
 
 
 def _without_packed(state: DecoderState) -> DecoderState:
-    """Return the state without the projected P, so that the next call projects P again."""
+    """Return the state without the projected packed sequence P, so that the next call projects P again."""
     layers = (layer._replace(causal=layer.causal._replace(pack_q=None)) for layer in state.layers)
     return state._replace(layers=tuple(layers))

@@ -1,4 +1,4 @@
-"""Pack and unpack attention in which the rows of P absorb the projections of the tokens.
+"""Pack and unpack attention in which the rows of the packed sequence P absorb the projections of the tokens.
 
 Attention multiplies projected rows of P by projected tokens. The product ``r . (W x)`` equals
 ``(W^T r) . x``, and P has few rows. It saves time to multiply the L rows of every head by W^T, in place of
@@ -62,7 +62,7 @@ def projection_of_heads(linear: nn.Linear, num_heads: int) -> HeadProjection:
 
 
 def saves_time(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
-    """Return True if it is faster to absorb ``projections`` of the tokens into the rows of P.
+    """Return True if it is faster to absorb projections of tokens into the rows of the packed sequence P.
 
     The absorbed form must also need no more memory. Only CPUs were measured, in float32 (C = 256 and 512, K =
     64, L = 16 and 32, forward and backward, torch 2.13). Layers other than a plain linear layer, such as
@@ -180,7 +180,7 @@ def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activa
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
-    """Compute the logits between rows of P and tokens, with the projection absorbed by the rows.
+    """Compute the logits between rows of the packed sequence P and tokens that are not projected.
 
     B is the batch size, H the number of heads, L the number of rows, S the number and C the width of the
     tokens, and K = C / H the head width.

@@ -1,7 +1,8 @@
 """Pack and unpack attention (Luna, equations 3 and 4): softmax attention with a padding mask.
 
-In pack attention the queries come from P, the short extra sequence, and the keys and values from the context.
-In unpack attention the queries come from the input X, and the keys and values from the packed context.
+In pack attention the queries come from the packed sequence P, the short extra sequence, and the keys and
+values from the context. In unpack attention the queries come from the input X, and the keys and values from
+the packed context.
 """
 
 from typing import Optional, Tuple

@@ -22,8 +22,8 @@ class AttentionMaps(Mapping):
     Names have the form ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` or ``decoder.LAYER.cross.MAP``.
     Layers are counted from 0. MAP is one of
 
-    - ``pack`` [H, L, S]: weights of pack attention, from each row of P to each token of the context. Causal
-      attention has its positive pack weights over time here, which do not sum to 1.
+    - ``pack`` [H, L, S]: weights of pack attention, from each row of the packed sequence P to each token of
+      the context. Causal attention has its positive pack weights over time here, which do not sum to 1.
     - ``unpack`` [H, T, L]: weights of unpack attention, from each query token to each row of P.
     - ``read`` [H, T, S]: weights from each query token to each token of the context, the product of unpack
       and pack weights. The pack weights are averaged over the pack heads or, in causal attention, divided by

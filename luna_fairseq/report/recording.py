@@ -40,8 +40,8 @@ class Recorded(NamedTuple):
     Attributes:
         name: name of the attention, made of the stack, the layer counted from 0, and the kind:
             "encoder.0.self" or "decoder.5.cross".
-        weights: PACK [B, H, L, S], UNPACK [B, H, T, L] and READ [B, H, T, S]. Attention without P has READ
-            only.
+        weights: PACK [B, H, L, S], UNPACK [B, H, T, L] and READ [B, H, T, S]. Attention without
+            the packed sequence P has READ only.
         strengths: learned parameters [H] of anchored attention, by name. Empty for other attention.
     """
 

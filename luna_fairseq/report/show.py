@@ -2,10 +2,10 @@
 
 Show which words a trained model attends to, in every layer, on one interactive HTML page.
 
-For each layer and head, the page draws three maps: the tokens that each row of P, the packed sequence, packs;
-the rows of P that each token unpacks; and the tokens that each token reads as a result. A table lists the
-entropy and the coverage of every head. For a translation model, the page also shows the translation and its
-alignment.
+For each layer and head, the page draws three maps: the tokens that each row of the packed sequence P
+packs; the rows of P that each token unpacks; and the tokens that each token reads as a result. A table lists
+the entropy and the coverage of every head. For a translation model, the page also shows the translation and
+its alignment.
 
 CHECKPOINT is a translation model, a masked or causal language model, or a text classifier. Models of
 luna_fairseq and of fairseq are supported. The files of the encoding (sentencepiece.bpe.model, bpe.codes, or

@@ -1,1 +1,1 @@
-"""Translation (Luna, section 4.2): data preparation, training commands, scores and analyses of P."""
+"""Translation (Luna, section 4.2): data preparation, training commands, scores and analyses of attention."""

@@ -1,4 +1,4 @@
-"""Command ``python -m luna_fairseq.translation.pack_coverage``: measure how much of the source P attends to.
+"""Command ``python -m luna_fairseq.translation.pack_coverage``: measure how Luna attends to its source.
 
 P is the packed sequence of Luna, through which the decoder reads the source. For each decoder layer of a
 trained translation model, the command prints two numbers over all sentences of a split: the share of source
@@ -6,8 +6,8 @@ positions at which a row of P has its largest pack weight, averaged over the hea
 weight that any row of any head gives to a source position, averaged over the positions. EOS counts as a
 source position. Padding and masked rows of P do not count.
 
-For anchored P, the command also prints the learned strength of each head's anchor and the gates of the
-look-ups.
+For an anchored packed sequence P, the command also prints the learned strength of each head's anchor and the
+gates of the look-ups.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
     """Return the strength of every anchor and the value of every look-up gate, for each head.
 
     Args:
-        model: translation model with anchored P.
+        model: translation model with an anchored packed sequence P.
 
     Returns:
         List of (name of the module, values of its heads).
@@ -139,7 +139,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Running measurement of how much of the source the rows of P of one layer attend to.
+    """Running measurement of how much of the source the packed sequence P of one layer attends to.
 
     Attributes:
         positions: number of source positions so far, EOS included.
@@ -151,7 +151,7 @@ class Coverage:
 
     @property
     def maxima(self) -> float:
-        """Share of source positions that are the maximum of at least one row of P, averaged over heads."""
+        """Share of source positions that are the maximum of at least one row of the packed sequence P."""
         return self._maxima / self.positions
 
     @property
@@ -163,9 +163,9 @@ class Coverage:
         """Add the sentences of a batch.
 
         Args:
-            weights: [B, H, L, S] pack weights, 0 at padding.
-            padding_mask: [B, S], True at padding. None if there is no padding.
-            packed_mask: [B, L], True at masked rows of P. None if no row is masked.
+            weights: pack weights [B, H, L, S], 0 at padding.
+            padding_mask: mask [B, S], True at padding. None if there is no padding.
+            packed_mask: mask [B, L], True at masked rows of the packed sequence P. None if no row is masked.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])
@@ -178,7 +178,7 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Measure how much of the source the rows of P attend to, for each decoder layer.
+    """Measure how much of the source the rows of the packed sequence P attend to, for each decoder layer.
 
     Args:
         model: translation model in evaluation mode.
@@ -215,9 +215,9 @@ def _add(
     Args:
         layer: coverage of the layer, updated in place.
         attention: cross-attention, which calls this function as its ``watcher``.
-        query: [T, B, C] queries, unused.
-        packed: [L, B, C] packed sequence P.
-        context: [S, B, C] encoder output.
+        query: queries [T, B, C], unused.
+        packed: packed sequence P [L, B, C].
+        context: encoder output [S, B, C].
         source: lengths and masks of the source.
         geometry: geometry of anchored attention, or None.
     """

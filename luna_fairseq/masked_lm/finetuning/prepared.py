@@ -137,7 +137,7 @@ class PreparedWriter:
         For multiple choice, the longest candidate counts.
 
         Args:
-            pieces: [inputs, B] number of pieces of each text.
+            pieces: number [inputs, B] of pieces of each text.
 
         Returns:
             [B] number of tokens.
@@ -184,7 +184,7 @@ def _binarise(
         dictionary: dictionary of the pieces.
 
     Returns:
-        lengths: [B] number of pieces of each line.
+        lengths: number [B] of pieces of each line.
         unknown: number of pieces that the dictionary does not have.
     """
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:

@@ -3,8 +3,8 @@
 The result equals that of the naive form up to rounding. Within a chunk, ``x_t sum_j y_j^T z_j`` is computed
 as the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier chunks enter through one L x K state.
 
-The gradient is written by hand. Only the inputs and the softmax over the rows of P are kept between the
-passes, and the backward pass computes products and states again.
+The gradient is written by hand. Only the inputs and the softmax over the rows of the packed sequence P are
+kept between the passes, and the backward pass computes products and states again.
 
 The letters are those of ops/README.md. In addition, N = B x H is the number of heads in the batch, and c the
 number of positions in a chunk. Attention is called tied if the values are the keys.

@@ -46,7 +46,7 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     """Compute the pack weights of causal Luna attention (Luna, section 3.3).
 
     The formula is A_pack = omega(pack_k pack_q^T / sqrt(K)). Row t holds the weight of position t for each of
-    the L rows of P.
+    the L rows of the packed sequence P.
 
     B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
     rows of the packed sequence P.
