@@ -41,7 +41,8 @@ def naive_attention(
         bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias).
 
     Returns:
-        The output [B, H, T, K] and the weights before dropout [B, H, T, S], both in the dtype of ``q``.
+        - output [B, H, T, K] in the dtype of ``q``.
+        - weights [B, H, T, S] before dropout, in the dtype of ``q``.
 
     Example:
         >>> import torch

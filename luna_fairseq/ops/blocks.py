@@ -205,8 +205,10 @@ def partial_attention(
         bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias).
 
     Returns:
-        The output [.., T, K] and the log-sum-exp of the logits [.., T, 1], both in float32 (float64 for
-        float64 inputs).
+        - output [.., T, K].
+        - log-sum-exp [.., T, 1] of the logits.
+
+        Both are in float32 (float64 for float64 inputs).
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):

@@ -29,13 +29,17 @@ class BoundedMemoryAttention(PeerAttention):
     """Bounded-memory attention (ABC): attention to n slots per head that summarize the keys and values.
 
     The decoding state has a constant size: the keys and values of the slots, and the sum of the write
-    weights. See :class:`PeerAttention` for the arguments.
+    weights. The arguments and the other letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "abc"
 
     def build(self, options: Any) -> None:
-        """Create the projection that computes the write weights."""
+        """Create the projection that computes the write weights.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.control_proj = nn.Linear(self.embed_dim, self.num_heads * options.abc_slots)
         nn.init.xavier_uniform_(self.control_proj.weight)
 
@@ -97,7 +101,8 @@ class BoundedMemoryAttention(PeerAttention):
             state: state after the previous positions, or None at the start.
 
         Returns:
-            Output heads [B, H, T, K] of the new positions, and the state after them.
+            - output heads [B, H, T, K] of the new positions.
+            - state after the new positions.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
@@ -125,7 +130,7 @@ class BoundedMemoryAttention(PeerAttention):
     def cache_context(
         self, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> State:
-        """Return the keys and values of the slots, ``k`` and ``v`` [B, H, n, K].
+        """Compute the keys and values of the slots for cross-attention.
 
         Args:
             k: keys [B, H, S, K].
@@ -134,7 +139,7 @@ class BoundedMemoryAttention(PeerAttention):
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
-            Tensors by name, which incremental decoding stores.
+            Slot keys ``k`` and slot values ``v`` by name, both [B, H, n, K].
         """
         return dict(zip(("k", "v"), fill_slots(write_weights(control, padding_mask), k, v)))
 
@@ -147,7 +152,8 @@ class BoundedMemoryAttention(PeerAttention):
             need_weights: ignored.
 
         Returns:
-            Output heads [B, H, T, K], and None in place of weights.
+            - output heads [B, H, T, K].
+            - None in place of attention weights.
         """
         (q,) = self.project_heads(query, "q")
         return softmax_attention(q, memory["k"], memory["v"], None, self.dropout), None
@@ -193,12 +199,19 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the slot keys K~ and slot values V~ [B, H, n, K], in the dtype of ``k``.
+    """Compute the keys and values of the memory slots.
+
+    B is the batch size, H the number of heads, S the number of tokens, n the number of slots, and K the head
+    width.
 
     Args:
         alpha: write weights [B, H, S, n].
         k: keys [B, H, S, K].
         v: values [B, H, S, K].
+
+    Returns:
+        - slot keys [B, H, n, K] in the dtype of ``k``.
+        - slot values [B, H, n, K] in the dtype of ``v``.
     """
     with torch.autocast(k.device.type, enabled=False):
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)

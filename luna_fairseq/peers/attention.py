@@ -36,6 +36,9 @@ class PeerAttention(ProjectingAttention):
 
     One object computes one form: bidirectional self-attention, causal self-attention or cross-attention.
 
+    In the shapes, B is the batch size, H the number of heads, T the number of queries, S the number of keys,
+    C the model width, and K = C / H the head width. In self-attention, S is T.
+
     Args:
         embed_dim: C, width of queries, keys, values and output.
         num_heads: H, number of heads.
@@ -174,7 +177,8 @@ class PeerAttention(ProjectingAttention):
             need_weights: return the weights, if this attention computes any (default: False).
 
         Returns:
-            Output heads [B, H, T, K], and weights [B, H, T, S] or None.
+            - output heads [B, H, T, K].
+            - attention weights [B, H, T, S], or None.
         """
         raise NotImplementedError
 
@@ -192,7 +196,8 @@ class PeerAttention(ProjectingAttention):
             state: state after the previous positions, or None at the start.
 
         Returns:
-            Output heads [B, H, T, K] of the new positions, and the state after them.
+            - output heads [B, H, T, K] of the new positions.
+            - state after the new positions.
         """
         new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])
         if state is not None:
@@ -231,7 +236,14 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return the mask [T, T] of future positions of x [B, H, T, K], or None if ``form`` is not causal."""
+        """Return a mask of future positions for causal attention.
+
+        Args:
+            x: heads [B, H, T, K], for the length T and the device.
+
+        Returns:
+            A mask [T, T], True at pairs of a query and a later key, or None if ``form`` is not causal.
+        """
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
@@ -269,7 +281,8 @@ class PeerAttention(ProjectingAttention):
             need_head_weights: return the weights of each head (default: False).
 
         Returns:
-            Output [T, B, C], and weights [B, T, S], or [H, B, T, S] with ``need_head_weights``, or None.
+            - output [T, B, C].
+            - weights [B, T, S], or [H, B, T, S] with ``need_head_weights``, or None.
         """
         weights: Optional[Tensor] = None
         padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
@@ -357,7 +370,7 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             incremental_state: fairseq's store for incremental decoding, updated in place.
-            new_order: index [B'] of the previous hypothesis that each new hypothesis continues.
+            new_order: for each of the n new hypotheses, index [n] of the hypothesis that it continues.
         """
         state = self.get_incremental_state(incremental_state, "attention")
         if state is not None:
@@ -367,6 +380,8 @@ class PeerAttention(ProjectingAttention):
 
 def count_left_padding(padding_mask: Tensor) -> Tensor:
     """Count the padding positions on the left of each sequence.
+
+    B is the batch size, and T the sequence length.
 
     Args:
         padding_mask: mask [B, T], True at padding.
@@ -403,13 +418,24 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
 
 def unit_values(v: Tensor) -> Tensor:
-    """Return unit vectors [B, H, S, S] in place of values [B, H, S, K], one for each position."""
+    """Return one unit vector for each position, in place of the values.
+
+    B is the batch size, H the number of heads, S the number of positions and K the head width.
+
+    Args:
+        v: values [B, H, S, K].
+
+    Returns:
+        Unit vectors [B, H, S, S].
+    """
     S = v.size(2)
     return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
 
 
 def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
     """Return a padding mask, or a mask without padding in place of None.
+
+    B is the batch size, H the number of heads, T the sequence length and K the head width.
 
     Args:
         padding_mask: mask [B, T], True at padding, or None without padding.

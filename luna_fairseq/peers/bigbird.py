@@ -19,8 +19,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class BigBirdAttention(PeerAttention):
     """BigBird attention: block-sparse attention with global and random blocks.
 
-    For each block, the keys and values that it attends to are gathered and joined along the length. See
-    :class:`PeerAttention` for the arguments.
+    For each block, the keys and values that it attends to are gathered and joined along the length. The
+    arguments and the letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "bigbird"
@@ -28,7 +28,11 @@ class BigBirdAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Read the block options and draw the seed of the random blocks."""
+        """Store the block options, and draw the seed of the random blocks.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.size, self.first = options.bigbird_block, options.bigbird_global_blocks
         self.random = options.bigbird_random_blocks
         self.register_buffer("seed", torch.randint(2**31, ()))
@@ -54,8 +58,8 @@ class BigBirdAttention(PeerAttention):
             padding_mask: mask [B, T], True at padding.
 
         Returns:
-            Indices [B, blocks, m] of the chosen blocks, and a mask [B, blocks, m] that is True at unused
-            entries.
+            - indices [B, blocks, m] of the m chosen blocks.
+            - mask [B, blocks, m], True at unused entries.
         """
         empty = (
             to_blocks(padding_mask[:, None, :, None], self.size, True).all(dim=3).flatten(1)

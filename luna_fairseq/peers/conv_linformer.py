@@ -30,7 +30,7 @@ POOL = 2
 class ConvLinformerAttention(PeerAttention):
     """Convolutional Linformer: softmax attention to r / 2 keys and values, shortened by a convolution.
 
-    See :class:`PeerAttention` for the arguments.
+    The arguments and the letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "conv_linformer"

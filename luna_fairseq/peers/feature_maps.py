@@ -20,12 +20,14 @@ from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, ma
 class Keys(NamedTuple):
     """Feature maps of keys.
 
+    B is the batch size, H the number of heads, S the number of keys, and M the number of features.
+
     Attributes:
         features: phi(k) [B, H, S, M], 0 at padding.
-        log_scale: logarithm [B, H, 1, 1] of the factor that all features were divided by, or None if there is
-            no such factor. The factor cancels within one call.
+        log_scale: logarithm [B, H, 1, 1] of the factor that all features were divided by (default: None, no
+            factor). The factor cancels within one call.
         log_decay: logarithm [B, H, S] of the factor by which each position scales the sums of earlier
-            positions, or None without decay.
+            positions (default: None, no decay).
     """
 
     features: Tensor
@@ -34,9 +36,13 @@ class Keys(NamedTuple):
 
 
 class FeatureMapAttention(PeerAttention):
-    """Base class of Linear Transformer, Performer and RFA.
+    """Base class of attentions in linear time that map queries and keys to features.
 
-    Attention dropout has no effect, because the weights are never computed.
+    Linear Transformer, Performer and RFA are subclasses. Attention dropout has no effect, because the weights
+    are never computed.
+
+    M is the number of features. The other letters of shapes and the arguments are those of
+    :class:`PeerAttention`.
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
@@ -81,6 +87,9 @@ class FeatureMapAttention(PeerAttention):
         Args:
             sums: argument of :meth:`divide`.
             total: tensors returned by :meth:`totals`; unused by default.
+
+        Returns:
+            A scalar tensor, or a tensor that broadcasts to the sums of the weights.
         """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
@@ -107,12 +116,17 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, self._sum_keys(keys, v, padding_mask)).to(v.dtype)
 
     def totals(self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
-        """Return the tensors that :meth:`floor` needs for causal sums; none by default.
+        """Return the further tensors that :meth:`floor` needs for causal sums.
+
+        By default there are none.
 
         Args:
             keys: feature maps of the new keys.
             padding_mask: mask [B, T], True at padding, or None without padding.
             before: total in the decoding state (default: None, at the start).
+
+        Returns:
+            A tuple of tensors, empty by default.
         """
         return ()
 
@@ -129,7 +143,8 @@ class FeatureMapAttention(PeerAttention):
             state: state after the previous positions, or None at the start.
 
         Returns:
-            Output heads [B, H, T, K] of the new positions, and the state after them.
+            - output heads [B, H, T, K] of the new positions.
+            - state after the new positions.
         """
         q, k, v, *more = parts
         state = state or {}
@@ -172,7 +187,8 @@ class FeatureMapAttention(PeerAttention):
             need_weights: ignored.
 
         Returns:
-            Output heads [B, H, T, K], and None in place of weights.
+            - output heads [B, H, T, K].
+            - None in place of attention weights.
         """
         (q,) = self.project_heads(query, "q")
         with torch.autocast(q.device.type, enabled=False):
@@ -223,7 +239,16 @@ class FeatureMapAttention(PeerAttention):
 
 
 def with_ones(v: Tensor) -> Tensor:
-    """Append a column of ones to the values [B, H, S, K], and convert them to float32 or wider."""
+    """Append a column of ones to the values, so that sums of values also hold the sums of the weights.
+
+    B is the batch size, H the number of heads, S the number of keys and K the head width.
+
+    Args:
+        v: values [B, H, S, K].
+
+    Returns:
+        Values [B, H, S, K + 1] in float32 or wider.
+    """
     dtype = torch.promote_types(v.dtype, torch.float32)
     return torch.cat([v.to(dtype), v.new_ones((), dtype=dtype).expand(*v.shape[:-1], 1)], dim=-1)
 

@@ -23,7 +23,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class FlareAttention(PeerAttention):
     """FLARE: softmax attention from learned latents to the tokens, then from the tokens to the latents.
 
-    See :class:`PeerAttention` for the arguments.
+    The arguments and the letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "flare"
@@ -31,7 +31,12 @@ class FlareAttention(PeerAttention):
     projections: Tuple[str, ...] = ("k", "v")
 
     def build(self, options: Any) -> None:
-        """Create the latents [H, M, K]."""
+        """Create the latents [H, M, K].
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`. Its
+                ``flare_latents`` is the number M of latents.
+        """
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:

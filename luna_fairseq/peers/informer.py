@@ -27,9 +27,10 @@ POOL = 2
 
 
 class InformationBlock(nn.Module):
-    """Convolutional block that maps [T, B, C] to [T, B, C].
+    """Convolutional block in place of a Transformer's feed-forward network.
 
-    Sequences are left-aligned first, and padding is set to zero.
+    The block maps a sequence of vectors to a sequence of the same shape. Sequences are left-aligned first,
+    and padding is set to zero. T is the sequence length, B the batch size, and C the model width.
 
     Args:
         embed_dim: C, width of the model.

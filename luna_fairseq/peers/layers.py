@@ -224,7 +224,8 @@ class PeerDecoder(TransformerDecoderBase):
             kwargs: further keyword arguments of fairseq's decoder.
 
         Returns:
-            Features [B, T, C], and fairseq's dictionary of further outputs.
+            - features [B, T, C].
+            - dictionary of further outputs, as fairseq's decoder returns it.
 
         Raises:
             InputError: ``full_context_alignment`` is set, which is impossible with causal attention.

@@ -15,14 +15,22 @@ from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_feat
 
 
 def positive(x: Tensor) -> Tensor:
-    """Compute the feature map phi(x) = elu(x) + 1, in float32 or wider."""
+    """Compute the feature map phi(x) = elu(x) + 1.
+
+    Args:
+        x: queries or keys of any shape.
+
+    Returns:
+        Features of the same shape, in float32 or wider.
+    """
     return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1
 
 
 class LinearAttention(FeatureMapAttention):
     """Linear attention: feature-map attention with the feature map elu(x) + 1.
 
-    The number of features is the width of a head. See :class:`PeerAttention` for the arguments.
+    The number of features is the width of a head. The arguments and the letters of shapes are those of
+    :class:`PeerAttention`.
     """
 
     name = "linear"

@@ -21,7 +21,7 @@ from luna_fairseq.peers.feature_maps import mask_features
 class LinformerAttention(PeerAttention):
     """Linformer: softmax attention to k keys and values, which are projected along the length.
 
-    See :class:`PeerAttention` for the arguments.
+    The arguments and the letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "linformer"

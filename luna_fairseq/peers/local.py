@@ -27,14 +27,19 @@ from luna_fairseq.peers.attention import (
 class LocalAttention(PeerAttention):
     """Local attention: softmax attention within a sliding window or within blocks of w tokens.
 
-    The decoding state holds the last w keys and values. See :class:`PeerAttention` for the arguments.
+    The decoding state holds the last w keys and values. The arguments and the letters of shapes are those of
+    :class:`PeerAttention`.
     """
 
     name = "local"
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
-        """Read the window size and the kind of attention."""
+        """Store the window size and the kind of attention.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.window, self.kind = options.local_window, options.local_kind
         self.needs_left_alignment = self.kind == "blocks"
 
@@ -85,7 +90,8 @@ class LocalAttention(PeerAttention):
             state: state after the previous positions, or None at the start.
 
         Returns:
-            Output heads [B, H, T, K] of the new positions, and the state after them.
+            - output heads [B, H, T, K] of the new positions.
+            - state after the new positions.
         """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()

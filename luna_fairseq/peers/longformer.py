@@ -20,7 +20,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer: sliding-window attention with global tokens at the start of the sequence.
 
-    See :class:`PeerAttention` for the arguments.
+    The arguments and the letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "longformer"
@@ -29,7 +29,7 @@ class LongformerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 
     def build(self, options: Any) -> None:
-        """Read the options. Without global tokens, remove the global projections.
+        """Store the options, and remove the projections of global tokens if there are none.
 
         Args:
             options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.

@@ -21,16 +21,21 @@ from luna_fairseq.peers.resampling import ResampledNormal
 
 
 class PerformerAttention(FeatureMapAttention):
-    """Performer: feature-map attention with positive orthogonal random features.
+    """Performer: feature-map attention with M positive orthogonal random features.
 
-    The features are resampled during training only. A checkpoint stores the seed of the current sample. See
-    :class:`PeerAttention` for the arguments.
+    The features are resampled during training only. A checkpoint stores the seed of the current sample. The
+    arguments and the other letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "performer"
 
     def build(self, options: Any) -> None:
-        """Draw the random vectors [M, K]."""
+        """Draw the M random vectors of width K.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`. Its
+                ``performer_features`` is M.
+        """
         self.features = ResampledNormal(
             (options.performer_features, self.head_dim), options.performer_redraw_interval, orthogonal=True
         )
@@ -60,7 +65,7 @@ class PerformerAttention(FeatureMapAttention):
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
-        """Return phi(k) [B, H, S, M], divided by the greatest feature of each sequence.
+        """Compute the feature maps phi(k), divided by the greatest feature of each sequence.
 
         Args:
             k: keys [B, H, S, K].
@@ -68,7 +73,7 @@ class PerformerAttention(FeatureMapAttention):
             more: not used.
 
         Returns:
-            Features, 0 at padding, and the logarithm of their divisor as ``log_scale``.
+            Features [B, H, S, M], 0 at padding, and the logarithm of their divisor as ``log_scale``.
         """
         exponents = self.exponents(k)
         if padding_mask is not None:

@@ -22,7 +22,10 @@ LOCAL = ("none", "monotonic", "predictive")
 
 
 class DotScore(nn.Module):
-    """Dot product ``s . h`` of states with equal widths. Base class of the other scores.
+    """Dot product ``s . h`` of states with equal widths.
+
+    This is also the base class of the other scores. In the shapes, B is the batch size, T the number of
+    decoder states, and S the number of encoder states.
 
     Args:
         query_dim: width Q of the decoder states s.
@@ -42,7 +45,7 @@ class DotScore(nn.Module):
             memory: encoder states [B, S, M].
 
         Returns:
-            Keys [B, S, *]. Here these are the encoder states.
+            Keys [B, S, M] or [B, S, Q], depending on the score. Here these are the encoder states.
         """
         return memory
 
@@ -51,7 +54,7 @@ class DotScore(nn.Module):
 
         Args:
             query: decoder states [B, T, Q].
-            keys: keys [B, S, *] that :meth:`compute_keys` returned.
+            keys: keys that :meth:`compute_keys` returned.
             positions: positions [B, S] of the source tokens, counted from the first real token.
 
         Returns:
@@ -63,7 +66,7 @@ class DotScore(nn.Module):
 class GeneralScore(DotScore):
     """Bilinear form ``s . (W h)`` of states whose widths may differ.
 
-    See :class:`DotScore` for the arguments.
+    The arguments and the letters of shapes are those of :class:`DotScore`.
     """
 
     needs_equal_widths = False
@@ -73,14 +76,22 @@ class GeneralScore(DotScore):
         self.memory_proj = Linear(memory_dim, query_dim, bias=False)
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Return W h [B, S, Q] for encoder states h [B, S, M]."""
+        """Compute the projected encoder states W h.
+
+        Args:
+            memory: encoder states h [B, S, M].
+
+        Returns:
+            Keys [B, S, Q].
+        """
         return self.memory_proj(memory)
 
 
 class ConcatScore(GeneralScore):
-    """Additive score ``v . tanh(W [s; h])``. See :class:`DotScore` for the arguments.
+    """Additive score ``v . tanh(W [s; h])`` of states whose widths may differ.
 
-    W is stored as two matrices, so that the part for h is computed once. v is as wide as s.
+    W is stored as two matrices, so that the part for h is computed once. The vector v is as wide as s. The
+    arguments and the letters of shapes are those of :class:`DotScore`.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -105,7 +116,8 @@ class ConcatScore(GeneralScore):
 class LocationScore(DotScore):
     """Score ``(W s)_i`` of position i, which ignores the encoder states.
 
-    W has one row for each possible position. See :class:`DotScore` for the arguments.
+    W has one row for each possible position. The arguments and the letters of shapes are those of
+    :class:`DotScore`.
     """
 
     needs_equal_widths = False
@@ -140,9 +152,10 @@ class LocationScore(DotScore):
 
 
 class ContentScore(DotScore):
-    """Scaled cosine ``beta cos(s, h)`` of states with equal widths. See :class:`DotScore` for the arguments.
+    """Scaled cosine similarity ``beta cos(s, h)`` of states with equal widths.
 
-    The strength beta is one learned number, initially 1. A softmax of cosines without it cannot be sharp.
+    The strength beta is one learned number, initially 1. A softmax of cosines without it cannot be sharp. The
+    arguments and the letters of shapes are those of :class:`DotScore`.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -150,7 +163,14 @@ class ContentScore(DotScore):
         self.strength = nn.Parameter(torch.ones(()))
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Return the encoder states [B, S, M], normalized to length 1."""
+        """Normalize the encoder states to length 1.
+
+        Args:
+            memory: encoder states [B, S, M].
+
+        Returns:
+            Keys [B, S, M].
+        """
         return F.normalize(memory, dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
@@ -246,24 +266,28 @@ class RecurrentAttention(nn.Module):
             memory: encoder states [B, S, M].
 
         Returns:
-            Keys [B, S, *].
+            Keys of the score, see :meth:`DotScore.compute_keys`.
         """
         return self.score.compute_keys(memory)
 
     def forward(
         self, query: Tensor, memory: Tensor, keys: Tensor, padding_mask: Tensor, first: int = 0
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the contexts of decoder states.
+        """Compute the weighted sums of encoder states for each decoder state.
+
+        B is the batch size, T the number of decoder states, S the number of encoder states, and Q and M are
+        the widths of both.
 
         Args:
             query: decoder states [B, T, Q].
             memory: encoder states [B, S, M].
-            keys: keys [B, S, *] that :meth:`compute_keys` returned.
+            keys: keys that :meth:`compute_keys` returned.
             padding_mask: mask [B, S], True at padding, which may be on either side.
             first: position of the first query in its sentence, for monotonic attention (default: 0).
 
         Returns:
-            Contexts [B, T, M], and weights [B, T, S], 0 at padding and outside the window.
+            - contexts [B, T, M], the weighted sums of encoder states.
+            - weights [B, T, S], 0 at padding and outside the window.
         """
         positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, arbitrary at padding
         scores = self.score(query, keys, positions)

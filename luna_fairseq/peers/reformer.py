@@ -32,7 +32,8 @@ class ReformerAttention(PeerAttention):
     """Reformer attention: softmax attention within the buckets of random hash functions.
 
     The hash functions are resampled at each update. If the positions are sorted by bucket, the keys of a
-    query lie in a window around it. See :class:`PeerAttention` for the arguments.
+    query lie in a window around it. The arguments and the letters of shapes are those of
+    :class:`PeerAttention`.
     """
 
     name = "reformer"
@@ -65,8 +66,8 @@ class ReformerAttention(PeerAttention):
             padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
-            Buckets of the positions, and the order that sorts the positions by bucket, both
-            [B, H, rounds, T].
+            - buckets [B, H, rounds, T] of the positions.
+            - order [B, H, rounds, T] that sorts the positions by bucket.
         """
         rotated = torch.einsum("bhtk,rhkd->bhrtd", qk.detach(), self.rotations.values.to(qk.dtype))
         buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
@@ -118,7 +119,8 @@ class ReformerAttention(PeerAttention):
             r: index of the round.
 
         Returns:
-            Output [B, H, T, K] and log-sum-exp of the logits [B, H, T, 1], both in the order of the round.
+            - output [B, H, T, K], in the order of the round.
+            - log-sum-exp [B, H, T, 1] of the logits, in the order of the round.
         """
         neighbours = 1, 0 if self.form == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ResampledNormal(nn.Module):
-    """Normally distributed random tensor, resampled every ``interval`` updates.
+    """Normally distributed random tensor, resampled every ``interval`` updates of the parameters.
 
     A checkpoint stores the seed and the sample number instead of the values. Checkpoint averaging therefore
     cannot average two unrelated samples.
@@ -58,17 +58,28 @@ class ResampledNormal(nn.Module):
         self.drawn.fill_(number)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Resample if a new interval has begun. fairseq calls this method after each update."""
+        """Draw a new sample if training has completed another ``interval`` updates.
+
+        fairseq calls this method after each update of the parameters. In evaluation mode, the sample is kept.
+
+        Args:
+            num_updates: number of updates of the whole training run so far.
+        """
         if self.interval and self.training and num_updates // self.interval != int(self.drawn):
             self.draw(num_updates // self.interval)
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw a matrix [M, K] with normally distributed rows, of which each block of K rows is orthogonal.
+    """Draw a random matrix whose rows are orthogonal within each square block.
+
+    Each row has the length of a normally distributed vector. A block consists of K rows.
 
     Args:
-        shape: M and K.
+        shape: number of rows M and number of columns K.
         generator: source of random numbers.
+
+    Returns:
+        The matrix [M, K].
     """
     M, K = shape
     blocks = -(-M // K)

@@ -34,7 +34,8 @@ GATE_BIAS = 3.0
 class RandomFeatureAttention(FeatureMapAttention):
     """Random feature attention (RFA): feature-map attention with sines and cosines of random projections.
 
-    Each head has its own random vectors, which are drawn once. See :class:`PeerAttention` for the arguments.
+    Each head has its own random vectors, which are drawn once. The arguments and the letters of shapes are
+    those of :class:`PeerAttention`.
     """
 
     name = "rfa"
@@ -80,7 +81,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
-        """Return phi(k), multiplied by 1 - g with a gate.
+        """Compute the random features phi(k), multiplied by 1 - g if there is a gate g.
 
         Args:
             k: keys [B, H, S, K].

@@ -128,7 +128,9 @@ class RnnEncoder(FairseqEncoder):
         self.longest = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
-        """Encode a batch of sentences. H is the width of the states in each direction.
+        """Encode a batch of sentences.
+
+        B is the batch size, S the number of source tokens, and H the width of the states in each direction.
 
         Args:
             src_tokens: source tokens [B, S], padded on either side.
@@ -136,9 +138,12 @@ class RnnEncoder(FairseqEncoder):
             kwargs: ignored.
 
         Returns:
-            Lists of tensors by name. ``encoder_out`` has the states of the last layer [S, B, 2 H],
-            ``encoder_padding_mask`` the mask [B, S], True at padding, and ``final`` the last states of all
-            layers [B, layers, 2 H]. For an LSTM, ``final`` has two tensors, hidden states and cell states.
+            Lists of tensors by name:
+
+            - ``encoder_out``: states [S, B, 2 H] of the last layer.
+            - ``encoder_padding_mask``: mask [B, S], True at padding.
+            - ``final``: last states [B, layers, 2 H] of all layers. For an LSTM, there are two tensors,
+              hidden states and cell states.
         """
         padding_mask = src_tokens.eq(self.embed_tokens.padding_idx)
         left = count_left_padding(padding_mask)
@@ -156,10 +161,10 @@ class RnnEncoder(FairseqEncoder):
 
         Args:
             encoder_out: outputs of :meth:`forward`.
-            new_order: index [B'] of the sentence that each new hypothesis translates.
+            new_order: for each of n new hypotheses, index [n] of the sentence that it translates.
 
         Returns:
-            Outputs for B' hypotheses.
+            Outputs for the n hypotheses.
         """
         return {
             name: [x.index_select(1 if name == "encoder_out" else 0, new_order) for x in values]
@@ -172,7 +177,14 @@ class RnnEncoder(FairseqEncoder):
 
 
 def state_tensors(state: Any) -> Tuple[Tensor, ...]:
-    """Return the tensors of a recurrent state, two for an LSTM and one for a GRU."""
+    """Return the tensors of a recurrent state as a tuple.
+
+    Args:
+        state: state returned by an LSTM (a pair of tensors) or by a GRU (one tensor).
+
+    Returns:
+        The tensors: two for an LSTM, and one for a GRU.
+    """
     return state if isinstance(state, tuple) else (state,)
 
 
@@ -230,8 +242,8 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             kwargs: ignored.
 
         Returns:
-            Logits [B, T, V] or features [B, T, output width], and a dictionary whose entry ``attn`` is a list
-            with the weights [B, T, S] over the source. T is 1 with ``incremental_state``.
+            - logits [B, T, V], or features [B, T, output width]. T is 1 with ``incremental_state``.
+            - dictionary whose entry ``attn`` is a list with the weights [B, T, S] over the source.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
@@ -254,8 +266,8 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             kwargs: ignored.
 
         Returns:
-            Features [B, T, output width], and a dictionary whose entry ``attn`` is a list with the weights
-            [B, T, S] over the source. T is 1 with ``incremental_state``.
+            - features [B, T, output width]. T is 1 with ``incremental_state``.
+            - dictionary whose entry ``attn`` is a list with the weights [B, T, S] over the source.
         """
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
@@ -324,7 +336,8 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             position: position of the first token.
 
         Returns:
-            Features [B, T, output width], and weights over the source [B, T, S].
+            - features [B, T, output width].
+            - weights [B, T, S] over the source.
         """
         if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], position)
@@ -355,7 +368,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
         Args:
             incremental_state: fairseq's store for incremental decoding, updated in place.
-            new_order: index [B'] of the previous hypothesis that each new hypothesis continues.
+            new_order: for each of n new hypotheses, index [n] of the hypothesis that it continues.
         """
         state = self.get_incremental_state(incremental_state, "recurrent")
         if state is not None:

@@ -28,7 +28,7 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention: each block attends to itself and to one block that a learned order gives it.
 
-    See :class:`PeerAttention` for the arguments.
+    The arguments and the letters of shapes are those of :class:`PeerAttention`.
     """
 
     name = "sinkhorn"
@@ -69,7 +69,8 @@ class SinkhornAttention(PeerAttention):
             real: 1 at tokens and 0 at padding [B, 1, T, 1].
 
         Returns:
-            Mean of the block or, in causal attention, of the positions up to its first [B, blocks, C].
+            Mean [B, blocks, C] of the embeddings in each block. In causal attention, the mean of all
+            positions up to the first position of the block.
         """
         x = torch.cat([x * real, real], dim=-1)
         if self.form == CAUSAL:

@@ -30,12 +30,13 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention, computed by torch's fused kernel.
 
-    The decoding state holds all keys and values. See :class:`PeerAttention` for the arguments.
+    The decoding state holds all keys and values. The arguments and the letters of shapes are those of
+    :class:`PeerAttention`.
 
     Attributes:
-        places: number [B, T] of each query token in its target or sentence, and number of source tokens
-            before its sentence [B, T] or None. The decoder sets both for the diagonal prior (default: None,
-            the queries are numbered from 0).
+        places: pair of two tensors for the diagonal prior, set by the decoder (default: None, the queries are
+            numbered from 0). The first is the index [B, T] of each query token in its target or sentence. The
+            second is the number [B, T] of source tokens before this sentence, or None.
     """
 
     name = "softmax"
@@ -131,7 +132,8 @@ class SoftmaxAttention(PeerAttention):
             need_weights: return the attention weights (default: False).
 
         Returns:
-            Output heads [B, H, T, K], and weights [B, H, T, S] or None.
+            - output heads [B, H, T, K].
+            - attention weights [B, H, T, S], or None.
         """
         (q,) = self.project_heads(query, "q")
         k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
@@ -153,7 +155,8 @@ class SoftmaxAttention(PeerAttention):
             state: state after the previous positions, or None at the start.
 
         Returns:
-            Output heads [B, H, T, K] of the new positions, and the state after them.
+            - output heads [B, H, T, K] of the new positions.
+            - state after the new positions.
         """
         (q, k, v), padding_mask = parts, materialize_padding(padding_mask, parts[0])
         if state is not None:

@@ -30,14 +30,19 @@ class SparseAttention(PeerAttention):
     """Strided attention of the Sparse Transformer, computed in blocks of l positions.
 
     The window of a query lies in three neighbouring blocks. The strided keys of a query have the same index
-    within their blocks as the query. See :class:`PeerAttention` for the arguments.
+    within their blocks as the query. The arguments and the letters of shapes are those of
+    :class:`PeerAttention`.
     """
 
     name = "sparse"
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
-        """Read the stride."""
+        """Store the stride.
+
+        Args:
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+        """
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:

@@ -30,8 +30,8 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 class SynthesizerAttention(PeerAttention):
     """Synthesizer: attention with weights that do not come from products of queries and keys.
 
-    Time and memory are quadratic in the length, as in softmax attention. See :class:`PeerAttention` for the
-    arguments.
+    Time and memory are quadratic in the length, as in softmax attention. The arguments and the letters of
+    shapes are those of :class:`PeerAttention`.
     """
 
     name = "synthesizer"

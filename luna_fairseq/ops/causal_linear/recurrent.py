@@ -25,8 +25,8 @@ def recurrent_causal_linear(
         state: state [B, H, M, N] that the previous call returned (default: None, no earlier positions).
 
     Returns:
-        The output [B, H, T, N] in the dtype of ``z``, and the new state [B, H, M, N] in float32 (float64 for
-        float64 inputs).
+        - output [B, H, T, N] in the dtype of ``z``.
+        - new state [B, H, M, N] in float32 (float64 for float64 inputs).
 
     Example:
         >>> import torch

@@ -145,8 +145,8 @@ def output_and_gradients(
         **options: further arguments of the function.
 
     Returns:
-        The output and the gradients of q, k, v, pack_weights and log_decay. A gradient is None if the sample
-        does not have the input.
+        - output [B, H, T, K].
+        - gradients of q, k, v, pack_weights and log_decay, each None if the sample does not have the input.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]

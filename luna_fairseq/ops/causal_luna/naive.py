@@ -109,8 +109,8 @@ def naive_causal_luna(
             in the paper).
 
     Returns:
-        The output [B, H, T, K] and the unpack weights before dropout [B, H, T, L], both in the dtype of
-        ``q``.
+        - output [B, H, T, K] in the dtype of ``q``.
+        - unpack weights [B, H, T, L] before dropout, in the dtype of ``q``.
 
     Example:
         >>> import torch

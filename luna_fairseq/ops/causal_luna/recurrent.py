@@ -45,7 +45,8 @@ def recurrent_causal_luna(
         counts: counts after the new positions, if several layers share them (default: None, computed here)
 
     Returns:
-        The output [B, H, T, K] in the dtype of ``q``, and the new state.
+        - output [B, H, T, K] in the dtype of ``q``.
+        - state after the new positions.
 
     Example:
         >>> import torch
@@ -151,7 +152,15 @@ def update_state(
 
 
 def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert ``x`` to ``dtype``, without an operator call if it has this dtype."""
+    """Convert a tensor to a dtype, without an operator call if it has this dtype already.
+
+    Args:
+        x: tensor of any shape.
+        dtype: dtype of the result.
+
+    Returns:
+        The converted tensor, or ``x`` itself.
+    """
     return x if x.dtype == dtype else x.to(dtype)
 
 
