@@ -241,6 +241,16 @@ class AnchoredAttention(LunaAttention):
         return memory
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        """Load the parameters, and refuse a checkpoint without projections of tokens if they are needed.
+
+        Args:
+            state_dict: parameters of the whole model by name.
+            prefix: prefix of this module's names.
+            *args: further arguments of torch's method.
+
+        Raises:
+            InputError: The checkpoint has no projections of tokens.
+        """
         if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:
             if f"{prefix}token_k_proj.weight" not in state_dict:
                 raise InputError(

@@ -116,12 +116,18 @@ def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
 
 
 def _read(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask [B, H, T, S], True at the tokens that each query reads.
+    """Return a mask of the tokens that each query reads.
+
+    B is the batch size, H the number of heads, T the number of queries, S the number of tokens, and N the
+    number of segments that a query chose.
 
     Args:
         chosen: segments [B, H, T, N] that each query chose.
         segment: segment [B, S] of each token, -1 if every query reads the token.
         L: number of segments.
+
+    Returns:
+        The mask [B, H, T, S], True at tokens that are read.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

@@ -84,6 +84,18 @@ class _Scores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, form: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
+        """Compute the products of queries and keys.
+
+        Args:
+            ctx: context, in which the inputs are saved for the backward pass.
+            form: class that computes the products, :class:`Gathered` or :class:`Blocks`.
+            q: queries [M, K].
+            keys: table [R, W, K] of keys.
+            *pairs: fields of ``form``.
+
+        Returns:
+            The products [M, N * W].
+        """
         ctx.form = form
         ctx.save_for_backward(q, keys, *pairs)
         return form(*pairs).scores(q, keys)
@@ -91,6 +103,15 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
+        """Compute the gradients of queries and keys.
+
+        Args:
+            ctx: context with the saved inputs.
+            grad: gradient [M, N * W] of the products.
+
+        Returns:
+            The gradient of each argument of :meth:`forward`, or None.
+        """
         q, keys, *pairs = ctx.saved_tensors
         form = ctx.form(*pairs)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
@@ -108,6 +129,18 @@ class _Mixture(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, form: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
+        """Compute the weighted sums of values.
+
+        Args:
+            ctx: context, in which the inputs are saved for the backward pass.
+            form: class that computes the sums, :class:`Gathered` or :class:`Blocks`.
+            weights: weights [M, N * W] of the tokens.
+            values: table [R, W, K] of values.
+            *pairs: fields of ``form``.
+
+        Returns:
+            The sums [M, K].
+        """
         ctx.form = form
         ctx.save_for_backward(weights, values, *pairs)
         return form(*pairs).mixture(weights, values)
@@ -115,6 +148,15 @@ class _Mixture(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
+        """Compute the gradients of weights and values.
+
+        Args:
+            ctx: context with the saved inputs.
+            grad: gradient [M, K] of the sums.
+
+        Returns:
+            The gradient of each argument of :meth:`forward`, or None.
+        """
         weights, values, *pairs = ctx.saved_tensors
         form = ctx.form(*pairs)
         with torch.autocast(grad.device.type, enabled=False):

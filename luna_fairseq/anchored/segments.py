@@ -75,6 +75,9 @@ def find_layout(
         packed_padding_mask: mask [B, L] of P, True at masked rows.
         number: number of segments that each query chooses.
         for_export: use the layout of an exported graph (default: False, only while torch exports a graph).
+
+    Returns:
+        The layout: dense, dense with a mask, or by segments.
     """
     if for_export or in_a_graph("is_exporting"):
         # The length S is unknown in an exported graph, so a branch on S would hold for the example alone. The
@@ -249,6 +252,9 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
         key: keys [B, H, S, K].
         value: values [B, H, S, K]. If ``value`` is the same tensor as ``key``, both share one copy.
         layout: layout by segments.
+
+    Returns:
+        The keys and values [B, H, L, W, K] of L segments with at most W tokens each.
     """
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)

@@ -99,6 +99,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
 
         Args:
             name: name without its suffix, such as "pack_q" or "unpack_kv".
+
+        Returns:
+            True if the projection exists.
         """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
@@ -166,6 +169,10 @@ class SoftmaxCrossAttention(AnchoredAttention):
             context: context [S, B, C].
             source: masks of the context and of P (default: no padding).
             geometry: distances and places of the batch (default: None, the attention computes its own).
+
+        Returns:
+            The weights of pack attention (None if this attention does not pack), and the weights over the
+            context.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
@@ -204,6 +211,13 @@ class SoftmaxCrossAttention(AnchoredAttention):
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         # After pruning, a former inner layer may be the last one. Its pack attention is dropped.
+        """Load the parameters, without the projections of pack attention if this module does not pack.
+
+        Args:
+            state_dict: parameters of the whole model by name, from which unused ones are removed.
+            prefix: prefix of this module's names.
+            *args: further arguments of torch's method.
+        """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:
                 del state_dict[name]

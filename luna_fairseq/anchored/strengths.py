@@ -91,6 +91,9 @@ def unpack_strengths(num_heads: int) -> List[float]:
 
     Args:
         num_heads: number of heads H.
+
+    Returns:
+        The strength of each head.
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
@@ -102,6 +105,9 @@ def alibi_slopes(num_heads: int) -> List[float]:
 
     Args:
         num_heads: number of heads H.
+
+    Returns:
+        The slope of each head.
 
     Example:
         >>> alibi_slopes(2)

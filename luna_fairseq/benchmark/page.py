@@ -100,6 +100,9 @@ def short(value: float) -> str:
     Args:
         value: number of at least 0.
 
+    Returns:
+        The text, with a comma between thousands.
+
     Example:
         >>> short(1234.5), short(1.2345)
         ('1,234', '1.23')

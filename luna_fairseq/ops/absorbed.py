@@ -73,6 +73,9 @@ def saves_time(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: 
         tokens: sequence [S, B, C].
         projections: projections of the tokens that the absorbed form saves.
         products: number of products with the tokens in the absorbed form (default: 2, logits and output).
+
+    Returns:
+        True if the absorbed form should be used.
     """
     is_measured = tokens.device.type == "cpu" and tokens.dtype in (torch.float32, torch.float64)
     if not is_measured or rows.dtype != tokens.dtype or in_a_graph():
@@ -84,7 +87,16 @@ def saves_time(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: 
 
 
 def is_plain(module: nn.Module) -> bool:
-    """Return True for torch's linear layer with a bias and without hooks, which would not be called."""
+    """Return True if a module is torch's linear layer with a bias and without hooks.
+
+    Hooks would not be called if the projection is absorbed.
+
+    Args:
+        module: projection of the tokens.
+
+    Returns:
+        True if the projection can be absorbed.
+    """
     has_hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_hooks
     return type(module) is nn.Linear and module.bias is not None and not has_hooks
 

@@ -125,6 +125,9 @@ def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
         q: queries [B, H, T, K].
         k: keys [B, H, S, K].
         bias: term that is added to the logits (default: None, no bias).
+
+    Returns:
+        True if :func:`luna_attention` should use plain matrix products.
     """
     length = k.size(2) if bias is None else min(q.size(2), k.size(2))
     return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)

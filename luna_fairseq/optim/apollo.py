@@ -266,7 +266,14 @@ class Apollo(Optimizer):
 
 
 def _compute_dtype(p: Tensor) -> torch.dtype:
-    """Return the dtype in which a parameter is updated."""
+    """Return the dtype in which a parameter is updated.
+
+    Args:
+        p: parameter.
+
+    Returns:
+        float32 for parameters in half precision, and otherwise the dtype of the parameter.
+    """
     return torch.float32 if p.dtype in _LOW_PRECISION else p.dtype
 
 
@@ -322,7 +329,11 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
-    """Replace a weight decay type of None by the default for the rebound."""
+    """Replace a weight decay type of None by the default for the rebound.
+
+    Args:
+        group: options by name, see :class:`Apollo`, updated in place.
+    """
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 

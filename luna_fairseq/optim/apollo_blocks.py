@@ -39,6 +39,9 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
             p: block of the parameter.
             g: block of the gradient.
             m: block of the moving average of the gradients.
+
+        Returns:
+            The block of y.
         """
         return (g.add(p, alpha=decay) if decay_type == "L2" else g) - m
 

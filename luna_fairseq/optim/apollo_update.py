@@ -147,5 +147,8 @@ def norm_offset(group: Dict[str, Any]) -> float:
 
     Args:
         group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
+
+    Returns:
+        The offset e: ``eps / sigma`` for the rebound "constant", and ``eps`` for "belief".
     """
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

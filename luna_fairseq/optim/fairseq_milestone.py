@@ -48,6 +48,17 @@ class _MilestonesAction(argparse.Action):
     """Argparse action that parses a list of integers, separated by spaces or commas."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
+        """Store the parsed numbers in the namespace.
+
+        Args:
+            parser: not used.
+            namespace: namespace of the parsed options, updated in place.
+            values: words of the command line after the option.
+            option_string: not used (default: None).
+
+        Raises:
+            argparse.ArgumentError: A word is not an integer.
+        """
         words = " ".join(values).strip("[]").replace(",", " ").split()
         try:
             setattr(namespace, self.dest, [int(word) for word in words])
@@ -131,6 +142,9 @@ class MilestoneSchedule(FairseqLRScheduler):
 
         Args:
             num_updates: number of finished updates.
+
+        Returns:
+            The learning rate of the next update.
         """
         lr = self.lr_after(num_updates)
         self.optimizer.set_lr(lr)

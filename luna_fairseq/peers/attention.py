@@ -362,7 +362,14 @@ class PeerAttention(ProjectingAttention):
         return roll_left(attend(*moved, padding_mask=roll_left(padding_mask, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
-        """Return an empty buffer, which fairseq's decoder layer reads but does not need."""
+        """Return an empty buffer, which fairseq's decoder layer reads but does not need.
+
+        Args:
+            incremental_state: not used.
+
+        Returns:
+            An empty dictionary.
+        """
         return {}
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:

@@ -123,6 +123,9 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
             embed_dim: ignored, because ``cfg`` has the width.
             cfg: nested configuration of the model.
             kwargs: ignored.
+
+        Returns:
+            The attention module.
         """
         return build_layer_attention(cfg, cfg.decoder_attention, CAUSAL)
 
@@ -132,6 +135,9 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
         Args:
             embed_dim: ignored, because ``cfg`` has the width.
             cfg: nested configuration of the model.
+
+        Returns:
+            The attention module.
         """
         return build_layer_attention(cfg, cfg.cross_attention, CROSS)
 
@@ -173,6 +179,9 @@ class PeerEncoder(TransformerSequenceEncoder):
         Args:
             cfg: nested configuration of the model. With ``cfg.information_block``, the layer has an
                 information organization block.
+
+        Returns:
+            The layer.
         """
         return wrap_layer((InformerEncoderLayer if cfg.information_block else PeerEncoderLayer)(cfg), cfg)
 
@@ -195,11 +204,18 @@ class PeerDecoder(TransformerDecoderBase):
         Args:
             cfg: nested configuration of the model.
             no_encoder_attn: build a layer without cross-attention (default: False).
+
+        Returns:
+            The layer.
         """
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
-        """Return None instead of a T x T mask, because causal attentions mask future positions."""
+        """Return None in place of a T x T mask, because causal attentions mask future positions themselves.
+
+        Args:
+            tensor: not used.
+        """
 
     def extract_features(
         self,

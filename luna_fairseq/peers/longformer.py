@@ -59,6 +59,9 @@ class LongformerAttention(PeerAttention):
             v: values [B, H, T, K].
             global_parts: queries, keys and values of the global projections; empty without global tokens.
             padding_mask: mask [B, T], True at padding, or None without padding.
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         T, g = q.size(2), min(self.tokens, q.size(2))
         more = None

@@ -76,6 +76,9 @@ class PeerTransformer(EncoderDecoder):
             cfg: flat configuration with the fields of :class:`PeerTransformerConfig`.
             task: fairseq task with a source and a target dictionary.
 
+        Returns:
+            The model.
+
         Raises:
             InputError: An attention does not have the form that its option needs, or the widths, the numbers
                 of heads or other options are invalid.
@@ -145,6 +148,9 @@ class PeerLanguageModel(LanguageModel):
         Args:
             cfg: nested configuration.
 
+        Returns:
+            The class of the decoder.
+
         Raises:
             InputError: An option belongs to cross-attention, which a language model does not have.
         """
@@ -167,6 +173,9 @@ class PeerRobertaEncoder(SentenceModelEncoder):
             args: options of the whole model.
             dictionary: dictionary of the tokens.
             embed_tokens: token embedding.
+
+        Returns:
+            The encoder.
         """
         return PeerEncoder(nested_config(sentence_encoder_options(args)), dictionary, embed_tokens)
 
@@ -187,6 +196,9 @@ class PeerRoberta(SentenceModel):
         Args:
             cfg: flat configuration with the fields of :class:`PeerRobertaConfig`.
             task: fairseq task with a source dictionary.
+
+        Returns:
+            The model.
 
         Raises:
             InputError: The attention has no bidirectional form, or the sequences of the task are longer than
@@ -216,6 +228,9 @@ class PeerClassifier(LunaClassifier):
         Args:
             cfg: flat configuration with the fields of :class:`PeerClassifierConfig`.
             task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class).
+
+        Returns:
+            The model.
 
         Raises:
             InputError: The attention has no bidirectional form, or options contradict each other.

@@ -77,10 +77,13 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def is_visible(self, distance: Tensor) -> Tensor:
-        """Return True where a query attends to a key.
+        """Return a mask that is True where a query attends to a key.
 
         Args:
             distance: position of the key minus position of the query, among the positions of their bucket.
+
+        Returns:
+            A mask of the shape of ``distance``.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 

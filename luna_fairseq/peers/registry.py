@@ -56,6 +56,9 @@ def build_attention(
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
         kwargs: further arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
+    Returns:
+        The attention module.
+
     Raises:
         InputError: There is no attention of this name, or it does not have this form.
 

@@ -38,6 +38,13 @@ class ResampledNormal(nn.Module):
         self.draw(0)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
+        """Load the seed and the sample number, and draw the sample.
+
+        Args:
+            state_dict: parameters and buffers of the whole model by name.
+            prefix: prefix of this module's names.
+            *args: further arguments of torch's method.
+        """
         state_dict.pop(f"{prefix}values", None)  # in earlier checkpoints, averaged ones among them
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.draw(int(self.drawn))

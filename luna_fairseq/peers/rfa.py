@@ -104,6 +104,9 @@ class RandomFeatureAttention(FeatureMapAttention):
         Args:
             sums: weighted sums [..., K + 1].
             total: one tensor, the sum that the weights would have if all feature maps were equal [..., 1].
+
+        Returns:
+            The least divisors [..., 1].
         """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
@@ -143,6 +146,9 @@ class RandomFeatureAttention(FeatureMapAttention):
             v: values [B, H, T, K].
             gate: logits [B, H, T, 1] of the gate (default: None, no gate).
             padding_mask: mask [B, T], True at padding (default: None, no padding).
+
+        Returns:
+            Output heads [B, H, T, K].
         """
         shares = self.unnormalized_weights(
             torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding_mask

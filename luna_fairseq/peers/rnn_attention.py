@@ -71,6 +71,9 @@ class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
             cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.
             task: fairseq task with a source and a target dictionary.
 
+        Returns:
+            The model.
+
         Raises:
             InputError: Options contradict each other, or the dictionaries cannot share an embedding.
         """

@@ -92,6 +92,9 @@ def fastest_backend(
         v: values [B, H, T, K].
         pack_weights: A_pack [B, H, T, L].
         log_decay: logarithm [H] of the decay per position of each head (default: None, no decay).
+
+    Returns:
+        The name of the backend.
     """
     if in_a_graph() or not q.dtype == k.dtype == v.dtype:
         return "chunk"

@@ -128,6 +128,9 @@ def synchronized_clock(x: Tensor) -> float:
 
     Args:
         x: tensor on the device.
+
+    Returns:
+        The time in seconds, of which only differences have a meaning.
     """
     if x.is_cuda:
         torch.cuda.synchronize(x.device)

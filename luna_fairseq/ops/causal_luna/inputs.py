@@ -80,7 +80,14 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Return ``x`` in float32 if it has half precision, and unchanged otherwise."""
+    """Convert a tensor in half precision to float32.
+
+    Args:
+        x: floating-point tensor of any shape.
+
+    Returns:
+        The converted tensor, or ``x`` itself in float32 and float64.
+    """
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 

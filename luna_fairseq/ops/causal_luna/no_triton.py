@@ -18,6 +18,9 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
         dtype: dtype of the inputs, not used.
         K: head width, not used.
         L: packed length, not used.
+
+    Returns:
+        A clause with the reason.
     """
     return why_not_triton_here(device)
 
@@ -27,6 +30,9 @@ def why_not_triton_here(device: torch.device) -> str:
 
     Args:
         device: device of the inputs, not used.
+
+    Returns:
+        A clause with the reason.
     """
     return "exported folders hold no Triton kernels"
 

@@ -124,6 +124,9 @@ def update_state(
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
         log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
         counts: counts after the new positions (default: None, computed here)
+
+    Returns:
+        The sums and the number of positions, including the new ones.
     """
     if counts is None:
         counts = count_tokens(k, state, key_padding_mask)

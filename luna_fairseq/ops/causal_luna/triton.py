@@ -51,6 +51,9 @@ def why_not_triton_here(device: torch.device) -> str:
 
     Args:
         device: device of the inputs.
+
+    Returns:
+        A clause such as "the package triton is not installed", or an empty string.
     """
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
@@ -280,6 +283,9 @@ def dense(x: Tensor) -> Tensor:
 
     Args:
         x: tensor of any shape.
+
+    Returns:
+        The tensor itself, or a contiguous copy.
     """
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
@@ -357,6 +363,9 @@ def tuning(values: Dict[str, Any]) -> Dict[str, int]:
 
     Args:
         values: arguments of the kernels by name.
+
+    Returns:
+        Compile options of Triton by name.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4
