@@ -30,7 +30,7 @@ class FinishedSteps:
 
     Example:
         >>> steps = FinishedSteps(Path("data-bin"), "steps.json")  # doctest: +SKIP
-        >>> facts = steps.do("encode", digest(options), encode)  # doctest: +SKIP
+        >>> results = steps.do("encode", digest(options), encode)  # doctest: +SKIP
     """
 
     def __init__(self, folder: Path, name: str, owned: Iterable[str] = ()) -> None:
@@ -58,14 +58,14 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the facts recorded with a finished step.
+        """Return the results that a finished step has recorded.
 
         Args:
             step: name of the step.
             key: digest of the step's input and options.
 
         Returns:
-            The facts, or None if the step is not finished.
+            The results, or None if the step is not finished.
         """
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
@@ -76,8 +76,8 @@ class FinishedSteps:
                 return None
         return recorded["facts"]
 
-    def facts(self, step: str) -> Dict[str, Any]:
-        """Return the values that a finished step has recorded, such as its scores.
+    def results(self, step: str) -> Dict[str, Any]:
+        """Return the results that a step has recorded in this or an earlier run, such as its scores.
 
         The inputs and options of the step are not compared with those of this run.
 
@@ -89,14 +89,14 @@ class FinishedSteps:
         """
         return self._steps.get(step, {}).get("facts", {})
 
-    def record(self, step: str, key: str, files: List[str], facts: Dict[str, Any]) -> None:
+    def record(self, step: str, key: str, files: List[str], results: Dict[str, Any]) -> None:
         """Record a step as finished, and remove files of its earlier record that are no longer needed.
 
         Args:
             step: name of the step.
             key: digest of the step's input and options.
             files: names of the files that the step wrote, relative to the folder.
-            facts: JSON-serialisable values that later steps need.
+            results: JSON-serialisable values that later steps need.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(
@@ -104,7 +104,7 @@ class FinishedSteps:
         )
         for name in outdated:
             (self.folder / name).unlink(missing_ok=True)
-        self._steps[step] = {"key": key, "files": sizes, "facts": facts}
+        self._steps[step] = {"key": key, "files": sizes, "facts": results}
         self._save()
 
     def do(
@@ -115,22 +115,22 @@ class FinishedSteps:
         Args:
             step: name of the step.
             key: digest of the step's input and options.
-            work: function that runs the step, and returns the names of its files and the facts to record.
+            work: function that runs the step, and returns the names of its files and the results to record.
             announce: print whether the step runs now or was already finished (default: True).
 
         Returns:
-            The facts of the step.
+            The results of the step.
         """
-        facts = self.find(step, key)
+        results = self.find(step, key)
         if announce:
-            say(f"{step}: finished before" if facts is not None else f"{step} ...")
-        if facts is None:
+            say(f"{step}: finished before" if results is not None else f"{step} ...")
+        if results is None:
             if step in self._steps:  # the files change from here on, but record() needs their names
                 self._steps[step]["key"] = None
                 self._save()
-            files, facts = work()
-            self.record(step, key, files, facts)
-        return facts
+            files, results = work()
+            self.record(step, key, files, results)
+        return results
 
     def _save(self) -> None:
         """Write the record to its file."""

@@ -47,12 +47,12 @@ def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
     Raises:
         InputError: The file of scores was not written by luna-evaluate or luna-score.
     """
-    rows = {**_facts(checkpoint), **_scores(scores), **_options(checkpoint)}
+    rows = {**_training_details(checkpoint), **_scores(scores), **_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
     return _CARD.format(title=kind.title, auto=kind.auto, rows="\n".join(lines))
 
 
-def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
+def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
     """Return the number of parameters and what is known about the training.
 
     Args:
@@ -64,7 +64,7 @@ def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
-    facts = {
+    details = {
         "parameters": f"{size:,}",
         "updates": history.get("num_updates"),
         "epochs": _finished_epochs(extra.get("train_iterator") or {}),
@@ -73,7 +73,7 @@ def _facts(checkpoint: Checkpoint) -> Dict[str, Any]:
         "source language": getattr(checkpoint.task.cfg, "source_lang", None),
         "target language": getattr(checkpoint.task.cfg, "target_lang", None),
     }
-    return {name: value for name, value in facts.items() if value is not None}
+    return {name: value for name, value in details.items() if value is not None}
 
 
 def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:

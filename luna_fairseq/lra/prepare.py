@@ -96,16 +96,16 @@ def prepare(args: argparse.Namespace) -> None:
     key = digest(VERSION, settings)
     has_record = (args.destdir / RECORD).is_file()
     steps = FinishedSteps(args.destdir, RECORD) if has_record else None
-    facts = steps.find(args.task, key) if steps is not None else None
-    if facts is not None:
+    results = steps.find(args.task, key) if steps is not None else None
+    if results is not None:
         print(f"{args.task}: finished before")
     else:
         if args.destdir.exists() and (not args.destdir.is_dir() or any(args.destdir.iterdir())):
-            before = steps.facts(args.task) if steps is not None else {}
+            before = steps.results(args.task) if steps is not None else {}
             raise InputError(_folder_in_use(args.destdir, before.get("settings"), settings))
         args.archives = args.archives or args.destdir.absolute().parent / "archives"
-        facts = _write(args, key, settings)
-    for split, by_class in facts["counts"].items():
+        results = _write(args, key, settings)
+    for split, by_class in results["counts"].items():
         total = sum(by_class.values())
         balance = ", ".join(f"{label}: {100 * number / total:.1f} %" for label, number in by_class.items())
         print(f"{args.task}, {split}: {total:,} examples ({balance})")
@@ -156,9 +156,9 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
             )
         files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
         files.append(write_checksums(folder, files))
-        facts = {"settings": settings, "counts": counts}
-        FinishedSteps(folder, RECORD).record(args.task, key, files, facts)
-        return facts
+        results = {"settings": settings, "counts": counts}
+        FinishedSteps(folder, RECORD).record(args.task, key, files, results)
+        return results
 
 
 def _listops(args: argparse.Namespace, folder: Path) -> Counts:

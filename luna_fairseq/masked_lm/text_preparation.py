@@ -88,20 +88,20 @@ class TextPreparation:
         key = digest(VERSION, training, self.args.vocab_size, files, sentencepiece.__version__)
         steps.do("tokenizer", key, self._make_tokenizer)
         key = digest(key, checked, self.args.shards)
-        facts = steps.do("encode", key, lambda: self._encode(given_dictionary))
-        check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
+        counts = steps.do("encode", key, lambda: self._encode(given_dictionary))
+        check_unknown(counts["unknown"], counts["tokens"], self.args.max_unknown)
         for split, (lines, _) in checked.items():
-            print(f"{split}: {lines:,} lines, {facts['tokens'][split]:,} tokens")
-            if facts["unknown"][split]:
-                print(f"{split}: {share_unknown(facts['unknown'][split], facts['tokens'][split])}")
-            if facts["long"][split]:
+            print(f"{split}: {lines:,} lines, {counts['tokens'][split]:,} tokens")
+            if counts["unknown"][split]:
+                print(f"{split}: {share_unknown(counts['unknown'][split], counts['tokens'][split])}")
+            if counts["long"][split]:
                 print(
-                    f"{split}: {facts['long'][split]:,} lines have {SAMPLE - 1} pieces or more. With "
+                    f"{split}: {counts['long'][split]:,} lines have {SAMPLE - 1} pieces or more. With "
                     f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
                     "fairseq skips these lines. Split them, or use --sample-break-mode none."
                 )
         data = os.pathsep.join(dict.fromkeys(str(self.args.destdir / folder) for _, folder in self.parts))
-        print(f"dictionary: {facts['dictionary']:,} entries; data for fairseq-train: {data}")
+        print(f"dictionary: {counts['dictionary']:,} entries; data for fairseq-train: {data}")
 
     def _check(self, split: str) -> Tuple[int, str]:
         """Read the text of a split, and check that it has enough documents for the shards.
@@ -151,7 +151,7 @@ class TextPreparation:
 
         Returns:
             names: files of the tokenizer, relative to DIR.
-            facts: empty dictionary.
+            counts: empty dictionary, because this step counts nothing.
         """
         if self.gpt2:
             gpt2_pieces(self.gpt2[0])
@@ -171,7 +171,7 @@ class TextPreparation:
 
         Returns:
             names: files that were written, relative to DIR.
-            facts: numbers of tokens, unknown tokens, long lines and dictionary entries.
+            counts: numbers of tokens, unknown tokens, long lines and dictionary entries.
         """
         destdir = self.args.destdir
         forget_checksums(destdir)

@@ -96,6 +96,12 @@ def _break_symbols(line: str) -> str:
     """Insert a space into text that looks like a special symbol of sentencepiece.
 
     sentencepiece would skip such text and would not learn characters that occur nowhere else.
+
+    Args:
+        line: line of plain text.
+
+    Returns:
+        The line, with a space inside such text.
     """
     return _SENTENCEPIECE_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 

@@ -99,13 +99,13 @@ class PairData:
                 sides = self.languages if route.is_joint else [side]
                 read = [text for part, text in texts.items() if part[0] == "train" and part[1] in sides]
                 dictionaries[side] = route.dictionary(model, count_pieces(encoder, read), separators)
-            facts: Dict[str, Any] = self._write(texts, encoder, dictionaries, max_unknown)
+            counts: Dict[str, Any] = self._write(texts, encoder, dictionaries, max_unknown)
         for shard in self.shards:
             for side, dictionary in dictionaries.items():
                 with replacing(self.folder / shard / f"dict.{side}.txt") as temporary:
                     dictionary.save(str(temporary))
         entries = {side: len(dictionary) for side, dictionary in dictionaries.items()}
-        return {**facts, "dropped": dropped, "dictionary": entries}
+        return {**counts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
         """Encode a split into ``texts``, and drop training pairs that do not pass the length filter.

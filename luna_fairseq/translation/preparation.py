@@ -131,24 +131,24 @@ class Preparation:
         key = digest(key, digests, self.args.max_length, self.args.max_ratio)
         if self.documents:
             key = digest(key, self.args.documents, self.documents)
-        facts = steps.do("encode", digest(key, self.args.shards), self._encode)
-        check_unknown(facts["unknown"], facts["tokens"], self.args.max_unknown)
-        self.longest = facts["longest"]
-        self._report(facts)
+        counts = steps.do("encode", digest(key, self.args.shards), self._encode)
+        check_unknown(counts["unknown"], counts["tokens"], self.args.max_unknown)
+        self.longest = counts["longest"]
+        self._report(counts)
 
-    def _report(self, facts: Dict[str, Any]) -> None:
+    def _report(self, counts: Dict[str, Any]) -> None:
         """Print the counts of each text and the size of the dictionary.
 
         Args:
-            facts: counts that the step "encode" returned.
+            counts: counts that the step "encode" returned.
         """
         for split, part in self.text.items():
             sides = [f"{split}.{language}" for language in self.languages]
-            tokens = ", ".join(f"{facts['tokens'][side]:,} {side.split('.')[1]}" for side in sides)
-            reasons = Counter(facts["dropped"]) if split == "train" else Counter()
+            tokens = ", ".join(f"{counts['tokens'][side]:,} {side.split('.')[1]}" for side in sides)
+            reasons = Counter(counts["dropped"]) if split == "train" else Counter()
             dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
             if self.documents:
-                documents, pieces = self.documents[split], facts["pieces"][split]
+                documents, pieces = self.documents[split], counts["pieces"][split]
                 found = f"{sum(documents):,} sentences of {len(documents):,} documents in {pieces:,} pieces"
             else:
                 found = f"{part.lines - part.empty - sum(reasons.values()):,} pairs"
@@ -157,8 +157,8 @@ class Preparation:
             if part.controls:
                 print(f"{split}: control characters or U+2581 in {part.controls:,} lines were read as spaces")
             for side in sides:
-                if facts["unknown"][side]:
-                    print(f"{side}: {share_unknown(facts['unknown'][side], facts['tokens'][side])}")
+                if counts["unknown"][side]:
+                    print(f"{side}: {share_unknown(counts['unknown'][side], counts['tokens'][side])}")
             longest = max(self.longest[side] for side in sides)
             if longest >= POSITIONS:
                 training = split == "train"
@@ -168,7 +168,7 @@ class Preparation:
                     f"--max-source-positions and --max-target-positions are {longest + 1} or more"
                     f"{' (--max-length drops such pairs here)' if training else ''}."
                 )
-        entries = facts["dictionary"]
+        entries = counts["dictionary"]
         sizes = [f"{entries[language]:,} {language}" for language in self.languages]
         if self.route.is_joint:
             sizes = [f"{entries[self.languages[0]]:,}"]
@@ -214,7 +214,12 @@ class Preparation:
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
         """Iterate over the pairs of lines from which the encoding is learned, and to which it is applied.
 
-        They are tokenised if the route tokenises. ``description`` is the label of the progress bar.
+        Args:
+            split: name of the split, such as "train".
+            description: label of the progress bar.
+
+        Returns:
+            Iterator over the pairs of lines. The lines are tokenised if the route tokenises.
         """
         if not self.route.tokenize:
             return progress(self.text[split].pairs(), description)
@@ -234,11 +239,11 @@ class Preparation:
 
         Returns:
             names: files that were written, relative to DIR.
-            facts: counts of tokens, pairs, pieces and dictionary entries.
+            counts: counts of tokens, pairs, pieces and dictionary entries.
         """
         forget_checksums(self.args.destdir)
         separators = [SEPARATOR] if self.documents else []
-        facts = self.data.write(self.route, self.model, self._batches, separators, self.args.max_unknown)
+        counts = self.data.write(self.route, self.model, self._batches, separators, self.args.max_unknown)
         names = self.data.names()
         for split in self.prefixes:
             if split != "train":
@@ -248,8 +253,8 @@ class Preparation:
                 names.append(f"plain/{split}.pieces")
                 write_pieces(self.args.destdir / names[-1], pieces)
         names.append(write_checksums(self.args.destdir, [*names, *self.models]))
-        facts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
-        return names, facts
+        counts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
+        return names, counts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
         """Yield the encoded sentences, or pieces of documents, of a split.

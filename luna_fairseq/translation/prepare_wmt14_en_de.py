@@ -89,10 +89,10 @@ def make_text(folder: Path, mirror: Optional[str]) -> None:
     identity: List[Any] = [[part.archive.url, part.archive.size, part.archive.checksum] for part in PARTS]
     if archives:
         identity = [[path.stat().st_size, path.stat().st_mtime_ns] for path in archives.values()]
-    facts = steps.do("text", digest(VERSION, identity), make)
+    counts = steps.do("text", digest(VERSION, identity), make)
     for part in PARTS:
         expected = "" if mirror is None else f" (published: {part.lines:,})"
-        print(f"{part.name}: {facts[part.name]:,} pairs{expected}")
+        print(f"{part.name}: {counts[part.name]:,} pairs{expected}")
 
 
 main = console_script(PROGRAM, build_parser, prepare, place="destdir")

@@ -83,7 +83,7 @@ class PreparedWriter:
         self.temporary = folder / "prepare.tmp"
         self.tokens: Counter = Counter()
         self.unknown: Counter = Counter()
-        self.facts: Dict[str, Any] = {"task": task.name, "examples": {}, "longest": {}, "labelled": []}
+        self.description: Dict[str, Any] = {"task": task.name, "examples": {}, "longest": {}, "labelled": []}
         shutil.rmtree(str(self.temporary), ignore_errors=True)
         self.names = [*(f"input{number}" for number in range(task.inputs)), "label"]
         for name in self.names:
@@ -110,11 +110,11 @@ class PreparedWriter:
             lengths.append(pieces)
             self.tokens[split] += int(pieces.sum())
             self.unknown[split] += unknown
-        self.facts["examples"][split] = len(examples)
-        self.facts["longest"][split] = int(self._lengths(np.stack(lengths)).max())
+        self.description["examples"][split] = len(examples)
+        self.description["longest"][split] = int(self._lengths(np.stack(lengths)).max())
         labels = [example.label for example in examples if example.label is not None]
         if len(labels) == len(examples):
-            self.facts["labelled"].append(split)
+            self.description["labelled"].append(split)
             self._write_labels(self.temporary / "label" / split, labels)
 
     def finish(self) -> List[str]:
@@ -128,7 +128,7 @@ class PreparedWriter:
         for name in self.names:
             os.replace(str(self.temporary / name), str(self.folder / name))
         shutil.rmtree(str(self.temporary))
-        write_text(self.folder / DESCRIPTION, json.dumps(self.facts, indent=1))
+        write_text(self.folder / DESCRIPTION, json.dumps(self.description, indent=1))
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:

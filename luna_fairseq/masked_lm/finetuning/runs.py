@@ -99,10 +99,10 @@ class FineTuning:
         def train() -> Tuple[List[str], Dict[str, float]]:
             self._check_same_run(folder, options)
             train_logged(fairseq("train", options), folder / "train.log", name, shown=["| valid |"])
-            facts, _, cut = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
+            metrics, _, cut = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
             if cut:
                 print(f"valid{cut}")
-            return [f"{name}/{BEST}"], facts
+            return [f"{name}/{BEST}"], metrics
 
         key = digest(options, file_stamps([self.args.pretrained, *files]))
         return self.steps.do(name, key, train, announce=False)

@@ -60,7 +60,7 @@ class Inputs(NamedTuple):
         y: features [n, T, M] of the keys.
         z: values [n, T, N].
         log_decay: logarithm [n, T] of the decay at each position, or None without decay.
-        state: sum over earlier positions [n, M, N], or None.
+        state: sum [n, M, N] over earlier positions, or None.
     """
 
     x: Tensor

@@ -293,7 +293,7 @@ def chunk_backward(
 
     Args:
         chunk: inputs of the chunk.
-        softmax: softmax over the rows of the packed sequence P [N, c, L], from :func:`chunk_forward`.
+        softmax: softmax [N, c, L] over the rows of the packed sequence P, from :func:`chunk_forward`.
         grad: gradient [N, c, K] of the output.
         before: state before the chunk, or None at the beginning.
         grad_after: gradient of the state after the chunk, or None at the end.

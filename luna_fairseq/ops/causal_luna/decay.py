@@ -50,9 +50,9 @@ def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> 
     """Return the decay of earlier sums at a single new position.
 
     Args:
-        log_decay: logarithm of the decay per position of each head [H], below 0
+        log_decay: logarithm [H] of the decay per position of each head, below 0.
         key_padding_mask: mask [B, 1], True if the position is padding, which does not decay the sums; None
-            without padding
+            without padding.
 
     Returns:
         The decay [H, 1, 1], or [B, H, 1, 1] with padding.

@@ -183,7 +183,7 @@ class CausalLunaFunction(torch.autograd.Function):
             v: values [B, H, T, K], or None if the values are the keys (tied).
             a: pack weights [B, H, T, L].
             reciprocal: factors 1/t [B, H, T], or None without padding and decay.
-            ages: negative cumulative log decay at each position [B, H, T], or None without decay.
+            ages: negative cumulative log decay [B, H, T] at each position, or None without decay.
             padding: mask [B, T] of positions, nonzero at padding, or None.
             packed_padding: mask [B, L] of rows of P, nonzero at masked rows, or None.
             seed: random seed [1] of dropout, or None without dropout.
