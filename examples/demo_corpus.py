@@ -573,7 +573,7 @@ def _write(args: argparse.Namespace) -> None:
         print(f"wrote {len(corpus[split]):,} pairs to {args.destdir / split}.en and .de")
 
 
-main = console_script(PROGRAM, build_parser, _write, place="destdir")
+main = console_script(PROGRAM, build_parser, _write, path_argument="destdir")
 
 
 if __name__ == "__main__":

@@ -31,19 +31,19 @@ class Launch:
     save_dir: str
 
 
-def compute_launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: Capability) -> Launch:
+def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capability: Capability) -> Launch:
     """Compute the options that train a recipe with its batch size on the GPUs of a machine.
 
     Args:
         recipe: recipe to train.
-        given: options of fairseq-train that override the recipe, and ``--fp32``.
+        user_options: options of fairseq-train that override the recipe, and ``--fp32``.
         gpus: number of devices, 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
         capability: compute capability of the GPUs, such as (8, 0); None without a GPU.
 
     Raises:
         InputError: The recipe's batch cannot be divided among the GPUs.
     """
-    parsed = _parse(given)
+    parsed = _parse(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
     folder = parsed.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
     if folder is None:
@@ -61,7 +61,7 @@ def compute_launch(recipe: Recipe, given: Sequence[str], gpus: int, capability: 
         hydra.append(f"optimization.update_freq=[{frequency}]")
     precision, reason = _precision(recipe, parsed, capability)
     hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
-    options += [*precision, *(word for word in given if word != "--fp32")]
+    options += [*precision, *(word for word in user_options if word != "--fp32")]
     return Launch(options, hydra, [batch, reason], folder)
 
 
@@ -162,11 +162,11 @@ def _precision(recipe: Recipe, parsed: argparse.Namespace, capability: Capabilit
     return words, f"precision: {chosen} ({why})"
 
 
-def _parse(given: Sequence[str]) -> argparse.Namespace:
+def _parse(user_options: Sequence[str]) -> argparse.Namespace:
     """Parse the user's options for the batch, the precision and the folder.
 
     Args:
-        given: the user's options for fairseq-train.
+        user_options: the user's options for fairseq-train.
 
     Returns:
         Values of the known options. Other options are ignored.
@@ -179,4 +179,4 @@ def _parse(given: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--save-dir")
     for flag in ("--fp16", "--bf16", "--fp32"):
         parser.add_argument(flag, action="store_true")
-    return parser.parse_known_args(list(given))[0]
+    return parser.parse_known_args(list(user_options))[0]

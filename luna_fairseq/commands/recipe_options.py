@@ -96,19 +96,23 @@ def _options(group: str, component: Any) -> List[str]:
 
 
 def _unknown(
-    path: Path, keys: Sequence[str], what: str, known: Iterable[str], word: Optional[str] = None
+    path: Path,
+    keys: Sequence[str],
+    kind_and_name: str,
+    known_names: Iterable[str],
+    word: Optional[str] = None,
 ) -> InputError:
     """Return the error for an unknown name.
 
     Args:
         path: a recipe's file.
         keys: keys that lead to the name in the file.
-        what: name with its kind, such as "group modle".
-        known: known names.
-        word: name to compare with the known names (default: None, the last word of ``what``).
+        kind_and_name: name with its kind, such as "group modle".
+        known_names: known names.
+        word: name to compare with the known names (default: None, the last word of ``kind_and_name``).
     """
-    near = nearest(word or what.split()[-1], known)
-    return InputError(f"{path}, line {_line(path, keys)}: {what} is unknown{near}")
+    near = nearest(word or kind_and_name.split()[-1], known_names)
+    return InputError(f"{path}, line {_line(path, keys)}: {kind_and_name} is unknown{near}")
 
 
 def _line(path: Path, keys: Sequence[str]) -> int:

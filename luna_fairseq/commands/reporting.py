@@ -18,13 +18,13 @@ from luna_fairseq.progress import quietly
 USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
-def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None) -> int:
+def reported(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
     """Call a function, and report errors of the user in one line on standard error.
 
     Args:
         program: name of the command, at the start of the line.
-        work: function without arguments, which raises InputError for bad input.
-        place: file or folder for the message of an OSError without a file, such as a full disk (default:
+        function: function without arguments, which raises InputError for bad input.
+        location: file or folder for the message of an OSError without a file, such as a full disk (default:
             None).
 
     Returns:
@@ -32,9 +32,9 @@ def reported(program: str, work: Callable[[], Any], place: Optional[Path] = None
     """
     try:
         with until_nobody_reads():
-            work()
+            function()
     except OSError as error:
-        where = error.filename or place
+        where = error.filename or location
         print(f"{program}: error: {f'{where}: ' if where else ''}{error.strerror or error}", file=sys.stderr)
         return 1
     except Exception as error:
@@ -59,7 +59,7 @@ def console_script(
     program: str,
     build_parser: Callable[[], argparse.ArgumentParser],
     work: Callable[..., Any],
-    place: str = "",
+    path_argument: str = "",
     passes_on: Optional[Sequence[str]] = None,
     hides_log: bool = False,
     takes_words: bool = False,
@@ -71,7 +71,7 @@ def console_script(
         build_parser: function that builds the parser of the command line.
         work: function that does the work, called with the parsed arguments. It raises InputError for bad
             input.
-        place: name of the argument with the file or folder for :func:`reported` (default: none).
+        path_argument: name of the argument with the file or folder for :func:`reported` (default: none).
         passes_on: options after ``--`` that the user must not give, because the command sets them. All other
             options after ``--`` are passed to ``work`` as a second argument, for one of fairseq's commands
             (default: None, the command does not accept ``--``).
@@ -109,6 +109,6 @@ def console_script(
             return work(args) if passes_on is None else work(args, extra)
 
         with quietly(args.quiet):
-            return reported(program, check_and_work, getattr(args, place) if place else None)
+            return reported(program, check_and_work, getattr(args, path_argument) if path_argument else None)
 
     return main

@@ -44,12 +44,12 @@ def _recipes(words: List[str]) -> None:
             print(f"{name:42} {(read_heading(folder() / f'{name}.yaml') or [''])[0]}")
 
 
-def _show(name: str, given: List[str]) -> None:
+def _show(name: str, user_options: List[str]) -> None:
     """Print a recipe's heading, options and commands.
 
     Args:
         name: name or file of the recipe.
-        given: options of fairseq-train that override the recipe.
+        user_options: options of fairseq-train that override the recipe.
     """
     recipe = read_recipe(name)
     # Imported here so that listing the recipes is fast.
@@ -57,12 +57,12 @@ def _show(name: str, given: List[str]) -> None:
 
     from luna_fairseq.commands.train import launch_here
 
-    launch = launch_here(recipe, given)
+    launch = launch_here(recipe, user_options)
     print(*(f"# {line}" for line in recipe.heading), sep="\n")
     print(OmegaConf.to_yaml(OmegaConf.create(recipe.settings)))
     print(*(f"# {note}" for note in launch.notes), sep="\n")
     print(_command(["fairseq-train", "DATA", *launch.options]))
-    if not given and recipe.base is not None:
+    if not user_options and recipe.base is not None:
         family, row = recipe.path.parent.name, recipe.path.stem
         where = ["--config-dir", str(recipe.path.parent.parent), "--config-name", family, f"+{family}={row}"]
         print()

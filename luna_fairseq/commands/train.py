@@ -74,7 +74,7 @@ def command(words: List[str], should_record: bool = True, option: str = "--save-
     return [sys.executable, "-m", "fairseq_cli.train", data, *launch.options]
 
 
-def _run_identity(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[Dict[str, str]]:
+def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
     """Return the options and the data that must not change when a run is resumed.
 
     The result is None if the user chooses another checkpoint, or resets parts of the checkpoint.
@@ -82,13 +82,13 @@ def _run_identity(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[D
     Args:
         recipe: recipe of the run.
         data: folders with the binarised data, separated by colons.
-        given: the user's options for fairseq-train.
+        user_options: the user's options for fairseq-train.
 
     Returns:
         Value of each option that must not change, and the checksum of the data. None if the user chooses
         another checkpoint, or resets parts of the checkpoint.
     """
-    words = [*recipe.words("update_freq"), *given]
+    words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
         return None
     return {
@@ -97,12 +97,12 @@ def _run_identity(recipe: Recipe, data: str, given: Sequence[str]) -> Optional[D
     }
 
 
-def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
+def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
     """Compute the options that train a recipe on the GPUs of this machine.
 
     Args:
         recipe: recipe to train.
-        given: options of fairseq-train that override the recipe.
+        user_options: options of fairseq-train that override the recipe.
 
     Raises:
         InputError: The recipe's batch cannot be divided among the GPUs.
@@ -112,7 +112,7 @@ def launch_here(recipe: Recipe, given: Sequence[str]) -> Launch:
 
     gpus = torch.cuda.device_count()
     capability = torch.cuda.get_device_capability() if gpus else None
-    return compute_launch(recipe, given, max(gpus, 1), capability)
+    return compute_launch(recipe, user_options, max(gpus, 1), capability)
 
 
 def _train(words: List[str]) -> None:

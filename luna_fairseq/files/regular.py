@@ -31,11 +31,11 @@ def is_data(name: str) -> bool:
 
 
 @contextmanager
-def count_other_files(place: str) -> Iterator[Callable[[str], bool]]:
+def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
     """Context manager that counts the files that are not data, and prints their number at the end.
 
     Args:
-        place: name of the archive or folder, for the message.
+        location: name of the archive or folder, for the message.
 
     Yields:
         Function that returns the result of :func:`is_data` and counts the names for which it is False.
@@ -49,7 +49,7 @@ def count_other_files(place: str) -> Iterator[Callable[[str], bool]]:
 
     yield is_data_counted
     if skipped:
-        say(f"{place}: skipped {len(skipped)} files that are not data, such as {skipped[0]}")
+        say(f"{location}: skipped {len(skipped)} files that are not data, such as {skipped[0]}")
 
 
 def require_regular_file(path: Path) -> Path:

@@ -231,7 +231,9 @@ def write_tokenizer(tokenizer: Any, folder: Path) -> None:
     path.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
-main = console_script(PROGRAM, build_parser, lambda args: _export(args), place="folder", hides_log=True)
+main = console_script(
+    PROGRAM, build_parser, lambda args: _export(args), path_argument="folder", hides_log=True
+)
 
 
 if __name__ == "__main__":

@@ -235,7 +235,7 @@ def _import(args: argparse.Namespace) -> None:
     print(args.path)
 
 
-main = console_script(PROGRAM, build_parser, lambda args: _import(args), place="path", hides_log=True)
+main = console_script(PROGRAM, build_parser, lambda args: _import(args), path_argument="path", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -324,7 +324,7 @@ def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
     return progress(examples, args.task, "examples", sum(_sizes(args).values()) if is_generated else None)
 
 
-main = console_script(PROGRAM, build_parser, prepare, place="destdir")
+main = console_script(PROGRAM, build_parser, prepare, path_argument="destdir")
 
 
 if __name__ == "__main__":

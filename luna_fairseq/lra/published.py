@@ -244,13 +244,13 @@ def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
     raw.unlink()
 
 
-def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
+def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
     """Read a PNG image.
 
     Args:
         content: open binary file.
         side: expected width and height in pixels.
-        where: name of the file for error messages.
+        location: name of the file for error messages.
 
     Returns:
         Gray intensities, uint8 [side, side]; an empty array for an empty file. The published archive contains
@@ -265,11 +265,11 @@ def read_png(content: IO[bytes], side: int, where: str) -> np.ndarray:
     try:
         image = np.asarray(PIL.Image.open(BytesIO(data), formats=("PNG",)).convert("L"))
     except PIL.UnidentifiedImageError as error:  # its message describes the BytesIO object: leave it out
-        raise InputError(f"{where}: expected an image") from error
+        raise InputError(f"{location}: expected an image") from error
     except (PIL.Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
-        raise InputError(f"{where}: expected an image: {error}") from error
+        raise InputError(f"{location}: expected an image: {error}") from error
     if image.shape != (side, side):
-        raise InputError(f"{where}: {image.shape[1]} x {image.shape[0]} pixels, expected {side} x {side}")
+        raise InputError(f"{location}: {image.shape[1]} x {image.shape[0]} pixels, expected {side} x {side}")
     return image
 
 

@@ -396,7 +396,7 @@ def _cell(accuracies: List[float]) -> str:
     return f"{statistics.mean(accuracies):.2f}{spread} ({len(accuracies)})"
 
 
-main = console_script(PROGRAM, build_parser, run, place="out", passes_on=(*OWN_FOLDER, "--seed"))
+main = console_script(PROGRAM, build_parser, run, path_argument="out", passes_on=(*OWN_FOLDER, "--seed"))
 
 
 if __name__ == "__main__":

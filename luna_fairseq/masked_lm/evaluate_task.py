@@ -49,7 +49,7 @@ def build_parser() -> CommandParser:
     return parser
 
 
-main = console_script(PROGRAM, build_parser, _evaluate, place="data", hides_log=True)
+main = console_script(PROGRAM, build_parser, _evaluate, path_argument="data", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -80,7 +80,7 @@ main = console_script(
     PROGRAM,
     build_parser,
     _run,
-    place="out",
+    path_argument="out",
     passes_on=(*OWN_FOLDER, "--finetune-from-model"),
     hides_log=True,
 )

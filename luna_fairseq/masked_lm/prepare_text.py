@@ -52,7 +52,7 @@ def _run(args: argparse.Namespace) -> None:
     TextPreparation(args).run()
 
 
-main = console_script(PROGRAM, build_parser, _run, place="destdir")
+main = console_script(PROGRAM, build_parser, _run, path_argument="destdir")
 
 
 if __name__ == "__main__":

@@ -162,7 +162,7 @@ def _rounded(values: Tensor) -> List[float]:
     return [round(value, 4) for value in values.tolist()]
 
 
-main = console_script(PROGRAM, build_parser, _show, place="out", hides_log=True)
+main = console_script(PROGRAM, build_parser, _show, path_argument="out", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -226,7 +226,7 @@ def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
     ]
 
 
-main = console_script(PROGRAM, build_parser, _report, place="out")
+main = console_script(PROGRAM, build_parser, _report, path_argument="out")
 
 
 if __name__ == "__main__":

@@ -100,7 +100,7 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
         note: remark about a damaged or incomplete file, or an empty string.
     """
     try:
-        output = Generated(path, whole=False)
+        output = Generated(path, must_be_complete=False)
     except InputError as error:
         return {}, f"{str(error).rstrip('.')}."
     indices = sorted(output.sources.keys() & output.targets.keys() & output.best.keys())

@@ -34,22 +34,22 @@ def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictio
     return dictionary
 
 
-def build_text_dictionary(counts: Mapping[str, int], least: int = 1) -> Dictionary:
+def build_text_dictionary(counts: Mapping[str, int], min_count: int = 1) -> Dictionary:
     """Build a dictionary of the pieces or words that occur in the training text.
 
     Args:
         counts: number of occurrences of each piece or word in the training text.
-        least: minimum number of occurrences (default: 1). Rarer words become fairseq's unknown word.
+        min_count: minimum number of occurrences (default: 1). Rarer words become fairseq's unknown word.
 
     Returns:
         The dictionary, with the most frequent words first.
 
     Example:
-        >>> build_text_dictionary({"the": 3, "cat": 1}, least=2).symbols[4:5]
+        >>> build_text_dictionary({"the": 3, "cat": 1}, min_count=2).symbols[4:5]
         ['the']
     """
     dictionary = Dictionary()
     for piece, count in counts.items():
         dictionary.add_symbol(piece, n=count)
-    dictionary.finalize(threshold=least, padding_factor=PADDING_FACTOR)
+    dictionary.finalize(threshold=min_count, padding_factor=PADDING_FACTOR)
     return dictionary

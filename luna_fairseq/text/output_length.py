@@ -7,13 +7,13 @@ from typing import Any, Dict, Mapping
 _BY_SOURCE = {"max_len_a": 1.5, "max_len_b": 20}
 
 
-def limits_by_source(given: Mapping[str, Any]) -> Dict[str, Any]:
+def limits_by_source(user_options: Mapping[str, Any]) -> Dict[str, Any]:
     """Return options of fairseq's generator that limit the length of a translation by its source.
 
     fairseq applies the limit to the longest source of a batch.
 
     Args:
-        given: options that the user set.
+        user_options: options that the user set.
 
     Returns:
         The options ``max_len_a`` and ``max_len_b``, or an empty dict if the user set an option about length.
@@ -24,4 +24,4 @@ def limits_by_source(given: Mapping[str, Any]) -> Dict[str, Any]:
         >>> limits_by_source({"max_len_b": 200})
         {}
     """
-    return {} if {*_BY_SOURCE, "min_len"} & given.keys() else dict(_BY_SOURCE)
+    return {} if {*_BY_SOURCE, "min_len"} & user_options.keys() else dict(_BY_SOURCE)

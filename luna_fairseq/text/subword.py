@@ -60,21 +60,23 @@ def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -
     return build_text_dictionary({**dict.fromkeys(separators, 1), **counts})
 
 
-def words(least: int) -> Route:
+def words(min_count: int) -> Route:
     """Return the route from tokenised text to pieces: whole words, with a dictionary for each language.
 
     Args:
-        least: how often a word must occur in the training text to enter the dictionary. Rarer words become
-            the unknown word.
+        min_count: how often a word must occur in the training text to enter the dictionary. Rarer words
+            become the unknown word.
     """
 
     def dictionary(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:
-        built = build_text_dictionary(counts, least)
+        built = build_text_dictionary(counts, min_count)
         if all(symbol.startswith("madeupword") for symbol in built.symbols[built.nspecial :]):
-            raise InputError(f"No word occurs {least} times. Use a smaller --min-count.")
+            raise InputError(f"No word occurs {min_count} times. Use a smaller --min-count.")
         return built
 
-    return Route("words", (), lambda model: words_encoder(), dictionary, is_joint=False, settings=(least,))
+    return Route(
+        "words", (), lambda model: words_encoder(), dictionary, is_joint=False, settings=(min_count,)
+    )
 
 
 ROUTES = {

@@ -61,7 +61,7 @@ def _run(args: argparse.Namespace, extra: List[str]) -> None:
     Evaluation(args, extra).run()
 
 
-main = console_script(PROGRAM, build_parser, _run, place="results", passes_on=_OWN)
+main = console_script(PROGRAM, build_parser, _run, path_argument="results", passes_on=_OWN)
 
 
 if __name__ == "__main__":

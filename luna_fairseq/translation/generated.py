@@ -21,8 +21,8 @@ class Generated:
 
     Args:
         path: output file.
-        whole: True to refuse a file that breaks off, False to ignore its incomplete last line (default:
-            True).
+        must_be_complete: True to refuse a file that breaks off, False to ignore its incomplete last line
+            (default: True).
 
     Attributes:
         sources: text of each ``S-`` line, by the number of its sentence.
@@ -35,9 +35,9 @@ class Generated:
         InputError: The file cannot be read, breaks off, or holds the output of several runs.
     """
 
-    def __init__(self, path: Path, whole: bool = True) -> None:
+    def __init__(self, path: Path, must_be_complete: bool = True) -> None:
         self.path, self.notes = path, []  # type: Path, List[str]
-        found = lines_by_kind(path, whole)
+        found = lines_by_kind(path, must_be_complete)
         self.sources, self.targets = found["S"], found["T"]
         self.best = found["D"] or found["H"]
         if _is_decoded_twice(found["H"], found["D"]):
@@ -115,14 +115,14 @@ class Generated:
         return notes
 
 
-def lines_by_kind(path: Path, whole: bool = True) -> Dict[str, Dict[int, str]]:
+def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
     """Return the ``S-``, ``T-``, ``H-`` and ``D-`` lines of an output file.
 
     With ``--nbest``, only the first and best hypothesis of a sentence is returned.
 
     Args:
         path: output file of fairseq-generate.
-        whole: see :func:`labelled_lines`.
+        must_be_complete: see :func:`labelled_lines`.
 
     Returns:
         Kind ("S", "T", "H" or "D") -> number of the sentence -> text.
@@ -131,21 +131,21 @@ def lines_by_kind(path: Path, whole: bool = True) -> Dict[str, Dict[int, str]]:
         InputError: See :func:`labelled_lines`.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
-    for kind, sentence, text in labelled_lines(path, whole):
+    for kind, sentence, text in labelled_lines(path, must_be_complete):
         if kind in found:
             found[kind].setdefault(sentence, text.partition("\t")[2] if kind in "HD" else text)
     return found
 
 
-def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, str]]:
+def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[str, int, str]]:
     """Yield the kind, the sentence and the text of every labelled line of an output file.
 
     For example, the line ``T-7<tab>A man.`` becomes ``("T", 7, "A man.")``.
 
     Args:
         path: output file of fairseq-generate.
-        whole: True to refuse a file that breaks off, False to ignore its incomplete last line (default:
-            True).
+        must_be_complete: True to refuse a file that breaks off, False to ignore its incomplete last line
+            (default: True).
 
     Yields:
         (kind, number of the sentence, text after the first tab).
@@ -155,7 +155,7 @@ def labelled_lines(path: Path, whole: bool = True) -> Iterator[Tuple[str, int, s
     """
     lines = list(read_lines(path, pieces=True))
     if lines and not path.read_bytes().endswith(b"\n"):
-        if whole:
+        if must_be_complete:
             raise InputError(f"{path} breaks off in its last line. Run fairseq-generate again.")
         lines = lines[:-1]
     seen, latest = set(), {}  # type: set, Dict[str, int]
@@ -198,14 +198,14 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
     )
 
 
-def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], what: str) -> List[str]:
+def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
     """Compare plain lines with lines that fairseq-generate printed.
 
     Args:
         path: file of the plain lines.
         lines: plain lines. Line i belongs to sentence i.
         printed: printed text of each sentence.
-        what: name of the printed lines in messages.
+        label: name of the printed lines in messages.
 
     Returns:
         Notes on lines that differ or could not be compared.
@@ -214,20 +214,20 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
         InputError: More than the share OTHER_TEXT of the lines differ.
     """
     if not printed:
-        return [f"{path} was not compared with the translated text, because there are no {what}"]
+        return [f"{path} was not compared with the translated text, because there are no {label}"]
     differing, compared = _find_differing(lines, printed)
     if differing and len(differing) > OTHER_TEXT * compared:
         first = differing[0]
         raise InputError(
-            f"{path} is another text: {len(differing)} of {compared} lines differ from the {what}. The first "
-            f"is line {first + 1}: expected {printed[first][:40]!r}, got {lines[first][:40]!r}."
+            f"{path} is another text: {len(differing)} of {compared} lines differ from the {label}. The "
+            f"first is line {first + 1}: expected {printed[first][:40]!r}, got {lines[first][:40]!r}."
         )
     notes = []
     if differing:
-        notes.append(f"{path}: {len(differing)} of {compared} lines differ from the {what}")
+        notes.append(f"{path}: {len(differing)} of {compared} lines differ from the {label}")
     if compared < len(lines):
         notes.append(
-            f"{path}: {len(lines) - compared} of {len(lines)} lines were not compared with the {what}"
+            f"{path}: {len(lines) - compared} of {len(lines)} lines were not compared with the {label}"
         )
     return notes
 

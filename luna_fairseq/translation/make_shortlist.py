@@ -153,7 +153,7 @@ def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any
     )
 
 
-main = console_script(PROGRAM, build_parser, make_shortlist, place="output", hides_log=True)
+main = console_script(PROGRAM, build_parser, make_shortlist, path_argument="output", hides_log=True)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def _add(
     layer.add(weights, source.padding_mask, source.packed_padding_mask)
 
 
-main = console_script(PROGRAM, build_parser, _report, place="data", hides_log=True)
+main = console_script(PROGRAM, build_parser, _report, path_argument="data", hides_log=True)
 
 
 if __name__ == "__main__":

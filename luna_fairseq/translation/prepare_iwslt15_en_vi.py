@@ -103,7 +103,7 @@ def check_published(text: Mapping[str, Bitext]) -> None:
             )
 
 
-main = console_script(PROGRAM, build_parser, prepare, place="destdir")
+main = console_script(PROGRAM, build_parser, prepare, path_argument="destdir")
 
 
 if __name__ == "__main__":

@@ -95,7 +95,7 @@ def make_text(folder: Path, mirror: Optional[str]) -> None:
         print(f"{part.name}: {counts[part.name]:,} pairs{expected}")
 
 
-main = console_script(PROGRAM, build_parser, prepare, place="destdir")
+main = console_script(PROGRAM, build_parser, prepare, path_argument="destdir")
 
 
 if __name__ == "__main__":

@@ -94,19 +94,19 @@ class Translations:
         return cls([detokenize(line.split(), str(language)) for line in lines], references, hypotheses)
 
 
-def _check_plain(lines: Sequence[str], what: str, remedy: str) -> None:
+def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
     """Raise an InputError if lines are Moses tokens with hyphens split.
 
     Args:
         lines: lines that should be plain text.
-        what: subject of the message with its verb, such as "the hypotheses are".
+        subject: subject of the message with its verb, such as "the hypotheses are".
         remedy: advice that ends the message.
     """
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
-            f"{what} tokenised with hyphens split already ({HYPHEN} in {number} lines), and splitting them "
-            f"twice inflates BLEU. {remedy}"
+            f"{subject} tokenised with hyphens split already ({HYPHEN} in {number} lines), and splitting "
+            f"them twice inflates BLEU. {remedy}"
         )
 
 

@@ -117,9 +117,9 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     _run_command(evaluate.main, words + (["--", "--cpu"] if "--cpu" in extra else []))
 
 
-def _print_step(what: str) -> None:
+def _print_step(title: str) -> None:
     """Print the heading of a step."""
-    print(f"\n== {what}", flush=True)
+    print(f"\n== {title}", flush=True)
 
 
 def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
@@ -156,7 +156,7 @@ def _averaging_options(checkpoints: Path, average: int) -> List[str]:
     return ["--inputs", str(checkpoints), "--num-epoch-checkpoints", str(min(average, there))]
 
 
-main = console_script(PROGRAM, build_parser, run, place="destdir", passes_on=_OWN)
+main = console_script(PROGRAM, build_parser, run, path_argument="destdir", passes_on=_OWN)
 
 
 if __name__ == "__main__":

@@ -85,12 +85,12 @@ class GlueTask(FineTuningTask):
             f"columns {', '.join(needed)}, separated by tabs."
         )
 
-    def _example(self, row: Dict[str, str], place: str, split: str) -> Example:
+    def _example(self, row: Dict[str, str], location: str, split: str) -> Example:
         """Return the example that the columns of a line hold.
 
         Args:
             row: value of each column.
-            place: file and line, for messages.
+            location: file and line, for messages.
             split: fairseq's name of the split.
 
         Raises:
@@ -98,9 +98,11 @@ class GlueTask(FineTuningTask):
         """
         texts = tuple(row[name].strip() for name in self.texts)
         if "" in texts and not (self.broken_lines or split.startswith("test")):
-            raise InputError(f"{place}: {self.texts[texts.index('')]} is empty. Correct or remove the line.")
+            raise InputError(
+                f"{location}: {self.texts[texts.index('')]} is empty. Correct or remove the line."
+            )
         label = row.get(self.label)
-        return Example(texts, None if label is None else self.check_label(label.strip(), place))
+        return Example(texts, None if label is None else self.check_label(label.strip(), location))
 
 
 _MNLI_SPLITS = {

@@ -65,11 +65,11 @@ class Race(FineTuningTask):
                 f"{path} does not have as many options and answers as questions. Correct the file."
             )
         for number, (question, options, answer) in enumerate(questions, 1):
-            place = f"{path}, question {number}"
+            location = f"{path}, question {number}"
             if len(options) != len(self.labels):
-                raise InputError(f"{place}: expected {len(self.labels)} options, got {len(options)}")
+                raise InputError(f"{location}: expected {len(self.labels)} options, got {len(options)}")
             candidates = (_fill_in(question, option) for option in options)
-            yield Example((article, *candidates), self.check_label(answer, place))
+            yield Example((article, *candidates), self.check_label(answer, location))
 
 
 class CommonsenseQA(FineTuningTask):
@@ -91,41 +91,41 @@ class CommonsenseQA(FineTuningTask):
         lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
         if not lines:
             raise InputError(f"{path} is empty. Give the published file.")
-        return [self._example(line, place) for place, line in lines]
+        return [self._example(line, location) for location, line in lines]
 
-    def _example(self, line: str, place: str) -> Example:
+    def _example(self, line: str, location: str) -> Example:
         """Parse a line and return its question as an example.
 
         Args:
             line: JSON of the question.
-            place: file and line, for messages.
+            location: file and line, for messages.
 
         Raises:
             InputError: The line is malformed.
         """
-        entry = _parse(line, place)
+        entry = _parse(line, location)
         try:
             question = _one_line(entry["question"]["stem"])
             choices = {choice["label"]: _one_line(choice["text"]) for choice in entry["question"]["choices"]}
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
-                f"{place} is not a question of CommonsenseQA. Give a line with a stem and choices."
+                f"{location} is not a question of CommonsenseQA. Give a line with a stem and choices."
             ) from error
         if sorted(choices) != list(self.labels):
             raise InputError(
-                f"{place}: expected the choices {', '.join(self.labels)}, got {', '.join(choices)}"
+                f"{location}: expected the choices {', '.join(self.labels)}, got {', '.join(choices)}"
             )
         label = entry.get("answerKey")
         candidates = (f"A: {choices[name]}" for name in self.labels)
-        return Example((f"Q: {question}", *candidates), label and self.check_label(label, place))
+        return Example((f"Q: {question}", *candidates), label and self.check_label(label, location))
 
 
-def _parse(text: str, place: str) -> Any:
+def _parse(text: str, location: str) -> Any:
     """Parse JSON text.
 
     Args:
         text: text to parse.
-        place: file and line of the text, for the message.
+        location: file and line of the text, for the message.
 
     Raises:
         InputError: The text is not JSON.
@@ -133,7 +133,7 @@ def _parse(text: str, place: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise InputError(f"{place} is not JSON: {error}") from error
+        raise InputError(f"{location} is not JSON: {error}") from error
 
 
 def _one_line(text: str) -> str:

@@ -66,12 +66,12 @@ class FineTuningTask:
         """
         raise NotImplementedError
 
-    def check_label(self, label: str, place: str) -> str:
+    def check_label(self, label: str, location: str) -> str:
         """Return a label if it is one of the task's labels.
 
         Args:
             label: label to check.
-            place: file and line of the label, for the message.
+            location: file and line of the label, for the message.
 
         Raises:
             InputError: The task does not have the label.
@@ -80,10 +80,12 @@ class FineTuningTask:
             with suppress(ValueError):
                 if 0.0 <= float(label) <= 5.0:
                     return label
-            raise InputError(f"{place}: expected a similarity from 0 to 5, got {label!r}. Correct the line.")
+            raise InputError(
+                f"{location}: expected a similarity from 0 to 5, got {label!r}. Correct the line."
+            )
         if label not in self.labels:
             raise InputError(
-                f"{place}: expected a label of {self.name} ({', '.join(self.labels)}), got {label!r}. "
+                f"{location}: expected a label of {self.name} ({', '.join(self.labels)}), got {label!r}. "
                 "Correct the line."
             )
         return label
