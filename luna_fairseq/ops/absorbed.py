@@ -116,7 +116,7 @@ def absorbed_pack(
     and C the width of the context, and K = C / H the head width.
 
     Args:
-        q: queries, projected from P [B, H, L, K], not yet scaled by K^-0.5.
+        q: queries [B, H, L, K], projected from P, not yet scaled by K^-0.5.
         context: context [S, B, C].
         key: projection of the context to keys.
         value: projection of the context to values.

@@ -227,7 +227,7 @@ def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
 
     Args:
         outputs: outputs of :func:`partial_attention` [parts, .., T, K].
-        log_sums: log-sum-exp of the logits of each part [parts, .., T, 1].
+        log_sums: log-sum-exp [parts, .., T, 1] of the logits of each part.
 
     Returns:
         The output [.., T, K].

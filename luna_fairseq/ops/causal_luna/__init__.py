@@ -40,7 +40,7 @@ def causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
-        pack_weights: A_pack [B, H, T, L], see :func:`pack_weights`.
+        pack_weights: pack weights A_pack [B, H, T, L], see :func:`pack_weights`.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
@@ -49,7 +49,7 @@ def causal_luna(
         backend: implementation, "naive", "chunk" or "triton". "auto" selects the faster one of chunk and
             triton, see :func:`fastest_backend` (default: "auto").
         log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay, as
-            in the paper).
+            in the Luna paper).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
@@ -90,7 +90,7 @@ def fastest_backend(
         q: queries [B, H, T, K].
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: A_pack [B, H, T, L].
+        pack_weights: pack weights A_pack [B, H, T, L].
         log_decay: logarithm [H] of the decay per position of each head (default: None, no decay).
 
     Returns:

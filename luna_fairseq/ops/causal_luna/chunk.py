@@ -85,7 +85,7 @@ class Inputs(NamedTuple):
 
     Attributes:
         q: queries [N, T, K].
-        pack_weights: A [N, T, L], zero at padding, in the dtype in which sums are accumulated.
+        pack_weights: pack weights A [N, T, L], zero at padding, in the dtype in which sums are accumulated.
         inverse_steps: 1 / t [1 or N, T, 1], or the inverse sum of the weights if there is decay.
         noise: factors [N, T, L] of dropout for the unpack weights, or None without dropout.
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
@@ -124,7 +124,7 @@ class Chunk(NamedTuple):
 
     Attributes:
         q: queries [N, c, K].
-        pack_weights: A [N, c, L].
+        pack_weights: pack weights A [N, c, L].
         inverse_steps: 1 / t [1 or N, c, 1].
         noise: factors [N, c, L] of dropout for the unpack weights, or None without dropout.
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
@@ -414,7 +414,7 @@ def chunk_causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: A_pack [B, H, T, L].
+        pack_weights: pack weights A_pack [B, H, T, L].
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t

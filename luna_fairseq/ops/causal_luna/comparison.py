@@ -27,7 +27,7 @@ class Sample(NamedTuple):
         q: queries [B, H, T, K].
         k: keys [B, H, T, K].
         v: values [B, H, T, K], or None if the values are the keys.
-        pack_weights: A_pack [B, H, T, L].
+        pack_weights: pack weights A_pack [B, H, T, L].
         log_decay: logarithm [H] of the decay per position of each head, or None without decay.
         grad: gradient [B, H, T, K] of the output.
     """

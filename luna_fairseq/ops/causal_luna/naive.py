@@ -15,7 +15,7 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute the causal mean of outer products, f(X, Y, Z) of equation 7.
+    """Compute the causal mean of outer products, f(X, Y, Z) of Luna, equation 7.
 
     The formula is f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
 
@@ -45,7 +45,7 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
         x: queries [.., T, M] of the mean.
         y: left factors [.., T, M] of the outer products.
         z: right factors [.., T, N] of the outer products.
-        shares: w, the share of each position j in the mean at each position t [.., T, T].
+        shares: w, the share [.., T, T] of each position j in the mean at each position t.
 
     Returns:
         The result [.., T, N].
@@ -99,14 +99,14 @@ def naive_causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: A_pack [B, H, T, L].
+        pack_weights: pack weights A_pack [B, H, T, L].
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
             (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
         log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay, as
-            in the paper).
+            in the Luna paper).
 
     Returns:
         - output [B, H, T, K] in the dtype of ``q``.

@@ -45,7 +45,7 @@ def triton_causal_luna(q: Tensor, *args: Any) -> Tensor:
         *args: other inputs, not used.
 
     Raises:
-        ValueError: always.
+        ValueError: Always.
     """
     raise ValueError(
         "The Triton form of causal Luna attention cannot be used here: "

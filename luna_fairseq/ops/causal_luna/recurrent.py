@@ -33,16 +33,16 @@ def recurrent_causal_luna(
     sequence P.
 
     Args:
-        q: queries of the new positions [B, H, T, K], not yet scaled by K^-0.5
-        k: keys of the new positions [B, H, T, K]
-        v: values of the new positions [B, H, T, K]
-        pack_weights: A_pack of the new positions [B, H, T, L]
-        state: state that the previous call returned (default: None, no earlier positions)
-        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked)
-        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
-        dropout: dropout probability of the unpack weights (default: 0)
-        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
-        counts: counts after the new positions, if several layers share them (default: None, computed here)
+        q: queries [B, H, T, K] of the new positions, not yet scaled by K^-0.5.
+        k: keys [B, H, T, K] of the new positions.
+        v: values [B, H, T, K] of the new positions.
+        pack_weights: pack weights A_pack [B, H, T, L] of the new positions.
+        state: state that the previous call returned (default: None, no earlier positions).
+        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
+        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
+        dropout: dropout probability of the unpack weights (default: 0).
+        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
+        counts: counts after the new positions, if several layers share them (default: None, computed here).
 
     Returns:
         - output [B, H, T, K] in the dtype of ``q``.
@@ -117,13 +117,13 @@ def update_state(
     number of rows of the packed sequence P.
 
     Args:
-        k: keys of the new positions [B, H, T, K]
-        v: values of the new positions [B, H, T, K]
-        pack_weights: A_pack of the new positions [B, H, T, L]
-        state: state that the previous call returned (default: None, no earlier positions)
-        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding)
-        log_decay: logarithm of the decay per position of each head [H], below 0 (default: None, no decay)
-        counts: counts after the new positions (default: None, computed here)
+        k: keys [B, H, T, K] of the new positions.
+        v: values [B, H, T, K] of the new positions.
+        pack_weights: pack weights A_pack [B, H, T, L] of the new positions.
+        state: state that the previous call returned (default: None, no earlier positions).
+        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
+        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
+        counts: counts after the new positions (default: None, computed here).
 
     Returns:
         The sums and the number of positions, including the new ones.

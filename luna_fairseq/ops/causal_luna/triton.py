@@ -97,8 +97,8 @@ def triton_causal_luna(
             memory is copied.
         k: keys [B, H, T, K] in the dtype of ``q``. A tensor with strides other than those of ``q`` is copied.
         v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once.
-        pack_weights: A_pack [B, H, T, L], with L at most 256. A tensor whose last dimension is not contiguous
-            is copied.
+        pack_weights: pack weights A_pack [B, H, T, L], with L at most 256. A tensor whose last dimension is
+            not contiguous is copied.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).

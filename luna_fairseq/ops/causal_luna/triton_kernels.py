@@ -180,7 +180,7 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
 def load_times(row, start, reciprocal, ages, BLOCK_T):
     """Load the divisors and the ages of a chunk's positions.
 
-    The divisor of position t is 1/t of equation 7. The age of a position is its negative cumulative log
+    The divisor of position t is 1/t of Luna, equation 7. The age of a position is its negative cumulative log
     decay.
 
     Args:
