@@ -88,7 +88,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask of the chosen tokens [B, H, T, M], True at empty places and in unread segments."""
+        """Mask [B, H, T, M] of the chosen tokens, True at empty places and in unread segments."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -97,7 +97,10 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Middles of the tokens for a diagonal prior, in tokens from the beginning [B, H, T, M]."""
+        """Place [B, H, T, M] of the middle of each chosen token, in tokens from the beginning.
+
+        A diagonal prior reads these places.
+        """
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:

@@ -275,7 +275,7 @@ def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Te
 
     Args:
         looked_up: result of :func:`lookup_attention`.
-        position: index [B, L, W] in the context of each token of a segment.
+        position: for each token of each segment, its index [B, L, W] in the context.
         pack_weights: weights [B, H or 1, L, S] of the rows over the context.
 
     Returns:

@@ -123,8 +123,8 @@ class _Scores(torch.autograd.Function):
 class _Mixture(torch.autograd.Function):
     """Autograd function of :func:`mixture`, which saves only its inputs.
 
-    The gradient of the weights are products with the values. The gradient of the values is a sum of outer
-    products.
+    The gradient of the weights consists of products with the values. The gradient of the values is a sum of
+    outer products.
     """
 
     @staticmethod

@@ -29,7 +29,7 @@ class Layout(NamedTuple):
     B is the batch size, S the length of the context, and L the number of segments.
 
     Attributes:
-        position: index [B, L, W] in the context of each token of each segment, or None in a dense layout.
+        position: for each token of each segment, its index [B, L, W] in the context; None in a dense layout.
         padding_mask: mask [B, L, W], True if a segment has fewer than W tokens. In a dense layout, this is
             the padding mask of the context [B, S].
         segment: segment [B, S] that a query must choose to read a token, or -1 if every query reads the
@@ -269,7 +269,7 @@ def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
 
     Args:
         x: values [B, H, S, K] of the tokens.
-        position: index [B, L, W] in the context of each token of each segment.
+        position: for each token of each segment, its index [B, L, W] in the context.
 
     Returns:
         The values [B, H, L, W, K] by segment.

@@ -17,7 +17,7 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
-    """Learned positive strength gamma of each head, by which a distance is multiplied.
+    """Learned positive factor gamma for each head, which multiplies a distance.
 
     gamma = softplus(start + change). The parameter is ``change``, so that weight decay draws gamma to its
     initial value instead of 0. The buffer ``start`` is the inverse softplus of the initial value.
@@ -117,10 +117,10 @@ def alibi_slopes(num_heads: int) -> List[float]:
 
 
 class DiagonalPrior(LearnedStrength):
-    """Learned strength gamma and ratio r of a diagonal prior, for each head of attention to the source.
+    """Learned parameters of a diagonal prior, a bias for alignments of source and target near the diagonal.
 
-    The ratio of source length to target length is 1 initially. The initial gamma is the value of
-    :func:`unpack_strengths`.
+    Each head has a strength gamma and a ratio r of source length to target length. The ratio is 1 initially.
+    The initial gamma is the value of :func:`unpack_strengths`.
 
     Args:
         num_heads: number of heads H.
@@ -163,7 +163,7 @@ class DiagonalPrior(LearnedStrength):
 
 
 class LookupGate(nn.Module):
-    """Learned bias of the logits of tokens that are looked up, one for each head.
+    """Learned bias of the logits of context tokens in look-up attention, one for each head.
 
     The bias is start + change, with the parameter ``change``, as in :class:`LearnedStrength`.
 

@@ -25,7 +25,7 @@ class Window(NamedTuple):
     the window. B is the batch size.
 
     Attributes:
-        position: index [B, L, W] in the context of each token of a segment.
+        position: for each token of each segment, its index [B, L, W] in the context.
         place: index [B, S] of each token in the arrangement by segment, from 0 to L W - 1.
         distance: distance [B, 1, L, W, L + N W] of each token from its keys, in segments, in float32.
         masked: mask [B, 1, L, 1, L + N W] of the keys, True at masked rows and where a segment has no token.
@@ -225,7 +225,9 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Arrange values by segment in the order of the context, the inverse of :func:`_to_segments`.
+    """Restore the order of the context for values that are arranged by segment.
+
+    This is the inverse of :func:`_to_segments`.
 
     Args:
         x: values [B, H, L, W, K] by segment.

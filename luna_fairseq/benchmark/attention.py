@@ -245,19 +245,21 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return a case for each length T, length L of the packed sequence P, and kind, without the pass.
+        """Return a case for each combination of sequence length, packed length and further settings.
+
+        The cases have no entry for the pass (forward, or forward and backward).
 
         Args:
             *lengths: sequence lengths T.
 
         Returns:
-            A list of dictionaries with "T", "l" and the entries of the kind.
+            A list of dictionaries with "T", the packed length "l", and the further settings.
         """
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
     def cases(self) -> List[Case]:
-        """Return the cases of :meth:`cases_at` for both passes."""
+        """Return the cases of :meth:`cases_at`, each with and without the backward pass."""
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:

@@ -230,13 +230,15 @@ def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Format the lines of ``gpu.md``: the environment, the errors, the headlines, and all tables.
+    """Format the results as the Markdown page ``gpu.md``.
+
+    The page has the environment, the errors, the most important comparisons, and all tables.
 
     Args:
         results: results by part, returned by :func:`run_part`.
 
     Returns:
-        The lines of the Markdown page.
+        The lines of the page.
     """
     sections = {name: find_section(result["found"]) for name, result in results.items()}
     environments = (result["found"].get("environment") for result in results.values())

@@ -101,7 +101,13 @@ def extra_bytes(job: Job, device: str) -> int:
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return formulas that count the operations of fused attention on a CPU, which torch's counter lacks."""
+    """Return formulas that count the operations of fused attention on a CPU.
+
+    torch's counter has no formulas for these operators.
+
+    Returns:
+        A function from shapes to a number of operations, for each operator.
+    """
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
     forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu

@@ -348,10 +348,10 @@ class ModelTask(Task):
         """Create a batch of random sentences that end with the end-of-sentence token.
 
         Args:
-            batch: number of sentences, and their length.
+            batch: number of sentences, and their length T.
 
         Returns:
-            Token indices, one row for each sentence [sentences, T].
+            Token indices [sentences, T].
         """
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")

@@ -213,11 +213,13 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply the rows of each head by the weight of the head.
+    """Multiply the rows of each head by the weight of this head.
+
+    B is the batch size, H the number of heads and L the number of rows.
 
     Args:
-        rows: rows [B, H, L, M].
-        weight: weight [H, M, N] of each head.
+        rows: rows [B, H, L, M] of width M.
+        weight: weight [H, M, N] of each head, from width M to width N.
 
     Returns:
         Products [B, H, L, N].

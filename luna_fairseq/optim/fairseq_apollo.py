@@ -173,7 +173,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @torch.no_grad()
     def _gradients(self) -> List[Tensor]:
-        """Return the gradients of all parameters that have one."""
+        """Return the gradients of all parameters that have a gradient."""
         return [p.grad.detach() for p in self.params if p.grad is not None]
 
 

@@ -128,7 +128,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the scheduler's state from a checkpoint, which consists of the best loss.
+        """Load the best loss so far from a checkpoint.
 
         The learning rate is not loaded, because it follows from the number of updates.
 

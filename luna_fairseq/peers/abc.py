@@ -50,7 +50,8 @@ class BoundedMemoryAttention(PeerAttention):
             x: input [T, B, C] of the layer.
 
         Returns:
-            Queries, keys and values [B, H, T, K], and logits [B, H, T, n].
+            - queries, keys and values, each [B, H, T, K].
+            - logits [B, H, T, n] of the write weights.
         """
         return self.project_heads(x, "q", "k", "v", "control")
 
@@ -123,7 +124,8 @@ class BoundedMemoryAttention(PeerAttention):
             context: context [S, B, C] of cross-attention.
 
         Returns:
-            Keys and values [B, H, S, K], and logits [B, H, S, n].
+            - keys and values, each [B, H, S, K].
+            - logits [B, H, S, n] of the write weights.
         """
         return self.project_heads(context, "k", "v", "control")
 

@@ -59,7 +59,7 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Apply the block.
+        """Apply the block to a batch of sequences.
 
         Args:
             x: input [T, B, C].

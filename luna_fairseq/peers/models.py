@@ -143,13 +143,13 @@ class PeerLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
-        """Return :class:`PeerDecoder`.
+        """Return the class of the decoder, and check that the options suit a language model.
 
         Args:
             cfg: nested configuration.
 
         Returns:
-            The class of the decoder.
+            :class:`PeerDecoder`.
 
         Raises:
             InputError: An option belongs to cross-attention, which a language model does not have.

@@ -41,7 +41,9 @@ class RandomFeatureAttention(FeatureMapAttention):
     name = "rfa"
 
     def build(self, options: Any) -> None:
-        """Draw the random vectors [H, D, K], and create sigma [H, 1, K] and the projection of the gate.
+        """Draw the random vectors, and create their scales sigma and the projection of the gate.
+
+        The vectors are [H, D, K] and the scales [H, 1, K], with D vectors for each head.
 
         Args:
             options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
@@ -56,13 +58,14 @@ class RandomFeatureAttention(FeatureMapAttention):
             nn.init.constant_(self.gate_proj.bias, GATE_BIAS)
 
     def project(self, x: Tensor) -> Parts:
-        """Project the input to queries, keys and values and, with a gate, to its logits.
+        """Project the input to queries, keys and values and, if there is a gate, to the logits of the gate.
 
         Args:
             x: input [T, B, C] of the layer.
 
         Returns:
-            Queries, keys and values [B, H, T, K]. With a gate, its logits [B, H, T, 1] follow.
+            - queries, keys and values, each [B, H, T, K].
+            - logits [B, H, T, 1] of the gate, only if there is a gate.
         """
         return super().project(x) if self.gate_proj is None else self.project_heads(x, "q", "k", "v", "gate")
 

@@ -26,9 +26,10 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class SinkhornAttention(PeerAttention):
-    """Sparse Sinkhorn attention: each block attends to itself and to one block that a learned order gives it.
+    """Sparse Sinkhorn attention: each block attends to itself and to one other block.
 
-    The arguments and the letters of shapes are those of :class:`PeerAttention`.
+    A small network learns which block this is, by sorting the blocks. The arguments and the letters of shapes
+    are those of :class:`PeerAttention`.
     """
 
     name = "sinkhorn"
@@ -57,7 +58,8 @@ class SinkhornAttention(PeerAttention):
             x: input [T, B, C] of the layer.
 
         Returns:
-            Queries, keys and values [B, H, T, K], and the input [B, 1, T, C].
+            - queries, keys and values, each [B, H, T, K].
+            - input [B, 1, T, C].
         """
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 

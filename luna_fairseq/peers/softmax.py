@@ -53,7 +53,7 @@ class SoftmaxAttention(PeerAttention):
         self.places: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
     def bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
-        """Compute the bias of ALiBi.
+        """Compute ALiBi's bias of the logits, a penalty on distance.
 
         Args:
             queries: queries [B, H, T, K] of the last T of S positions.

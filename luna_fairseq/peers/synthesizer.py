@@ -40,7 +40,7 @@ class SynthesizerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("hidden", "v")
 
     def build(self, options: Any) -> None:
-        """Create the parameters of the chosen kind.
+        """Create the parameters for the kind of Synthesizer that the options choose.
 
         Args:
             options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.

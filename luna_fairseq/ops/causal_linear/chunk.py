@@ -74,7 +74,11 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the state before the first chunk [n, M, N], zeros if there are no earlier positions."""
+        """Return the state before the first chunk, which is zero if there are no earlier positions.
+
+        Returns:
+            The state [n, M, N] in the dtype in which sums are accumulated.
+        """
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
@@ -109,16 +113,22 @@ class Chunk(NamedTuple):
     decay_to_end: Optional[Tensor]
 
     def decayed_x(self) -> Tensor:
-        """Return x times the decay from the chunk's start to each position [n, c, M].
+        """Multiply the query features of each position by the decay from the chunk's start to this position.
 
         The product of the result and the state before the chunk is the contribution of earlier chunks.
+
+        Returns:
+            The product [n, c, M], or ``x`` itself without decay.
         """
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
     def decayed_y(self) -> Tensor:
-        """Return y times the decay from each position to the chunk's end [n, c, M].
+        """Multiply the key features of each position by the decay from this position to the chunk's end.
 
         A position adds the outer product of this vector and its value z to the state.
+
+        Returns:
+            The product [n, c, M], or ``y`` itself without decay.
         """
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
@@ -176,7 +186,10 @@ class ChunkGradients(NamedTuple):
 
 
 class _ChunkCausalLinear(Function):
-    """Autograd function from the fields of :class:`Inputs` to the output [n, T, N]."""
+    """Autograd function of chunkwise causal linear attention.
+
+    The arguments are the fields of :class:`Inputs`. Only they are saved for the backward pass.
+    """
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:

@@ -50,11 +50,11 @@ class KeysValues(NamedTuple):
     values: Optional[Tensor]
 
     def values_or_keys(self) -> Tensor:
-        """Return the values, or the keys if both are tied."""
+        """Return the values, or the keys if keys and values are tied."""
         return self.keys if self.values is None else self.values
 
     def distinct(self) -> List[Tensor]:
-        """Return the list of both tensors, or of the single tensor if keys and values are tied."""
+        """Return a list of both tensors, or of one tensor if keys and values are tied."""
         return [self.keys] if self.values is None else [self.keys, self.values]
 
 
@@ -482,7 +482,11 @@ def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
 
 
 class _ChunkCausalLuna(Function):
-    """Autograd function from the fields of :class:`Inputs` to the output [N, T, K]."""
+    """Autograd function of chunkwise causal Luna attention.
+
+    The arguments are the fields of :class:`Inputs`. They and the softmax over the rows of the packed sequence
+    P are saved for the backward pass.
+    """
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
