@@ -221,7 +221,7 @@ class AnchoredAttention(LunaAttention):
                 "Pass the geometry of the batch"
             )
         place, origin = (
-            x if x is None else fold_rows(x[:, None, :, None], len(x) // len(key_place)).flatten(1)
+            x if x is None else fold_rows(x[:, None, :, None], x.size(0) // key_place.size(0)).flatten(1)
             for x in geometry.target[:2]
         )
         return self.diagonal(place, key_place, mask, origin)

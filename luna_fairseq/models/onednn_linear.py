@@ -117,9 +117,8 @@ class Reordered:
     def __init__(self) -> None:
         self.weight: Optional[Tensor] = None
         self.bias: Optional[Tensor] = None
-        self.source: List[
-            Tuple[int, int]
-        ] = []  # memory and version of each parameter at the time of the copy
+        # Memory and version of each parameter at the time of the copy.
+        self.source: List[Tuple[int, int]] = []
 
     def multiply(self, x: Tensor, weights: List[Tensor], biases: Optional[List[Tensor]]) -> Tensor:
         """Project vectors, after the copy is made or renewed if that is necessary.
@@ -148,8 +147,10 @@ def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
         x: input of the linear layer.
         weight: weight of the linear layer.
     """
-    is_plain = x.dtype == weight.dtype == torch.float32 and x.device.type == weight.device.type == "cpu"
-    return is_plain and not (torch.is_grad_enabled() or weight.is_inference() or in_a_graph())
+    # Cheap conditions first: the function is called 30 times in a step of decoding.
+    if torch.is_grad_enabled() or x.dtype is not torch.float32 or weight.dtype is not torch.float32:
+        return False
+    return x.is_cpu and weight.is_cpu and not (weight.is_inference() or in_a_graph())
 
 
 @lru_cache(maxsize=None)
