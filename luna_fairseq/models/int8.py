@@ -84,10 +84,7 @@ class Linear8(nn.Module):
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors
-            if self.unpacked is None:
-                weight, _ = torch.ops.quantized.linear_unpack(self.packed)
-                self.unpacked = weight.int_repr(), weight.q_per_channel_scales()
-            levels, scales = (x.index_select(0, outputs) for x in self.unpacked)
+            levels, scales = (x.index_select(0, outputs) for x in self.unpack())
             zeros = torch.zeros(len(outputs), dtype=torch.long)
             weight = torch._make_per_channel_quantized_tensor(levels, scales, zeros, 0)
         selected = copy.copy(self)
@@ -97,9 +94,22 @@ class Linear8(nn.Module):
         return selected
 
     def linear_parameters(self) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return the weight in float32 and the bias, for a memory that absorbs them."""
-        weight, _ = torch.ops.quantized.linear_unpack(self.packed)
-        return weight.dequantize(), self.bias
+        """Return the weight in float32 and the bias, for a memory that absorbs them.
+
+        The first call keeps a second copy of the weights in 8 bits, because unpacking takes longer than
+        everything else that a memory needs.
+        """
+        levels, scales = self.unpack()
+        return levels.float() * scales.float()[:, None], self.bias
+
+    def unpack(self) -> Tuple[Tensor, Tensor]:
+        """Return the weights as integers [outputs, inputs] and the scale of each output, and keep both."""
+        if self.unpacked is None:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch deprecates quantised tensors
+                weight, _ = torch.ops.quantized.linear_unpack(self.packed)
+                self.unpacked = weight.int_repr(), weight.q_per_channel_scales()
+        return self.unpacked
 
     def forward(self, x: Tensor) -> Tensor:
         """Project vectors with 8-bit weights.

@@ -3,7 +3,7 @@
 Modules are time-first [T, B, C]; ops are batch-first with separate heads [B, H, T, K].
 """
 
-from typing import Callable, Iterable, Optional, Tuple
+from typing import Any, Callable, Iterable, Optional, Tuple
 
 from torch import Tensor, nn
 
@@ -107,9 +107,11 @@ def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
     if layer._forward_pre_hooks or layer._forward_hooks:
         return None
     if type(layer) is nn.Linear:
-        return layer.weight, layer.bias
-    read: Optional[Callable[[], Tuple[Tensor, Tensor]]] = getattr(layer, "linear_parameters", None)
-    return None if read is None else read()
+        weight, bias = layer.weight, layer.bias
+    else:
+        read: Callable[[], Tuple[Any, Any]] = getattr(layer, "linear_parameters", lambda: (None, None))
+        weight, bias = read()
+    return None if weight is None or bias is None else (weight, bias)
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:

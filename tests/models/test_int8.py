@@ -10,6 +10,8 @@ from fairseq import options
 from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel, int8
+from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules.memory import AbsorbedMemory
 
 
 @pytest.mark.parametrize("bits", [7, 8])
@@ -112,3 +114,21 @@ def test_fairseq_commands_take_it(command):
     line = ["data", "--path", "p.pt", "--int8", "--model-overrides", "{'fix_projection_length': True}"]
     args = options.parse_args_and_arch(parser, line)
     assert args.cpu and args.model_overrides == "{'fix_projection_length': True, 'int8': True}"
+
+
+def test_a_packed_source_absorbs_weights_in_8_bits():
+    torch.manual_seed(0)
+    attention = LunaAttention(64, 2).eval()
+    packed, context, query = (torch.randn(n, rows, 64) for n, rows in ((5, 1), (9, 1), (1, 5)))
+    with torch.no_grad():
+        for name in ("unpack_q_proj", "out_proj"):
+            layer = getattr(attention, name)
+            setattr(attention, name, int8.Linear8(layer.weight, layer.bias))
+        _, memory = attention.pack(packed, context)
+        expected, _ = attention.unpack(query, memory)
+        for _ in range(2):
+            absorbed = attention.prepare(memory)
+            assert isinstance(absorbed, AbsorbedMemory)
+            found, _ = attention.unpack(query, absorbed)
+            # The queries and the weighted values are not rounded to 8 bits here.
+            assert 0 < (found - expected).abs().max() < 0.02 * expected.abs().max()
