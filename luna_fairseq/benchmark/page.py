@@ -47,7 +47,9 @@ def environment(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def write_json(path: Path, values: Dict[str, Any]) -> None:
-    """Write values to a JSON file. An existing file is replaced when the new file is complete.
+    """Write values to a JSON file.
+
+    An existing file is replaced when the new file is complete.
 
     Args:
         path: file to write.

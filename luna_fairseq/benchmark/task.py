@@ -39,7 +39,7 @@ NUMBERS = {
 
 @dataclass(frozen=True)
 class Row:
-    """Implementation of the job of a task, such as one implementation of attention.
+    """Implementation that a benchmark measures, such as one implementation of attention.
 
     Attributes:
         make: function or class that does the job; its arguments depend on the task.

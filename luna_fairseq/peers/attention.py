@@ -109,13 +109,13 @@ class PeerAttention(ProjectingAttention):
         """
 
     def project(self, x: Tensor) -> Parts:
-        """Project the input to the arguments of :meth:`attend`.
+        """Project the input to the tensors that :meth:`attend` reads.
 
         Args:
             x: input [T, B, C] of the layer.
 
         Returns:
-            Tensors [B, *, T, *]. By default these are the heads [B, H, T, K] of q, k and v.
+            A tuple of tensors. By default these are queries, keys and values, each [B, H, T, K].
         """
         return self.project_heads(x, *self.projections)
 
@@ -144,13 +144,13 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
-        """Project a context to the positional arguments of :meth:`cache_context`.
+        """Project a context to the tensors that :meth:`cache_context` reads.
 
         Args:
             context: context [S, B, C] of cross-attention.
 
         Returns:
-            Tensors [B, *, S, *]. By default these are the heads [B, H, S, K] of keys and values.
+            A tuple of tensors. By default these are keys and values, each [B, H, S, K].
         """
         return self.project_heads(context, "k", "v")
 

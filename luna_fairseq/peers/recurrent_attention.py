@@ -50,7 +50,7 @@ class DotScore(nn.Module):
         return memory
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores.
+        """Compute the scores of all pairs of a decoder state and a source token.
 
         Args:
             query: decoder states [B, T, Q].
@@ -100,7 +100,7 @@ class ConcatScore(GeneralScore):
         self.v = Linear(query_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores.
+        """Compute the scores of all pairs of a decoder state and a source token.
 
         Args:
             query: decoder states [B, T, Q].
@@ -127,7 +127,7 @@ class LocationScore(DotScore):
         self.place_proj = Linear(query_dim, longest, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores.
+        """Compute the scores of all source positions for each decoder state.
 
         Args:
             query: decoder states [B, T, Q].
@@ -174,7 +174,7 @@ class ContentScore(DotScore):
         return F.normalize(memory, dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores.
+        """Compute the scores of all pairs of a decoder state and a source token.
 
         Args:
             query: decoder states [B, T, Q].

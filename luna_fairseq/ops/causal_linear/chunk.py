@@ -193,7 +193,7 @@ class _ChunkCausalLinear(Function):
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
-        """Compute the output [n, T, N].
+        """Compute causal linear attention.
 
         Args:
             ctx: context, in which the inputs are saved for the backward pass.

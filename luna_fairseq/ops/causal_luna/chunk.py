@@ -490,7 +490,7 @@ class _ChunkCausalLuna(Function):
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
-        """Compute the output [N, T, K].
+        """Compute causal Luna attention.
 
         Args:
             ctx: context, in which the tensors for the backward pass are saved.

@@ -171,10 +171,10 @@ class CausalLunaFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
-        """Compute the output.
+        """Compute causal Luna attention.
 
         B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number
-        of rows of the packed sequence P.
+        of rows of the packed sequence P. The age of a position is its negative cumulative log decay.
 
         Args:
             ctx: context, in which tensors and numbers for the backward pass are saved.
@@ -183,7 +183,7 @@ class CausalLunaFunction(torch.autograd.Function):
             v: values [B, H, T, K], or None if the values are the keys (tied).
             a: pack weights [B, H, T, L].
             reciprocal: factors 1/t [B, H, T], or None without padding and decay.
-            ages: negative cumulative log decay [B, H, T] at each position, or None without decay.
+            ages: ages [B, H, T] of the positions, or None without decay.
             padding: mask [B, T] of positions, nonzero at padding, or None.
             packed_padding: mask [B, L] of rows of P, nonzero at masked rows, or None.
             seed: random seed [1] of dropout, or None without dropout.
