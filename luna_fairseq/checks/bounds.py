@@ -47,6 +47,9 @@ def describe(bounds: Mapping[str, float]) -> str:
     Args:
         bounds: values by the kind of the bound.
 
+    Returns:
+        Text such as "at least 1".
+
     Example:
         >>> describe({"least": 0, "below": 1})
         'at least 0 and below 1'
@@ -71,6 +74,9 @@ def faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
         options: values by the name of the option. Each number in a list is checked. Values
             that are not numbers (None, or the name of another option) are not checked.
         dataclass: dataclass whose fields declare the options.
+
+    Yields:
+        Error message.
     """
     for field in fields(dataclass):
         bounds, option = bounds_of(field.metadata), options.get(field.name)

@@ -123,6 +123,9 @@ def check_numbers(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -145,6 +148,9 @@ def check_label_smoothing(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     value = options.label_smoothing
     if isinstance(value, (int, float)) and not is_within(value, PROBABILITY):
@@ -156,6 +162,9 @@ def check_int8_precision(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     overridden = re.search(r"""["']int8["']: *True""", str(options.all.get("model_overrides")))
     for name in ("fp16", "bf16"):
@@ -169,6 +178,9 @@ def check_shortlist(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     path = options.all.get("shortlist")
     if not path:
@@ -188,6 +200,9 @@ def check_metric(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     if options.trains and options.task == "translation" and not options.disable_validation:
         if options.best_checkpoint_metric == "bleu" and not options.eval_bleu:
@@ -201,6 +216,9 @@ def check_bleu_options(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.registry import REGISTRIES
@@ -231,6 +249,9 @@ def check_widths(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     inner = options.decoder_embed_dim
     # Only language models can have embeddings of another width than their layers.
@@ -253,6 +274,9 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     attention = options.cross_attention or "softmax"
     peer = model_name(options.all) == "peer_transformer"
@@ -271,6 +295,9 @@ def check_switches(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     dataclass = dataclass_of(options.all) if options.trains else None
     if dataclass is None:
@@ -298,6 +325,9 @@ def check_prompts(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     if not options.decodes or str(options.task) not in _LANGUAGE_MODELLING:
         return
@@ -324,6 +354,9 @@ def check_divided_text(options: ParsedOptions) -> Faults:
 
     Args:
         options: parsed options.
+
+    Returns:
+        Error messages, one for each fault.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:

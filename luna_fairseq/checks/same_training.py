@@ -196,6 +196,9 @@ def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
     Args:
         options: pairs of a name and a value.
 
+    Returns:
+        Options, separated by commas. An option that is off is preceded by "no".
+
     Example:
         >>> _format_options([("untie_luna_kv", True), ("causal_decay", False), ("encoder_layers", 6)])
         '--untie-luna-kv, no --causal-decay, --encoder-layers 6'

@@ -59,6 +59,9 @@ def parse_path(text: str) -> Path:
 
     Args:
         text: word of the command line.
+
+    Returns:
+        The path.
     """
     return Path(text).absolute() if text.startswith("-") else Path(text)
 
@@ -68,6 +71,9 @@ def parse_data_folder(text: str) -> Path:
 
     Args:
         text: word of the command line.
+
+    Returns:
+        Path of the folder.
 
     Raises:
         ArgumentTypeError: The name contains characters with a special meaning for fairseq.

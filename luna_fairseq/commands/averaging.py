@@ -99,6 +99,9 @@ def load(path: Path, ema: bool = False) -> Dict[str, Any]:
         path: fairseq checkpoint.
         ema: use the EMA weights as the model's parameters (default: False).
 
+    Returns:
+        Content of the checkpoint.
+
     Raises:
         InputError: The file cannot be read, is not a fairseq checkpoint, or uses an option that has been
             removed.

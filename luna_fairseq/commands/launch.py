@@ -40,6 +40,10 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
         gpus: number of devices, 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
         capability: compute capability of the GPUs, such as (8, 0); None without a GPU.
 
+    Returns:
+        Options, in the forms of fairseq-train and of hydra, with lines that explain the batch and the
+        precision.
+
     Raises:
         InputError: The recipe's batch cannot be divided among the GPUs.
     """

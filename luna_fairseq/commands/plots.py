@@ -30,6 +30,9 @@ def new_figure(**options: Any) -> Any:
 
     Args:
         **options: arguments of ``matplotlib.figure.Figure``, such as ``figsize`` in inches.
+
+    Returns:
+        The figure.
     """
     # matplotlib.pyplot would need a display.
     from matplotlib.figure import Figure

@@ -85,6 +85,9 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
         name: FAMILY/ROW, ROW alone if only one family has a recipe of this name, or the path of a file.
         family: family in which to look for ROW first (default: None).
 
+    Returns:
+        The checked recipe.
+
     Raises:
         InputError: The recipe does not exist, cannot be read, or has an unknown option.
         MissingRequirementError: fairseq is not installed.
@@ -182,6 +185,9 @@ def _words(option: str, value: Any) -> Iterator[str]:
         option: name of the option, such as "--lr".
         value: value of the option. None and False yield nothing, True yields a flag, and a list yields
             several words.
+
+    Yields:
+        Word of the command line.
     """
     # False is the default of every flag.
     if value is None or value is False:

@@ -104,6 +104,10 @@ def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
         recipe: recipe to train.
         user_options: options of fairseq-train that override the recipe.
 
+    Returns:
+        Options, in the forms of fairseq-train and of hydra, with lines that explain the batch and the
+        precision.
+
     Raises:
         InputError: The recipe's batch cannot be divided among the GPUs.
     """

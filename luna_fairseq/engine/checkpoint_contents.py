@@ -48,6 +48,9 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
         args: further positional arguments of ``load``.
         kw: further keyword arguments of ``load``.
 
+    Returns:
+        Content of the checkpoint.
+
     Raises:
         InputError: The file is damaged or not a checkpoint, or was trained with an option that no longer
             exists.
@@ -134,6 +137,9 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
         self: task of fairseq.
         state_dict: state of the task, with a record of the checkpoint's training.
 
+    Returns:
+        Result of the original method.
+
     Raises:
         InputError: The checkpoint was trained for another task or direction, or with other dictionaries.
     """
@@ -156,6 +162,9 @@ def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *
         extra_state: further content of the checkpoint.
         args: further arguments of the original method.
         kw: further arguments of the original method.
+
+    Returns:
+        Result of the original method.
     """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}

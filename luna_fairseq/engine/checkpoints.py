@@ -77,6 +77,9 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
         obj: content of the checkpoint.
         f: open file, or a path, for which the original function is called.
 
+    Returns:
+        Result of the original function.
+
     Raises:
         InputError: The file cannot be written, for example because the disk is full. The incomplete file is
             removed.
@@ -108,6 +111,9 @@ def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = 
         src_path: path of the file.
         dst_path: path of the copy.
         overwrite: replace an existing file (default: False).
+
+    Returns:
+        Result of the original function.
     """
     from fairseq.file_io import PathManager
 

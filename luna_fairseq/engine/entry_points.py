@@ -36,6 +36,9 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
         import_user_module: fairseq's original function.
         args: options of the command, one of which is ``user_dir``.
 
+    Returns:
+        Result of the original function.
+
     Raises:
         InputError: --user-dir names another copy of an imported package.
     """

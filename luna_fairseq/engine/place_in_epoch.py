@@ -73,6 +73,9 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
         load_state_dict: fairseq's original method.
         self: iterator over the epochs of a dataset.
         state_dict: state of the iterator in the checkpoint.
+
+    Returns:
+        Result of the original method.
     """
     # In states of a version below 2, the end of an epoch is a position beyond the last batch.
     if not state_dict.get("iterations_in_epoch") or state_dict.get("version", 1) < 2:

@@ -46,6 +46,9 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
         main: main function of the command.
         kwargs: further arguments of ``main``.
 
+    Returns:
+        Result of ``main``, if it runs in this process.
+
     Raises:
         InputError: Apollo is used with sharded parameters.
     """
@@ -148,6 +151,9 @@ def _wrap_on_any_device(
         output_device: device number of the output, dropped likewise (default: None).
         args: further arguments of the constructor.
         kw: further arguments of the constructor.
+
+    Returns:
+        The wrapped model.
     """
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None

@@ -85,6 +85,9 @@ def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: A
         trainer: trainer of fairseq.
         args: further arguments of the original function.
         kwargs: further arguments of the original function.
+
+    Returns:
+        Result of the original function.
     """
     result = save(cfg, trainer, *args, **kwargs)
     _run.saved_at = trainer.get_num_updates()
@@ -179,6 +182,9 @@ class _ShieldedCollate:
 
         Args:
             samples: samples of the batch.
+
+        Returns:
+            Batch, as the original collate function makes it.
         """
         if torch.utils.data.get_worker_info() is not None and self.shielded_process != os.getpid():
             self.shielded_process = os.getpid()

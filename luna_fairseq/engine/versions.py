@@ -10,6 +10,9 @@ def installed_version(package: str) -> str:
 
     Args:
         package: name of the package.
+
+    Returns:
+        Version of the package.
     """
     return str(getattr(importlib.import_module(package), "__version__", "unknown"))
 

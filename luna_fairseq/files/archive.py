@@ -93,6 +93,9 @@ class _Bounded:
         Args:
             size: maximum number of bytes (default: -1, all bytes).
 
+        Returns:
+            The bytes that were read.
+
         Raises:
             InputError: The archive expands to an implausible size.
         """

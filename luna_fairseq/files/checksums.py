@@ -126,6 +126,9 @@ def sha256(path: Path) -> str:
 
     Args:
         path: path of the file.
+
+    Returns:
+        64 hexadecimal digits.
     """
     with path.open("rb") as file:
         return checksum("sha256", file)
@@ -149,6 +152,9 @@ def digest(*values: Any) -> str:
 
     Args:
         values: JSON-serialisable values.
+
+    Returns:
+        64 hexadecimal digits.
 
     Example:
         >>> digest("train", 1)[:8]

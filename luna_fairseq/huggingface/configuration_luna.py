@@ -64,6 +64,9 @@ def _attribute_map(side: str, positions: str) -> Dict[str, str]:
     Args:
         side: "encoder" or "decoder", the prefix of the fields that the names of transformers refer to.
         positions: name of the field that ``max_position_embeddings`` refers to.
+
+    Returns:
+        Name of a field here, by transformers' name.
     """
     names = {
         "hidden_size": "embed_dim",

@@ -298,6 +298,9 @@ def _repeat_for_beams(cache: LunaCache, rows: int) -> LunaCache:
         cache: cache of B hypotheses.
         rows: number of hypotheses of the new cache, a multiple of B.
 
+    Returns:
+        Cache with one hypothesis for each beam.
+
     Raises:
         ValueError: ``rows`` is not a multiple of B.
     """

@@ -67,6 +67,9 @@ def export_parser(program: str, doc: Optional[str], example: str) -> CommandPars
         program: name of the command.
         doc: docstring of the command's module.
         example: command line that ``--help`` ends with.
+
+    Returns:
+        The parser.
     """
     parser = CommandParser(program, doc, example)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")

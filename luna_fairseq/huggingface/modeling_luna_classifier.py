@@ -322,7 +322,7 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
             a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            VAlueError: a model of pairs did not receive second sequences, a model of single sequences
+            VAlueError: A model of pairs did not receive second sequences, a model of single sequences
                 received some, or :meth:`LunaModel.forward` refuses the input.
         """
         if pixel_values is not None:

@@ -227,6 +227,9 @@ class DecodingStep(nn.Module):
 
         Args:
             state: tensors by the names in ``input_names``.
+
+        Returns:
+            The decoding state.
         """
         names = {id(value): name for name, value in named_tensors(self.example).items()}
         layers = map_tensors(lambda x: state[names[id(x)]], self.example.layers)

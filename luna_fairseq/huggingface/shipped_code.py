@@ -94,6 +94,9 @@ def _parse_module(name: str) -> _Module:
 
     Args:
         name: name of the module, such as "luna_fairseq.errors".
+
+    Returns:
+        Docstring, imports and body of the module.
     """
     path = _ROOT.joinpath(*name.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
@@ -208,7 +211,7 @@ def _check_names(file: str, parts: List[_Module]) -> None:
         parts: modules that the file contains.
 
     Raises:
-        VAlueError: a name stands for two things, or a module renames an object of another module of the file.
+        VAlueError: A name stands for two things, or a module renames an object of another module of the file.
     """
     meanings: Dict[str, str] = {}
     for part in parts:

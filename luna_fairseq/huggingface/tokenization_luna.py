@@ -95,6 +95,9 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             save_directory: folder of the tokenizer.
             args: further arguments of transformers' method.
             kwargs: further arguments of transformers' method.
+
+        Returns:
+            Names of the written files.
         """
         names = super()._save_pretrained(save_directory, *args, **kwargs)
         if self.target is not None:

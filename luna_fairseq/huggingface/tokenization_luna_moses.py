@@ -172,6 +172,9 @@ class _LunaMosesTokenizer(LunaTokenizer):
             save_directory: folder of the tokenizer.
             args: further arguments of transformers' method.
             kwargs: further arguments of transformers' method.
+
+        Returns:
+            Names of the written files.
         """
         path = Path(save_directory) / self.vocab_files_names["codes_file"]
         path.write_text(self.codes, encoding="utf-8")

@@ -106,6 +106,9 @@ def _draw_path(
         occupied: cells that the path must not touch.
         other_start: starting point of the other long path, from which this path keeps its distance. None if
             there is no such path.
+
+    Returns:
+        Dashes of the path, or None.
     """
     for _ in range(TRIES_PER_PATH):
         start = (generator.uniform(PADDING, SIZE - PADDING), generator.uniform(PADDING, SIZE - PADDING))

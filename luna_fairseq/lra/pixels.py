@@ -142,6 +142,9 @@ def read_labels(path: Path, classes: int) -> List[int]:
         path: text file with one label per line.
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
 
+    Returns:
+        Label of each image.
+
     Raises:
         InputError: The file is missing, or a line is not a valid label.
     """

@@ -247,6 +247,9 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
         model: name of the model.
         seed: random seed.
 
+    Returns:
+        Test result, which is also written to the folder of the run.
+
     Raises:
         InputError: A command failed; the message names its log file.
     """

@@ -94,6 +94,9 @@ class LRATask(FairseqTask):
         Args:
             cfg: options of the model.
             from_checkpoint: True if fairseq builds the model to load a checkpoint into it (default: False).
+
+        Returns:
+            The model.
         """
         self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         return super().build_model(cfg, from_checkpoint)
@@ -334,6 +337,9 @@ class LRAImagesByTextTask(LRAImageTask):
         Args:
             cfg: options of the model.
             from_checkpoint: True if fairseq builds the model to load a checkpoint into it (default: False).
+
+        Returns:
+            The model.
         """
         cfg = copy(cfg)
         cfg.input_type = "image"

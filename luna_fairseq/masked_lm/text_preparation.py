@@ -140,6 +140,9 @@ class TextPreparation:
             split: "train", "valid" or "test".
             controls: counter of lines with control characters by file, updated in place, see
                 :func:`read_lines` (default: None, do not count).
+
+        Yields:
+            Line of text, which may be empty.
         """
         for number, path in enumerate(self.files[split]):
             if number:

@@ -44,6 +44,9 @@ def translate_name(name: str) -> str:
     Args:
         name: name of a parameter in a state dict.
 
+    Returns:
+        Name in this project.
+
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
         'encoder.layers.0.self_attn.pack_q_proj.weight'

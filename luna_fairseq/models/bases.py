@@ -161,6 +161,9 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
             cfg: nested configuration, see :func:`luna_fairseq.models.luna.nested_config`.
             task: fairseq task with a source and a target dictionary.
 
+        Returns:
+            The model, with random weights.
+
         Raises:
             InputError: --sentence-diagonal is given without --diagonal-prior, or the dictionaries have no
                 sentence separator.
@@ -183,6 +186,9 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
             cfg: nested configuration of the model.
             src_dict: source dictionary.
             embed_tokens: embedding of the source tokens.
+
+        Returns:
+            The encoder.
         """
         return cls.encoder_class(cfg, src_dict, embed_tokens)
 
@@ -194,6 +200,9 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
             cfg: nested configuration of the model.
             tgt_dict: target dictionary.
             embed_tokens: embedding of the target tokens.
+
+        Returns:
+            The decoder.
         """
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 

@@ -117,6 +117,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         Args:
             options: options of the decoder.
             number: index of the layer, from 0.
+
+        Returns:
+            The layer.
         """
         return wrap_luna_layer(super().build_layer(options, number), "LunaDecoderLayer", self.cfg)
 

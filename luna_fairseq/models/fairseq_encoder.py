@@ -114,6 +114,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         Args:
             options: options of the encoder.
             number: index of the layer, from 0.
+
+        Returns:
+            The layer.
         """
         return wrap_luna_layer(super().build_layer(options, number), "LunaEncoderLayer", self.cfg)
 

@@ -244,6 +244,9 @@ def gelu(x: Tensor) -> Tensor:
 
     Args:
         x: tensor of any shape.
+
+    Returns:
+        Tensor with the shape and the type of the input.
     """
     return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 

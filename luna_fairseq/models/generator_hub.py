@@ -77,6 +77,9 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         Args:
             sentence: text after :meth:`tokenize`.
 
+        Returns:
+            Subwords, separated by spaces.
+
         Raises:
             InputError: There is no tokenizer, and the text is not split into the dictionary's subwords.
         """

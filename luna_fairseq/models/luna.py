@@ -67,6 +67,9 @@ class LunaModel(EncoderDecoder):
             cfg: flat configuration with the fields of :class:`LunaConfig`.
             task: fairseq task with a source and a target dictionary.
 
+        Returns:
+            The model, with random weights.
+
         Raises:
             InputError: The widths, the numbers of heads or the projection length are invalid.
         """
@@ -125,6 +128,9 @@ def nested_config(cfg: Any) -> TransformerConfig:
 
     Args:
         cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace.
+
+    Returns:
+        Nested configuration.
 
     Raises:
         InputError: A number is out of its bounds.

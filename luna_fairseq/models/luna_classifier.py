@@ -70,6 +70,9 @@ class LunaClassifier(LoadsWhatFits):
             cfg: flat configuration with the fields of :class:`LunaClassifierConfig`.
             task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class).
 
+        Returns:
+            The model, with random weights.
+
         Raises:
             InputError: Options contradict each other, or the widths, the numbers of heads or the projection
                 length are invalid.
@@ -99,7 +102,7 @@ class LunaClassifier(LoadsWhatFits):
         """Compute the logits of the classes.
 
         Args:
-            src_tokens: tokens, padded on the right, or pixels [B, T].
+            src_tokens: tokens [B, T], padded on the right, or pixels [B, T].
             src_lengths: ignored, because lengths are counted from ``src_tokens``.
             src1_tokens: second sequence [B, T1] of each pair (default: None, single sequences).
             src1_lengths: ignored.
@@ -129,7 +132,7 @@ class LunaClassifier(LoadsWhatFits):
         """Encode each sequence as one vector.
 
         Args:
-            src_tokens: tokens, padded on the right, or pixels [B, T].
+            src_tokens: tokens [B, T], padded on the right, or pixels [B, T].
 
         Returns:
             Vectors [B, C].

@@ -40,6 +40,9 @@ class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
             cfg: flat configuration with the fields of :attr:`config_class`.
             task: fairseq task with a source and a target dictionary.
 
+        Returns:
+            The model, with random weights.
+
         Raises:
             InputError: The widths, the numbers of heads, the options of attention or the cutoffs are invalid.
         """

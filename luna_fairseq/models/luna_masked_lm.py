@@ -109,6 +109,9 @@ class LunaMaskedLM(SentenceModel):
             cfg: flat configuration with the fields of :class:`LunaMaskedLMConfig`.
             task: fairseq task with a source dictionary.
 
+        Returns:
+            The model, with random weights.
+
         Raises:
             InputError: The widths, the numbers of heads or the projection length are invalid, or the task's
                 sequences may be longer than the model's positions.
@@ -141,6 +144,9 @@ class LunaMaskedLM(SentenceModel):
             bpe: fairseq's name of a tokenizer, whose options follow as further arguments (default: None,
                 chosen by its files).
             kwargs: options that override the checkpoint's.
+
+        Returns:
+            Interface to the model.
 
         Raises:
             InputError: A folder does not exist, the dictionary or the tokenizer differs from that of the

@@ -127,6 +127,9 @@ class Reordered:
             x: vectors [.., inputs].
             weights: weights of the layers, each [outputs, inputs].
             biases: biases of the layers, each [outputs], or None.
+
+        Returns:
+            Vectors [.., outputs of all layers].
         """
         source = [(part.data_ptr(), part._version) for part in (*weights, *(biases or ()))]
         if self.source != source:

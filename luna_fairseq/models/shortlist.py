@@ -73,6 +73,9 @@ class Shortlist:
             source: source dictionary.
             target: target dictionary.
 
+        Returns:
+            The shortlist.
+
         Raises:
             InputError: The file is not a lexicon, or belongs to another dictionary.
         """

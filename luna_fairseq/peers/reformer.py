@@ -140,7 +140,7 @@ class ReformerAttention(PeerAttention):
         """Compute the distances from the queries of each block to the keys of the block and its neighbours.
 
         Args:
-            codes: sorted positions, shifted so that positions of different buckets are far apart [B, H, T].
+            codes: sorted positions [B, H, T], shifted so that positions of different buckets are far apart.
             neighbours: numbers of blocks before and after the block whose keys are included.
 
         Returns:

@@ -68,7 +68,7 @@ class SinkhornAttention(PeerAttention):
 
         Args:
             x: input [B, 1, T, C].
-            real: 1 at tokens and 0 at padding [B, 1, T, 1].
+            real: factors [B, 1, T, 1], 1 at tokens and 0 at padding.
 
         Returns:
             Mean [B, blocks, C] of the embeddings in each block. In causal attention, the mean of all

@@ -159,6 +159,9 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
         text: source as plain text.
         target: translation as plain text, or None to translate the source.
         beam: beam size for the translation.
+
+    Returns:
+        Attention maps of the source and the translation.
     """
     translation = _translation_tokens(hub, tokens, target, beam)
     decoder_input = _shift(translation)
@@ -185,6 +188,9 @@ def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
         hub: loaded model, as returned by :func:`luna_fairseq.report.loading.load`.
         tokens: token numbers [T] of the text.
         text: the text, which the page shows.
+
+    Returns:
+        Attention maps of the text.
     """
     decoder_input = _shift(tokens)
     with recorded(hub.models[0]) as records:
@@ -249,6 +255,9 @@ def _to_maps(records: List[Recorded], source: List[str], **fields: Any) -> Atten
         records: records of all attention modules, whose batch has one sentence.
         source: tokens of the encoder.
         fields: further fields of :class:`AttentionMaps`.
+
+    Returns:
+        The attention maps.
 
     Raises:
         InputError: There are no records.

@@ -207,6 +207,9 @@ def _read_run(path: str, files: List[Path]) -> Run:
         path: path of the run, which the page shows.
         files: logs of the run, oldest first. If they have no options, the options are read from the files
             beside them.
+
+    Returns:
+        The run, with notes about what is missing.
     """
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)

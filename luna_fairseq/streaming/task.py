@@ -91,6 +91,9 @@ class StreamingLMTask(LanguageModelingTask):
             cfg: configuration of the model.
             from_checkpoint: True if the parameters are loaded from a checkpoint afterwards (default: False).
 
+        Returns:
+            The model.
+
         Raises:
             InputError: The model cannot pass its state from segment to segment.
         """

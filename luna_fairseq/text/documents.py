@@ -203,6 +203,9 @@ def join(sentences: Sequence[str]) -> str:
     Args:
         sentences: sentences as subword pieces between spaces.
 
+    Returns:
+        Piece, with a separator between its sentences.
+
     Example:
         >>> join(["a b", "c"])
         'a b <sep> c'
@@ -233,6 +236,9 @@ def remove_separators(text: str) -> str:
 
     Args:
         text: translation of the sentence.
+
+    Returns:
+        Text without separators.
     """
     return " ".join(text.replace(SEPARATOR, " ").split())
 
@@ -252,6 +258,9 @@ def read_pieces(path: Path) -> List[Piece]:
 
     Args:
         path: path of the file.
+
+    Returns:
+        Pieces in the order of the file.
 
     Raises:
         InputError: The file is missing or has other content.

@@ -50,6 +50,9 @@ def share_unknown(unknown: int, tokens: int) -> str:
         unknown: number of unknown tokens.
         tokens: number of all tokens.
 
+    Returns:
+        Text with the number and the percentage of unknown tokens.
+
     Example:
         >>> share_unknown(3, 1200)
         '3 of 1,200 tokens unknown (0.25 %)'
@@ -160,6 +163,9 @@ def foreign_sentencepiece_encoder(model: Path, workers: int) -> Encoder:
     Args:
         model: path of the model file.
         workers: number of threads.
+
+    Returns:
+        The encoder.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
@@ -195,6 +201,9 @@ def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
 
     Args:
         segment: function from a word to its pieces.
+
+    Returns:
+        The encoder.
     """
     numbers: Dict[str, int] = {}
 

@@ -45,7 +45,7 @@ class EncodedText:
         """Append sentences.
 
         Args:
-            ids: piece numbers of all sentences, concatenated [N].
+            ids: concatenated piece numbers [N] of all sentences.
             lengths: number [B] of pieces of each sentence.
         """
         counts = np.bincount(ids, minlength=len(self.counts))
@@ -66,6 +66,9 @@ class EncodedText:
         Args:
             table: dictionary index of each piece number.
             dictionary: the dictionary.
+
+        Returns:
+            Number of unknown tokens.
         """
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
 
@@ -167,7 +170,7 @@ def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
 
     Args:
         encoded: piece numbers [N] and sentence lengths [B].
-        mask: True for the sentences to keep [B].
+        mask: mask [B], True for the sentences to keep.
 
     Returns:
         Piece numbers and lengths of the selected sentences.

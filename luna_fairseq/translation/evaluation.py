@@ -134,6 +134,9 @@ class Evaluation:
         Args:
             subset: name of the split, such as "test".
             penalty: length penalty.
+
+        Returns:
+            Path of the output file.
         """
         name, path = f"generate-{subset}-lenpen{penalty:g}.txt", self._pieces(subset)
         if not path.is_file():
@@ -164,6 +167,9 @@ class Evaluation:
             subset: name of the split, such as "test".
             penalty: length penalty.
             name: name of the file in DIR.
+
+        Returns:
+            Path of the output file.
         """
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)

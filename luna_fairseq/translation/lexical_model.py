@@ -18,9 +18,9 @@ class LexicalModel(NamedTuple):
     """Pairs of pieces that occur in a pair of sentences, best translations of each source piece first.
 
     Attributes:
-        sources: index of the source piece of each pair, increasing [N].
+        sources: index [N] of the source piece of each pair, increasing.
         targets: index [N] of the target piece of each pair.
-        probabilities: probability of the target piece, given the source piece [N].
+        probabilities: probability [N] of the target piece, given the source piece.
     """
 
     sources: np.ndarray
@@ -47,6 +47,9 @@ def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_s
     Args:
         pairs: pairs of source and target pieces, the source with its end symbol.
         target_size: size of the target dictionary.
+
+    Returns:
+        Model with the probabilities of the translations.
 
     Example:
         >>> pairs = [([5, 6, 2], [7, 8]), ([5, 2], [7])]

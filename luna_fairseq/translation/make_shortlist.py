@@ -135,6 +135,9 @@ def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any
         texts: source and target sentences.
         source: source dictionary.
         target: target dictionary.
+
+    Returns:
+        Sentence with the share of the pieces in percent.
     """
     import torch
 

@@ -192,6 +192,9 @@ def _bleu(hypotheses: List[str], references: List[str], name: str, signed: str, 
         name: name of the score.
         signed: text that is appended to the signature.
         options: arguments of :class:`sacrebleu.metrics.BLEU`.
+
+    Returns:
+        Score with the name, the value and sacreBLEU's signature.
     """
     metric = BLEU(**options)
     score = metric.corpus_score(hypotheses, [references])
@@ -205,6 +208,9 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
     Args:
         text: translations to score.
         tokenizer: name of a tokenizer in sacreBLEU.
+
+    Returns:
+        Score with the name "BLEU-1".
     """
     options = {"tokenize": tokenizer, "max_ngram_order": 1, "force": True}
     return _bleu(text.hypotheses, text.references, "BLEU-1", "order:1", **options)

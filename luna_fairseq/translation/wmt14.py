@@ -172,6 +172,9 @@ def _append_lines(source: Path, target: Path) -> int:
     Args:
         source: file to read.
         target: file that grows.
+
+    Returns:
+        Number of lines of ``source``.
     """
     lines, line = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:

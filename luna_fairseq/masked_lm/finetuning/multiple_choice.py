@@ -48,6 +48,9 @@ class Race(FineTuningTask):
         Args:
             path: file of the passage.
 
+        Yields:
+            Example with the passage, one candidate for each option, and the label.
+
         Raises:
             InputError: The file is malformed.
         """
@@ -100,6 +103,9 @@ class CommonsenseQA(FineTuningTask):
             line: JSON of the question.
             location: file and line, for messages.
 
+        Returns:
+            Example with one candidate for each choice, and the label.
+
         Raises:
             InputError: The line is malformed.
         """
@@ -126,6 +132,9 @@ def _parse(text: str, location: str) -> Any:
     Args:
         text: text to parse.
         location: file and line of the text, for the message.
+
+    Returns:
+        Parsed value.
 
     Raises:
         InputError: The text is not JSON.

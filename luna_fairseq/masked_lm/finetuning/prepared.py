@@ -52,6 +52,9 @@ class PreparedTask:
         Args:
             folder: folder that luna-prepare-task wrote.
 
+        Returns:
+            Contents of the folder.
+
         Raises:
             InputError: luna-prepare-task has not written the folder, or was interrupted.
         """

@@ -39,6 +39,9 @@ class Pretrained:
         Args:
             path: file of the checkpoint.
 
+        Returns:
+            The checkpoint with its options.
+
         Raises:
             InputError: The file does not exist, or is not a checkpoint of a masked language model.
         """

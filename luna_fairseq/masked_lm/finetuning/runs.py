@@ -91,6 +91,9 @@ class FineTuning:
         Args:
             name: name of the run's folder.
             setting: setting of the run.
+
+        Returns:
+            Value of each metric in percent.
         """
         folder = self.args.out / name
         options = self._options(folder, setting)
