@@ -46,7 +46,7 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Number of tokens of each hypothesis read so far [B], without padding."""
+        """Number [B] of tokens of each hypothesis that were read so far, without padding."""
         return self.state.count
 
     @property

@@ -57,7 +57,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
         Returns:
             Features [B, T, C], and a dictionary with four entries. ``packed_features`` is the last packed
-            sequence P after its layer norm [B, L, C]. ``packed_padding_mask`` is its mask [B, L], True at
+            sequence P [B, L, C] after its layer norm. ``packed_padding_mask`` is its mask [B, L], True at
             masked rows, or None if no row is masked. ``inner_states`` and ``packed_states`` are the lists of
             X [T, B, C] and P [L, B, C] after every layer, or None; the layer norm of the last P is not
             applied to ``packed_states``.

@@ -87,9 +87,9 @@ class MaskTokenizer:
 class MaskedLMHub(RobertaHubInterface):
     """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in a text becomes the mask token. Methods that take tokens accept the tokens of one sentence
-    [T], as returned by ``encode``, a list of such tensors, or a batch that is padded on the right [B, T]. The
-    result for a sentence does not depend on the other sentences of the batch.
+    A ``<mask>`` in a text becomes the mask token. Methods that take tokens accept the tokens [T] of one
+    sentence, as returned by ``encode``, a list of such tensors, or a batch [B, T] that is padded on the
+    right. The result for a sentence does not depend on the other sentences of the batch.
 
     Args:
         cfg: configuration of the training.
