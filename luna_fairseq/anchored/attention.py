@@ -233,7 +233,7 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of P (default: no padding).
+            source: masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
             The argument ``memory``.
@@ -386,7 +386,7 @@ class AnchoredSelfAttention(AnchoredAttention):
 
         Args:
             memory: keys and values returned by :meth:`remember`, not used.
-            source: masks of the context and of P, not used.
+            source: masks of the context and of the packed sequence P, not used.
             geometry: distances and places of the batch.
 
         Returns:
@@ -397,7 +397,7 @@ class AnchoredSelfAttention(AnchoredAttention):
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of P and the window of each token.
+        """Compute unpack attention over the rows of the packed sequence P and the window of each token.
 
         Args:
             q: projected queries [B, H, S, K], one for each token of the context.
@@ -533,7 +533,7 @@ class AnchoredCrossAttention(AnchoredAttention):
 
         Args:
             memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of P (default: no padding).
+            source: masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
             The joined keys and values, or the argument ``memory`` itself if they cannot be joined.
@@ -589,7 +589,7 @@ class AnchoredCrossAttention(AnchoredAttention):
 
         Args:
             memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of P.
+            source: masks of the context and of the packed sequence P.
             geometry: distances and places of the batch, or None without a diagonal prior.
 
         Returns:
@@ -606,7 +606,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of P and the tokens of a few segments.
+        """Compute unpack attention over the rows of the packed sequence P and the tokens of a few segments.
 
         Args:
             q: projected queries [B, H, T, K].

@@ -47,7 +47,7 @@ def read_chosen(
 
     Args:
         segments: tokens of all segments.
-        rows: logits [B, H, T, L] of the rows of P.
+        rows: logits [B, H, T, L] of the rows of the packed sequence P.
         packed_padding_mask: mask [B, L] of P, True at masked rows; None if no row is masked.
         number: number of segments that each query chooses.
 

@@ -50,7 +50,7 @@ def dense_attention(
     diagonal: Optional[Diagonal] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute look-up attention as softmax attention over the rows of P and all tokens.
+    """Compute look-up attention as softmax attention over the rows of the packed sequence P and all tokens.
 
     The result equals that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Each
     query reads L + S keys.
@@ -97,7 +97,7 @@ def dense_attention(
 
 
 def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight of each context token, through the rows of P and directly.
+    """Compute the total weight of each context token, through the rows of the packed sequence P and directly.
 
     B is the batch size, H the number of heads, T the number of queries, L the number of rows of the packed
     sequence P, and S the length of the context.

@@ -98,7 +98,8 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
     """Compute the distances and places of a batch of contexts that the attentions need.
 
-    S is the length of the context, L the number of rows of P, B the batch size, and C the model width.
+    S is the length of the context, L the number of rows of the packed sequence P, B the batch size, and C the
+    model width.
 
     Args:
         needs: distances and places to compute.

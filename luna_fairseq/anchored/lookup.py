@@ -53,7 +53,7 @@ def naive_lookup_attention(
         gate: bias [H] of the logits of tokens for each head.
         number: number of segments that each query and head chooses.
         context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows.
         dropout: dropout probability of the weights (default: 0).
         row_bias: bias [B, H, T, L] of the logits of rows (default: None, no bias).
         token_bias: bias [B, H, T, S] of the logits of tokens (default: None, no bias).
@@ -198,7 +198,8 @@ def mixed_lookup_attention(
         segments: keys and values of the context's tokens, arranged by segment.
         gate: bias [H] of the logits of tokens for each head.
         number: number of segments that each query and head chooses.
-        packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows (default: None, no row
+            is masked).
         dropout: dropout probability of the weights (default: 0).
         diagonal: diagonal prior whose keys are the rows of P (default: None, no bias).
 
@@ -260,8 +261,9 @@ def _attend_to_short(
     L, W = segments.key.shape[2:4]
     N = num_segments_read(number, L, W, has_short=True)
     tokens = Tokens(
-        *(x[:, :, :N].flatten(2, 3) for x in (segments.key, segments.value)),
-        segments.padding_mask[:, :N].flatten(1),
+        key=segments.key[:, :, :N].flatten(2, 3),
+        value=segments.value[:, :, :N].flatten(2, 3),
+        padding_mask=segments.padding_mask[:, :N].flatten(1),
         place=None if segments.place is None else segments.place[:, :N].flatten(1),
     )
     return dense_attention(q, k, v, tokens, gate, number, *settings)[0]

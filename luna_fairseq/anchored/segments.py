@@ -107,7 +107,7 @@ def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tens
 
     Args:
         context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows.
 
     Returns:
         The layout, with the segment of each token.
@@ -204,8 +204,8 @@ def token_positions(
 ) -> Tuple[Tensor, Tensor]:
     """Compute the positions in the context of the tokens of each segment.
 
-    For example, a context has one padding token, then five tokens, and P has two rows, so that W = 3. The
-    positions are then [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
+    For example, a context has one padding token, then five tokens, and the packed sequence P has two rows, so
+    that W = 3. The positions are then [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
 
     B is the batch size, S the length of the context, L the number of rows of the packed sequence P, and W the
     largest number of tokens in a segment.

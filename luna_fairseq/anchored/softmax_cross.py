@@ -73,7 +73,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
-    reads_only_rows = False  # type: ignore[assignment]
+    reads_only_rows = False
 
     def __init__(
         self,
@@ -139,7 +139,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
 
         Args:
             memory: keys and values returned by :meth:`pack`.
-            source: masks of the context and of P (default: no padding).
+            source: masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
             The converted keys and values, or the argument ``memory`` itself if they cannot be converted.
@@ -192,7 +192,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         Args:
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
-            source: masks of the context and of P.
+            source: masks of the context and of the packed sequence P.
             geometry: distances and places of the batch, or None without a diagonal prior.
             need_weights: also return the weights.
 

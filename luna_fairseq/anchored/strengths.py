@@ -85,9 +85,9 @@ class AnchorBias(LearnedStrength):
 def unpack_strengths(num_heads: int) -> List[float]:
     """Return the initial strength gamma of each head in unpack attention.
 
-    The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1.
-    The first head reads the nearest rows of P, and the last head reads all rows almost alike. The heads of
-    ALiBi (Press et al., 2022) range from near to far in the same way.
+    The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head reads the nearest rows
+    of the packed sequence P, and the last head reads all rows almost alike. The heads of ALiBi (Press et al.,
+    2022) range from near to far in the same way.
 
     Args:
         num_heads: number of heads H.

@@ -56,8 +56,8 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention by its definition, with a weight for every pair of tokens.
 
-    Each token of the context attends to the rows of P, and to the tokens of its own segment and of the
-    neighbouring segments.
+    Each token of the context attends to the rows of the packed sequence P, and to the tokens of its own
+    segment and of the neighbouring segments.
 
     B is the batch size, H the number of heads, S the length of the context, L the number of rows of the
     packed sequence P, and K the head width.
@@ -110,7 +110,7 @@ def find_window(
 
     Args:
         context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows.
         number: odd number of segments in a window.
         complete: True if both masks are known to be all False (default: False).
 

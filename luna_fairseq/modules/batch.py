@@ -43,7 +43,7 @@ class Target(NamedTuple):
 
     Attributes:
         padding_mask: boolean mask [B, T], True at padding.
-        places: index of each token in its sequence [B, T], counted from 0 without padding.
+        places: index [B, T] of each token in its sequence, counted from 0 without padding.
         tokens: token ids [B, T], or None if the caller passed embeddings instead.
     """
 
@@ -58,7 +58,8 @@ class Geometry(NamedTuple):
     The paper's attentions do not read positions, so that both values are None.
 
     Attributes:
-        context: positions of the context's tokens and of the rows of P, shared by all layers (default: None).
+        context: positions of the context's tokens and of the rows of the packed sequence P, shared by all
+            layers (default: None).
         target: positions of the queries in the target (default: None).
     """
 
@@ -89,7 +90,7 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 
     Args:
         padding_mask: boolean mask [B, T], True at padding.
-        count: number of earlier tokens of each sequence [B] (default: None, no earlier tokens).
+        count: number [B] of earlier tokens of each sequence (default: None, no earlier tokens).
         has_padding: False if it is known that no position is padding, which saves operations (default: True).
 
     Returns:
@@ -111,10 +112,13 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 
 
 def can_branch_on_values(x: Tensor) -> bool:
-    """Return True if a Python branch may depend on the values of ``x``.
+    """Return True if a Python branch may depend on the values of a tensor.
 
     Reading a tensor on a GPU makes the CPU wait for the GPU. A compiled graph would always follow the branch
     of the example that it was traced with.
+
+    Args:
+        x: tensor on any device.
     """
     return x.device.type == "cpu" and not in_a_graph()
 

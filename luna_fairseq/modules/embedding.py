@@ -66,7 +66,7 @@ class SinusoidalPositions(nn.Module):
         """Return the embeddings of token positions.
 
         Args:
-            positions: position of each token [B, T], as in fairseq.
+            positions: position [B, T] of each token, as in fairseq.
             end: length of the longest sequence. Unused, because no length is too long.
 
         Returns:
@@ -96,7 +96,7 @@ class LearnedPositions(nn.Embedding):
         """Return the embeddings of token positions.
 
         Args:
-            positions: position of each token [B, T], as in fairseq.
+            positions: position [B, T] of each token, as in fairseq.
             end: length of the longest sequence, padding included.
 
         Returns:
@@ -161,7 +161,7 @@ class TokenEmbedding(nn.Module):
         """Return the position embeddings of a batch, or None if the model has no positions.
 
         Args:
-            places: index of each token in its sequence [B, T], counted from 0.
+            places: index [B, T] of each token in its sequence, counted from 0.
             padding_mask: boolean mask [B, T], True at padding, or None without padding.
             end: length of the longest sequence so far, padding included.
 

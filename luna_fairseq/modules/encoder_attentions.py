@@ -45,7 +45,7 @@ class EncoderAttentions:
         The paper's attention does not read positions, so this class returns None.
 
         Args:
-            context: input X of the first layer [S, B, C].
+            context: input X [S, B, C] of the first layer.
             packed: packed sequence P [L, B, C].
             source: masks of X and of P.
         """

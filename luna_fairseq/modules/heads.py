@@ -128,7 +128,7 @@ def merge_heads(x: Tensor) -> Tensor:
     """Concatenate the heads [B, H, T, K] into features [T, B, C].
 
     Args:
-        x: values of all heads [B, H, T, K].
+        x: values [B, H, T, K] of all heads.
     """
     return x.permute(2, 0, 1, 3).flatten(-2)
 
@@ -174,11 +174,11 @@ def fold_rows(x: Tensor, n: int) -> Tensor:
     with T queries each.
 
     Args:
-        x: heads of all hypotheses [B n, H, T, K].
+        x: heads [B n, H, T, K] of all hypotheses.
         n: number of consecutive hypotheses that share a sentence.
 
     Returns:
-        Heads of all sentences [B, H, n T, K].
+        Heads [B, H, n T, K] of all sentences.
     """
     if n == 1:
         return x
@@ -193,11 +193,11 @@ def unfold_rows(x: Tensor, n: int) -> Tensor:
     This function is the inverse of :func:`fold_rows`.
 
     Args:
-        x: heads of all sentences [B, H, n T, K].
+        x: heads [B, H, n T, K] of all sentences.
         n: number of consecutive hypotheses that share a sentence.
 
     Returns:
-        Heads of all hypotheses [B n, H, T, K].
+        Heads [B n, H, T, K] of all hypotheses.
     """
     if n == 1:
         return x

@@ -40,9 +40,10 @@ class AttentionWeights(NamedTuple):
     """Weights of pack attention, of unpack attention, and of the queries over the context.
 
     Attributes:
-        pack: weights of the rows of P over the context [B, H, L, S], or None if the attention does not pack.
-        unpack: weights of the queries over the rows of P [B, H, T, L], or None if the queries do not read P.
-        read: total weights of the queries over the context [B, H, T, S], through P and directly.
+        pack: weights [B, H, L, S] of the rows of the packed sequence P over the context, or None if the
+            attention does not pack.
+        unpack: weights [B, H, T, L] of the queries over the rows of P, or None if the queries do not read P.
+        read: total weights [B, H, T, S] of the queries over the context, through P and directly.
     """
 
     pack: Optional[Tensor]
@@ -132,7 +133,7 @@ class LunaAttention(ProjectingAttention):
         source: Optional[Source] = None,
         geometry: Optional[Geometry] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Pack the context into P, then attend from the queries to the packed context.
+        """Pack the context into the packed sequence P, then attend from the queries to the packed context.
 
         Args:
             query: queries X [T, B, C].
@@ -266,7 +267,7 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             packed_context: packed context Y_P [L, B, C].
-            pack_weights: mean of the pack weights over heads [B, L, S], or None.
+            pack_weights: mean [B, L, S] of the pack weights over heads, or None.
             context: context [S, B, C].
             geometry: token positions of the batch, or None.
 
@@ -285,7 +286,7 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of P (default: no padding).
+            source: masks of the context and of the packed sequence P (default: no padding).
         """
         B, H, L, _ = memory.key.shape
         C = self.embed_dim
@@ -310,7 +311,7 @@ class LunaAttention(ProjectingAttention):
         Args:
             query: queries X [T, B n, C]. Each n consecutive hypotheses read the same sentence.
             memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of P (default: no padding).
+            source: masks of the context and of the packed sequence P (default: no padding).
             geometry: token positions of the batch, computed by the encoder or decoder (default: None).
             need_weights: also return the weights over the context (default: False).
 
@@ -319,7 +320,7 @@ class LunaAttention(ProjectingAttention):
             without ``need_weights``.
 
         Raises:
-            InputError: the number of hypotheses is not a multiple of the number of sentences, or
+            InputError: The number of hypotheses is not a multiple of the number of sentences, or
                 ``need_weights`` is True and :meth:`pack` did not cache its weights.
         """
         n = rows_per_sentence(query.size(1), memory.key.size(0))
@@ -339,7 +340,17 @@ class LunaAttention(ProjectingAttention):
     def _unpack_absorbed(
         self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Tensor:
-        """Compute :meth:`unpack` without projections of the queries, see ``ops/absorbed.py``."""
+        """Compute :meth:`unpack` without projections of the queries.
+
+        Args:
+            query: queries X [T, B, C].
+            memory: tensors that :meth:`pack` returned.
+            source: masks of the context and of the packed sequence P.
+            geometry: token positions of the batch, or None.
+
+        Returns:
+            Output [T, B, C].
+        """
         return absorbed_unpack(
             query,
             memory.key,
@@ -380,7 +391,7 @@ class LunaAttention(ProjectingAttention):
         Args:
             q: projected queries [B, H, T, K].
             memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of P.
+            source: masks of the context and of the packed sequence P.
             geometry: token positions of the batch, or None.
             need_weights: also return the weights over the context.
 
@@ -403,7 +414,7 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of P.
+            source: masks of the context and of the packed sequence P.
             geometry: token positions of the batch, or None.
 
         Returns:
@@ -418,7 +429,7 @@ class LunaAttention(ProjectingAttention):
             memory: memory that :meth:`pack` returned.
 
         Returns:
-            Mean of the pack weights over heads [B, 1, L, S].
+            Mean [B, 1, L, S] of the pack weights over heads.
 
         Raises:
             InputError: :meth:`pack` did not cache its weights.
@@ -502,11 +513,11 @@ def absorb_projections(
     """Multiply the keys and values of a memory by the projections of the queries and of the output.
 
     Args:
-        memory: keys and values of B sentences [B, H, L, K].
+        memory: keys and values [B, H, L, K] of B sentences.
         query: weight [C, C] and bias [C] of the projection of the queries.
         output: weight [C, C] and bias [C] of the output projection.
-        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-            padding).
+        packed_padding_mask: boolean mask [B, L], True at rows of the packed sequence P that are padding
+            (default: None, no padding).
     """
     B, H, L, K = memory.key.shape
     (query_weight, query_bias), (output_weight, output_bias) = query, output

@@ -39,7 +39,7 @@ def check_triton() -> None:
     The check runs before the model is built and data is loaded.
 
     Raises:
-        InputError: the kernels cannot run here.
+        InputError: The kernels cannot run here.
     """
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
@@ -160,7 +160,8 @@ class LunaCausalAttention(nn.Module):
         T is 1 during decoding and larger for a prefix.
 
         Args:
-            query: queries X [T, B n, C]. Each n consecutive hypotheses share one of the B sentences of P.
+            query: queries X [T, B n, C]. Each n consecutive hypotheses share one of the B sentences of the
+                packed sequence P.
             packed: packed sequence P [L, B, C], read only if ``state`` does not hold the projected P
                 (default: None).
             state: state that the previous call returned (default: None, the sequences start here).
@@ -174,7 +175,7 @@ class LunaCausalAttention(nn.Module):
             Tuple of the output [T, B n, C] and the state after these positions.
 
         Raises:
-            InputError: the number of hypotheses is not a multiple of the number of sentences, or neither
+            InputError: The number of hypotheses is not a multiple of the number of sentences, or neither
                 ``packed`` nor ``state`` holds P.
 
         Example:
@@ -245,8 +246,8 @@ class LunaCausalAttention(nn.Module):
         """Compute the weights with which each position is packed into each row of P, with dropout.
 
         Args:
-            pack_q: projected P of B sentences [B, H, L, K].
-            pack_k: keys of n hypotheses for each sentence [B n, H, T, K].
+            pack_q: projected P [B, H, L, K] of B sentences.
+            pack_k: keys [B n, H, T, K] of n hypotheses for each sentence.
 
         Returns:
             Pack weights [B n, H, T, L].

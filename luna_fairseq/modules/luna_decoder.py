@@ -28,7 +28,7 @@ class DecoderOutput(NamedTuple):
     Attributes:
         x: output features [B, T, C].
         states: features before the first layer and after each layer, each [T, B, C].
-        weights: weights over the source of each layer [H, B, T, S], or None for a layer whose weights were
+        weights: weights [H, B, T, S] over the source of each layer, or None for a layer whose weights were
             not requested.
     """
 
@@ -147,7 +147,7 @@ class LunaDecoder(TokenEmbedding):
         """Compute the output features of whole target sequences, or of the next tokens after a state.
 
         Args:
-            tokens: target token ids shifted right [B n, T], padded on either side. With ``state``, the next
+            tokens: target token ids [B n, T] shifted right, padded on either side. With ``state``, the next
                 tokens only. Each n consecutive hypotheses share one of the B source sentences (default: None,
                 ``embeddings`` are given).
             encoded: output of the encoder (default: None, the decoder has no encoder).
@@ -155,7 +155,7 @@ class LunaDecoder(TokenEmbedding):
             embeddings: embeddings [B n, T, C'] that replace the token embedding (default: None).
             padding_mask: boolean mask [B n, T], True at padding (default: None, padding is recognised by its
                 token id).
-            places: index of each token in its sequence [B n, T], counted from 0 (default: None, tokens are
+            places: index [B n, T] of each token in its sequence, counted from 0 (default: None, tokens are
                 counted without padding).
             keep_state: return the state after these tokens (default: None, True if ``state`` is given).
             weights_of: indices of the layers whose weights over the source are returned (default: none).
@@ -221,9 +221,9 @@ class LunaDecoder(TokenEmbedding):
         """Count the tokens up to the new positions, once for all layers.
 
         Args:
-            x: input of the first layer [T, B n, C].
+            x: input [T, B n, C] of the first layer.
             padding_mask: boolean mask [B n, T], True at padding, or None without padding.
-            before: number of earlier tokens [B n], or None.
+            before: number [B n] of earlier tokens, or None.
         """
         T, rows, _ = x.shape
         if before is None:
@@ -240,11 +240,11 @@ class LunaDecoder(TokenEmbedding):
         Args:
             embeddings: token embeddings [B, T, C'], whose width C' can differ from C.
             padding_mask: boolean mask [B, T], True at padding, or None without padding.
-            places: index of each token in its sequence [B, T], counted from 0.
+            places: index [B, T] of each token in its sequence, counted from 0.
             end: length of the sequences so far, padding included.
 
         Returns:
-            Input of the first layer [T, B, C].
+            Input [T, B, C] of the first layer.
         """
         x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):

@@ -16,7 +16,8 @@ from luna_fairseq.ops.causal_luna import TokenCounts
 class LunaDecoderLayer(LunaLayer):
     """Decoder layer with causal self-attention, attention to the source and a feed-forward block.
 
-    A language model has no attention to the source, and each layer has a learned P (Luna, section 3.3).
+    A language model has no attention to the source, and each layer has a learned packed sequence P (Luna,
+    section 3.3).
 
     Args:
         options: options of the decoder.
@@ -95,7 +96,7 @@ class LunaDecoderLayer(LunaLayer):
             - state after these positions, or None without ``keep_state``.
 
         Raises:
-            InputError: neither ``packed`` nor ``state`` holds the packed source.
+            InputError: Neither ``packed`` nor ``state`` holds the packed source.
         """
         # Causal attention reads P without a norm even in a pre-norm layer, as in the authors' code.
         y = self.normalize_input(self.self_attn_layer_norm, x)

@@ -1,4 +1,4 @@
-"""Luna encoder: token embedding, learned initial P, and a stack of Luna layers."""
+"""Luna encoder: token embedding, learned initial packed sequence P, and a stack of Luna layers."""
 
 from typing import Any, NamedTuple, Optional, Tuple
 
@@ -23,7 +23,7 @@ class EncoderOutput(NamedTuple):
             requested).
         packed_states: packed sequence P before the first layer and after each layer, each [L, B, C] (default:
             empty, not requested).
-        weights: self-attention weights of each layer [H, B, S, S] (default: empty, not requested).
+        weights: self-attention weights [H, B, S, S] of each layer (default: empty, not requested).
     """
 
     x: Tensor
@@ -99,7 +99,7 @@ class LunaEncoder(TokenEmbedding):
             self.packed_layer_norm = nn.LayerNorm(C)
 
     def packed_positions(self, length: int, embed_dim: int) -> Tensor:
-        """Return the sinusoidal position embeddings of the rows of P.
+        """Return the sinusoidal position embeddings of the rows of the packed sequence P.
 
         Args:
             length: number of rows L.
@@ -159,16 +159,17 @@ class LunaEncoder(TokenEmbedding):
             embeddings: embeddings [B, S, C] that replace the token embedding (default: None).
             padding_mask: boolean mask [B, S], True at padding (default: None, padding is recognised by its
                 token id).
-            places: index of each token in its sequence [B, S], counted from 0 (default: None, tokens are
+            places: index [B, S] of each token in its sequence, counted from 0 (default: None, tokens are
                 counted without padding).
-            return_states: also return X and P before the first layer and after each layer (default: False).
+            return_states: also return X and the packed sequence P before the first layer and after each layer
+                (default: False).
             need_weights: also return the weights of self-attention (default: False).
 
         Returns:
             Features, last packed sequence P and their masks.
 
         Raises:
-            InputError: neither ``tokens`` nor ``padding_mask`` was passed.
+            InputError: Neither ``tokens`` nor ``padding_mask`` was passed.
         """
         if embeddings is None:
             embeddings = self.embed_tokens(tokens)
@@ -211,10 +212,10 @@ class LunaEncoder(TokenEmbedding):
         Args:
             embeddings: token embeddings [B, S, C].
             padding_mask: boolean mask [B, S], True at padding.
-            places: index of each token in its sequence [B, S], counted from 0.
+            places: index [B, S] of each token in its sequence, counted from 0.
 
         Returns:
-            Input of the first layer [B, S, C].
+            Input [B, S, C] of the first layer.
         """
         x = self.embed_scale * drop_words(embeddings, self.word_dropout_module)
         positions = self.embed_places(places, padding_mask, x.size(1))

@@ -28,7 +28,7 @@ class LunaLayer(nn.Module):
         self.dropout_module: nn.Module = nn.Dropout(options.dropout)
 
     def build_feed_forward(self, options: StackOptions, update_packed: bool, normalize_packed: bool) -> None:
-        """Build the feed-forward block and the layer norm of P.
+        """Build the feed-forward block and the layer norm of the packed sequence P.
 
         Args:
             options: options of the encoder or decoder.
@@ -72,7 +72,7 @@ class LunaLayer(nn.Module):
         """Return the packed sequence P for the next layer, or None if the layer does not update P.
 
         Args:
-            packed: packed sequence P of this layer [L, B, C], or None.
+            packed: packed sequence P [L, B, C] of this layer, or None.
             packed_context: packed context Y_P [L, B, C], or None.
         """
         if packed is None or packed_context is None or not self.update_packed:
@@ -82,7 +82,7 @@ class LunaLayer(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward block with its residual connection.
 
-        The paper applies the block to X alone, not to P.
+        The paper applies the block to X alone, not to the packed sequence P.
 
         Args:
             x: tokens X [T, B, C].
@@ -105,8 +105,8 @@ class LunaEncoderLayer(LunaLayer):
     Args:
         options: options of the encoder.
         self_attn: self-attention, such as :class:`luna_fairseq.modules.LunaAttention`.
-        normalize_packed: normalise the next P in a post-norm layer. False if the encoder normalises the last
-            P instead (default: True).
+        normalize_packed: normalise the next packed sequence P in a post-norm layer. False if the encoder
+            normalises the last P instead (default: True).
 
     Example:
         >>> import torch

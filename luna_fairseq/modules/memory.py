@@ -35,9 +35,9 @@ class PackedMemory(NamedTuple):
     """Keys and values of a packed context, computed once and read at every decoding step.
 
     Attributes:
-        key: keys projected from the packed context Y_P [B, H, L, K].
-        value: values projected from Y_P [B, H, L, K], the same tensor as ``key`` if both are tied.
-        pack_weights: mean of the pack weights over heads [B, L, S] (default: None, weights were not
+        key: keys [B, H, L, K] projected from the packed context Y_P.
+        value: values [B, H, L, K] projected from Y_P, the same tensor as ``key`` if both are tied.
+        pack_weights: mean [B, L, S] of the pack weights over heads (default: None, weights were not
             requested).
     """
 
@@ -49,7 +49,7 @@ class PackedMemory(NamedTuple):
         """Return the memory of some sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return [B'].
+            sentences: indices [B'] of the sentences to return.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
@@ -64,10 +64,10 @@ class AbsorbedMemory(NamedTuple):
 
     Attributes:
         key: keys after the transposed projection of the queries, scaled by K^-0.5 [B, C, H L].
-        key_bias: products of the scaled keys with the bias of the queries, and the smallest number at rows
-            of P that are padding [B, 1, H L].
+        key_bias: products of the scaled keys with the bias of the queries, and the smallest number at rows of
+            the packed sequence P that are padding [B, 1, H L].
         value: values after the output projection, and 0 at rows of P that are padding [B, H L, C].
-        value_bias: bias of the output projection [B, 1, C].
+        value_bias: bias [B, 1, C] of the output projection.
         pack_weights: None, because a memory with weights is not absorbed (default: None).
     """
 
@@ -81,6 +81,6 @@ class AbsorbedMemory(NamedTuple):
         """Return the memory of some sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return [B'].
+            sentences: indices [B'] of the sentences to return.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)

@@ -63,8 +63,8 @@ class EncoderOptions(StackOptions):
     """Options of an encoder, in addition to those of :class:`StackOptions`.
 
     Attributes:
-        fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
-            rows as it has tokens (default: False).
+        fix_projection_length: use all rows of the packed sequence P for every sentence. Otherwise a sentence
+            uses at most as many rows as it has tokens (default: False).
         sentence_encoder: build an encoder without a decoder. The encoder then normalises the last P, and the
             masked rows of the initial P are zeros (default: False).
         packed_is_read: True if a head reads the last P. Otherwise the norm of the last P in a sentence
@@ -94,8 +94,8 @@ class DecoderOptions(StackOptions):
     """Options of a decoder, in addition to those of :class:`StackOptions`.
 
     Attributes:
-        has_encoder: build attention to an encoder. Otherwise the decoder is a language model with a learned P
-            in each layer (default: True).
+        has_encoder: build attention to an encoder. Otherwise the decoder is a language model with a learned
+            packed sequence P in each layer (default: True).
         output_dim: width of the output features (default: None, ``embed_dim``).
         final_norm: normalise the output of a pre-norm decoder (default: True).
         pack_activation: activation of causal pack attention, "softplus" or "elu" (default: "softplus").

@@ -78,7 +78,7 @@ class PackedEmbedding(nn.Module):
         """Return the packed sequence P and its padding mask for a batch of sentences.
 
         Args:
-            lengths: number of tokens of each sentence [B], EOS included.
+            lengths: number [B] of tokens of each sentence, EOS included.
             at_most: upper bound of the lengths, such as the padded length of the batch. Used if reading the
                 lengths would make the CPU wait for a GPU (default: None, unknown).
 

@@ -18,12 +18,12 @@ class LunaCausalState(NamedTuple):
     """State of Luna causal attention, with sums over all earlier positions.
 
     Attributes:
-        pack_q: projected P [B, H, L, K], or [1, H, L, K] if all hypotheses share P. None if each call
-            projects P again.
-        key_sum: sum of the outer products of keys and pack weights [B n, H, K, L], see
+        pack_q: projected packed sequence P [B, H, L, K], or [1, H, L, K] if all hypotheses share P. None if
+            each call projects P again.
+        key_sum: sum [B n, H, K, L] of the outer products of keys and pack weights, see
             :class:`luna_fairseq.ops.causal_luna.CausalLunaState`.
-        steps: number of earlier tokens [B n].
-        value_sum: sum of the outer products of pack weights and values [B n, H, L, K]. None if keys and
+        steps: number [B n] of earlier tokens.
+        value_sum: sum [B n, H, L, K] of the outer products of pack weights and values. None if keys and
             values are tied, because the sum is then the transpose of ``key_sum`` (default: None).
     """
 
@@ -43,18 +43,18 @@ class LunaCausalState(NamedTuple):
         Hypothesis i of the returned state continues hypothesis ``rows[i]``. P is unchanged.
 
         Args:
-            rows: indices of the hypotheses to continue [B n].
+            rows: indices [B n] of the hypotheses to continue.
         """
         sums = self._replace(pack_q=None)
         return map_tensors(lambda x: x.index_select(0, rows), sums)._replace(pack_q=self.pack_q)
 
     def select(self, sentences: Tensor) -> "LunaCausalState":
-        """Return the state with the projected P of some sentences, in the given order.
+        """Return the state with the projected packed sequence P of some sentences, in the given order.
 
         A projected P that all hypotheses share is unchanged.
 
         Args:
-            sentences: indices of the sentences [B'].
+            sentences: indices [B'] of the sentences.
         """
         if self.pack_q is None or self.pack_q.size(0) == 1:
             return self
@@ -78,7 +78,7 @@ class LayerState(NamedTuple):
         Hypothesis i of the returned state continues hypothesis ``rows[i]``.
 
         Args:
-            rows: indices of the hypotheses to continue [B n].
+            rows: indices [B n] of the hypotheses to continue.
         """
         return self._replace(causal=self.causal.reorder(rows))
 
@@ -86,7 +86,7 @@ class LayerState(NamedTuple):
         """Return the state with P and the packed source of some sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences [B'].
+            sentences: indices [B'] of the sentences.
         """
         memory = None if self.memory is None else self.memory.select(sentences)
         return LayerState(self.causal.select(sentences), memory)
@@ -97,7 +97,7 @@ class DecoderState(NamedTuple):
 
     Attributes:
         layers: state of each layer.
-        count: number of tokens of each hypothesis so far [B n], not counting padding.
+        count: number [B n] of tokens of each hypothesis so far, not counting padding.
         position: number of positions so far, padding included.
         target: state of the target positions, with a method ``select``, for attentions that read positions
             (default: None, no attention reads positions).
@@ -123,7 +123,7 @@ class DecoderState(NamedTuple):
         Hypothesis i of the returned state continues hypothesis ``rows[i]``. Source sentences are unchanged.
 
         Args:
-            rows: indices of the hypotheses to continue [B n].
+            rows: indices [B n] of the hypotheses to continue.
         """
         return self._replace(
             layers=tuple(layer.reorder(rows) for layer in self.layers),
