@@ -11,7 +11,6 @@ from torch import Tensor
 
 from luna_fairseq.anchored.decoding_memory import (
     DecodingMemory,
-    can_prepare,
     prepare_keys,
     prepare_places,
 )
@@ -37,6 +36,7 @@ from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import build_projection, dropout_probability, fold_rows, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.memory import map_tensors
+from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
 class AnchoredMemory(NamedTuple):
@@ -539,7 +539,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             The joined keys and values, or the argument ``memory`` itself if they cannot be joined.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
-        if not (self.prepares and reads_all and can_prepare(memory.key)):
+        if not (self.prepares and reads_all and is_eager_on_cpu(memory.key)):
             return memory
         B, H, L, _ = memory.key.shape
         S = memory.token_key.size(2)

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 from luna_fairseq.anchored.geometry import TargetPlaces, measure_places
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.memory import map_tensors
-from luna_fairseq.ops.attention import in_a_graph
 from luna_fairseq.ops.softmax import MAX_PENALTY
 
 # Place of a key that is padding, which is therefore never the nearest key.
@@ -119,21 +118,6 @@ class DecodingMemory(NamedTuple):
         distance = (expected - self.places.place).abs() / width
         nearest = distance.detach()[..., : self.first].amin(dim=-1, keepdim=True)
         return self.bias - (distance - nearest).clamp(max=MAX_PENALTY)
-
-
-def can_prepare(key: Tensor) -> bool:
-    """Return True if keys can be converted to a :class:`DecodingMemory`.
-
-    The conversion is used on a CPU in float32 or float64, outside of a graph. Other cases were not measured.
-
-    Args:
-        key: keys of a memory.
-
-    Returns:
-        True if the keys can be converted.
-    """
-    is_plain = key.device.type == "cpu" and key.dtype in (torch.float32, torch.float64)
-    return is_plain and not in_a_graph()
 
 
 def prepare_keys(

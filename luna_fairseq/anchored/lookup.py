@@ -7,7 +7,7 @@ query and head chooses by its own logits, so that the choice of a decoder positi
 targets.
 """
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -212,61 +212,38 @@ def mixed_lookup_attention(
         inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal
         return lookup_attention(*inputs).output
     outputs, examples = [], [(~is_short).nonzero().flatten(), is_short.nonzero().flatten()]
-    for attend, chosen in zip((_attend_to_long, _attend_to_short), examples):
-        if len(chosen):
-            heads = [x.index_select(0, chosen) for x in (q, k, v)]
-            mask = None if packed_padding_mask is None else packed_padding_mask.index_select(0, chosen)
-            prior = None if diagonal is None else diagonal.select(chosen)
-            outputs.append(attend(*heads, segments.select(chosen), gate, number, mask, dropout, prior))
+    for has_short, chosen in zip((False, True), examples):
+        if not len(chosen):
+            continue
+        heads = q.index_select(0, chosen), k.index_select(0, chosen), v.index_select(0, chosen)
+        selected = segments.select(chosen)._replace(is_short=None)
+        mask = None if packed_padding_mask is None else packed_padding_mask.index_select(0, chosen)
+        prior = None if diagonal is None else diagonal.select(chosen)
+        if has_short:
+            tokens = _first_tokens(selected, read_if_short)
+            output, _ = dense_attention(*heads, tokens, gate, number, mask, dropout, prior)
+        else:
+            output = lookup_attention(*heads, selected, gate, number, mask, dropout, prior).output
+        outputs.append(output)
     return torch.cat(outputs).index_select(0, torch.cat(examples).argsort())
 
 
-def _attend_to_long(
-    q: Tensor, k: Tensor, v: Tensor, segments: Segments, gate: Tensor, number: int, *settings: Any
-) -> Tensor:
-    """Compute the output of look-up attention if no context is short.
+def _first_tokens(segments: Segments, number: int) -> Tokens:
+    """Return the tokens of the first segments in a row, which are all tokens of short contexts.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
         segments: keys and values of the context's tokens, arranged by segment.
-        gate: bias [H] of the logits of tokens for each head.
-        number: number of segments that each query and head chooses.
-        *settings: further arguments of :func:`lookup_attention`.
+        number: number N of segments, with W tokens each.
 
     Returns:
-        The output [B, H, T, K].
+        The keys and values [B, H, N W, K] of the tokens.
     """
-    return lookup_attention(q, k, v, segments._replace(is_short=None), gate, number, *settings).output
-
-
-def _attend_to_short(
-    q: Tensor, k: Tensor, v: Tensor, segments: Segments, gate: Tensor, number: int, *settings: Any
-) -> Tensor:
-    """Compute the output of look-up attention if all contexts are short.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
-        segments: keys and values of the context's tokens, arranged by segment.
-        gate: bias [H] of the logits of tokens for each head.
-        number: not used, because queries read all tokens of short contexts.
-        *settings: further arguments of :func:`lookup_attention`.
-
-    Returns:
-        The output [B, H, T, K].
-    """
-    L, W = segments.key.shape[2:4]
-    N = num_segments_read(number, L, W, has_short=True)
-    tokens = Tokens(
-        key=segments.key[:, :, :N].flatten(2, 3),
-        value=segments.value[:, :, :N].flatten(2, 3),
-        padding_mask=segments.padding_mask[:, :N].flatten(1),
-        place=None if segments.place is None else segments.place[:, :N].flatten(1),
+    return Tokens(
+        key=segments.key[:, :, :number].flatten(2, 3),
+        value=segments.value[:, :, :number].flatten(2, 3),
+        padding_mask=segments.padding_mask[:, :number].flatten(1),
+        place=None if segments.place is None else segments.place[:, :number].flatten(1),
     )
-    return dense_attention(q, k, v, tokens, gate, number, *settings)[0]
 
 
 def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ from torch import Tensor
 from luna_fairseq.anchored.attention import AnchoredAttention, require_context_geometry
 from luna_fairseq.anchored.decoding_memory import (
     DecodingMemory,
-    can_prepare,
     prepare_keys,
     prepare_places,
 )
@@ -15,7 +14,7 @@ from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
 from luna_fairseq.modules.memory import map_tensors
-from luna_fairseq.ops.attention import luna_attention, naive_attention
+from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
 
 
 class SoftmaxMemory(NamedTuple):
@@ -144,7 +143,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         Returns:
             The converted keys and values, or the argument ``memory`` itself if they cannot be converted.
         """
-        if not (self.prepares and can_prepare(memory.key)):
+        if not (self.prepares and is_eager_on_cpu(memory.key)):
             return memory
         mask, S = source.padding_mask, memory.key.size(2)
         places = None
@@ -210,8 +209,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # After pruning, a former inner layer may be the last one. Its pack attention is dropped.
         """Load the parameters, without the projections of pack attention if this module does not pack.
+
+        After pruning, a former inner layer may be the last one. Its pack attention is dropped.
 
         Args:
             state_dict: parameters of the whole model by name, from which unused ones are removed.

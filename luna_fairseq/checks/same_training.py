@@ -227,7 +227,7 @@ def is_known(identity: Mapping[str, Any]) -> bool:
 
 
 def trainer_identity(trainer: Any) -> Dict[str, Any]:
-    """Return the identity that checkpoints of a trainer store.
+    """Return the values that identify a training run, which its checkpoints store.
 
     Args:
         trainer: fairseq trainer. If its run has no name yet, the attribute ``run_name`` is set to a new name.

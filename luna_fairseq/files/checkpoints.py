@@ -103,7 +103,7 @@ def advise_intact(path: Path) -> str:
         path: path of the damaged checkpoint.
 
     Returns:
-        End of a sentence about the damage.
+        Second half of an error message, such as "; the folder has no intact checkpoint".
     """
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:

@@ -66,7 +66,7 @@ class LunaCache:
         """Return a cache with the selected hypotheses only.
 
         Args:
-            rows: numbers [B'] of the hypotheses, in the order that the new cache has.
+            rows: indices [R] of the R hypotheses to keep, in the order of the new cache.
         """
         return LunaCache(self.state.select(rows))
 
@@ -262,7 +262,7 @@ class CachedGeneration(nn.Module):
 
         Args:
             past_key_values: cache, changed in place.
-            beam_idx: index [B'] of the previous hypothesis that each new hypothesis continues.
+            beam_idx: index [R] of the previous hypothesis that each of R new hypotheses continues.
 
         Returns:
             The same cache.

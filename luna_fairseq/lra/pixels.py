@@ -90,7 +90,7 @@ def _read_binary(path: Path) -> np.ndarray:
         Intensities of N images with T pixels, uint8 [N, T].
 
     Raises:
-        InputError: The file is no such array.
+        InputError: The file does not hold such an array.
     """
     try:
         pixels = np.load(str(path), mmap_mode="r", allow_pickle=False)

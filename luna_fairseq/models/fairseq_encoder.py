@@ -233,7 +233,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
 
         Args:
             encoder_out: output of :meth:`forward`.
-            new_order: index [B'] of the sentence that moves to each position of the batch.
+            new_order: index [R] of the sentence that moves to each of the R positions of the new batch.
 
         Returns:
             The reordered output. ``encoder_out`` itself if hypotheses only change places within their

@@ -159,7 +159,7 @@ class SoftmaxCausalAttention(nn.Module):
 
 
 class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
-    """Factory of a decoder's attentions with softmax attention in place of causal attention.
+    """Factory of a decoder's attentions that uses softmax self-attention in place of Luna's.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it.

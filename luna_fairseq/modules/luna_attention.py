@@ -27,13 +27,16 @@ from luna_fairseq.modules.heads import (
 )
 from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory
 from luna_fairseq.ops.absorbed import (
+    HeadProjection,
+    absorb_projection,
     absorbed_pack,
     absorbed_unpack,
+    multiply_by_head,
     projection_of_heads,
     projection_to_heads,
     saves_time,
 )
-from luna_fairseq.ops.attention import in_a_graph, luna_attention, naive_attention
+from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
 
 
 class AttentionWeights(NamedTuple):
@@ -236,7 +239,7 @@ class LunaAttention(ProjectingAttention):
         settings = source.padding_mask, dropout_probability(self.dropout_module), bias
         projections = self.key_value_projections("pack")
         if not need_weights and saves_time(q, context, *projections):
-            parts = [projection_to_heads(linear, self.num_pack_heads) for linear in projections]
+            parts = [projection_to_heads(x.weight, x.bias, self.num_pack_heads) for x in projections]
             return merge_heads(absorbed_pack(q, context, parts[0], parts[-1], *settings)), None
         inputs = q, *self.keys_and_values("pack", context, self.num_pack_heads), *settings
         output, weights = naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
@@ -289,14 +292,14 @@ class LunaAttention(ProjectingAttention):
             source: masks of the context and of the packed sequence P (default: no padding).
         """
         B, H, L, _ = memory.key.shape
-        C = self.embed_dim
-        is_small = 2 * B * H * L <= C and memory.key.device.type == "cpu"
-        if not self.prepares or not is_small or memory.key.dtype not in (torch.float32, torch.float64):
+        is_small = 2 * B * H * L <= self.embed_dim
+        if not (self.prepares and is_small and is_eager_on_cpu(memory.key)):
             return memory
         query, output = linear_parameters(self.unpack_q_proj), linear_parameters(self.out_proj)
-        if in_a_graph() or query is None or output is None:
+        if query is None or output is None:
             return memory
-        return absorb_projections(memory, query, output, source.packed_padding_mask)
+        projections = projection_to_heads(*query, H), projection_of_heads(*output, H)
+        return absorb_projections(memory, *projections, source.packed_padding_mask)
 
     def unpack(
         self,
@@ -355,8 +358,8 @@ class LunaAttention(ProjectingAttention):
             query,
             memory.key,
             memory.value,
-            projection_to_heads(self.unpack_q_proj, self.num_heads),
-            projection_of_heads(self.out_proj, self.num_heads),
+            projection_to_heads(self.unpack_q_proj.weight, self.unpack_q_proj.bias, self.num_heads),
+            projection_of_heads(self.out_proj.weight, self.out_proj.bias, self.num_heads),
             source.packed_padding_mask,
             dropout_probability(self.dropout_module),
             self.unpack_bias(memory, source, geometry),
@@ -506,32 +509,28 @@ class LunaAttention(ProjectingAttention):
 
 def absorb_projections(
     memory: PackedMemory,
-    query: Tuple[Tensor, Tensor],
-    output: Tuple[Tensor, Tensor],
+    query: HeadProjection,
+    output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
     """Multiply the keys and values of a memory by the projections of the queries and of the output.
 
     Args:
         memory: keys and values [B, H, L, K] of B sentences.
-        query: weight [C, C] and bias [C] of the projection of the queries.
-        output: weight [C, C] and bias [C] of the output projection.
+        query: projection of X to queries.
+        output: projection of all heads to the output.
         packed_padding_mask: boolean mask [B, L], True at rows of the packed sequence P that are padding
             (default: None, no padding).
     """
-    B, H, L, K = memory.key.shape
-    (query_weight, query_bias), (output_weight, output_bias) = query, output
-    scaled = memory.key * K**-0.5
-    key = query_weight.unflatten(0, (H, K)).transpose(1, 2) @ scaled.transpose(2, 3)  # [B, H, C, L]
-    key_bias = (scaled * query_bias.view(H, 1, K)).sum(dim=-1)  # [B, H, L]
-    value = memory.value @ output_weight.t().unflatten(0, (H, K))  # [B, H, L, C]
+    key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
+    value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]
     if packed_padding_mask is not None:
         padding = packed_padding_mask[:, None, :]
         key_bias = key_bias.masked_fill(padding, torch.finfo(key_bias.dtype).min)
         value = value.masked_fill(padding.unsqueeze(-1), 0.0)
     return AbsorbedMemory(
-        key.transpose(1, 2).flatten(2).contiguous(),
+        key.flatten(1, 2).transpose(1, 2).contiguous(),
         key_bias.flatten(1).unsqueeze(1),
         value.flatten(1, 2),
-        output_bias.expand(B, 1, -1).contiguous(),
+        output.bias.expand(len(key), 1, -1).contiguous(),
     )

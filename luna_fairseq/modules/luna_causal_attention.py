@@ -103,7 +103,7 @@ class LunaCausalAttention(nn.Module):
         self.x_projections = "pack_k", "unpack_q", *kv_names
         for name in ("pack_q", *self.x_projections):
             self.add_module(f"{name}_proj", build_projection(embed_dim))
-        # All projections of X as one linear map, if that is faster (8-bit weights on a CPU).
+        # All projections of X as one linear layer. Preparation for decoding on a CPU sets it.
         self.fused_x_proj: Optional[nn.Module] = None
         self.out_proj = build_output_projection(embed_dim)
 
@@ -132,8 +132,8 @@ class LunaCausalAttention(nn.Module):
         pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
         if pack_q.size(0) == query.size(1) and saves_time(pack_q, query, self.pack_k_proj, products=1):
             q, k, v = self._project_x(query, self.x_projections[1:])
-            pack_k_proj = projection_to_heads(self.pack_k_proj, self.num_heads)
-            weights = absorbed_pack_weights(pack_q, query, pack_k_proj, self.pack_activation)
+            key = projection_to_heads(self.pack_k_proj.weight, self.pack_k_proj.bias, self.num_heads)
+            weights = absorbed_pack_weights(pack_q, query, key, self.pack_activation)
             weights = self.dropout_module(weights)
         else:
             pack_k, q, k, v = self._project_x(query)

@@ -191,7 +191,11 @@ class LunaDecoder(TokenEmbedding):
         geometry, target_state = self.attentions.find_geometry(
             context, first_packed, source, target, target_state
         )
-        counts = self.count_tokens(x, mask, count) if keep_state else None
+        counts = None
+        if keep_state:
+            T, rows, _ = x.shape
+            before = torch.zeros(rows, dtype=torch.long, device=x.device) if count is None else count
+            counts = TokenCounts.after(before, T, mask, x.dtype)
 
         packed = first_packed
         states, all_weights, next_layer_states = [x], [], []
@@ -214,22 +218,6 @@ class LunaDecoder(TokenEmbedding):
         if counts is None:
             return output, None
         return output, DecoderState(tuple(next_layer_states), counts.steps, end, target_state)
-
-    def count_tokens(
-        self, x: Tensor, padding_mask: Optional[Tensor], before: Optional[Tensor]
-    ) -> TokenCounts:
-        """Count the tokens up to the new positions, once for all layers.
-
-        Args:
-            x: input [T, B n, C] of the first layer.
-            padding_mask: boolean mask [B n, T], True at padding, or None without padding.
-            before: number [B n] of earlier tokens, or None.
-        """
-        T, rows, _ = x.shape
-        if before is None:
-            before = torch.zeros(rows, dtype=torch.long, device=x.device)
-        steps = before + (T if padding_mask is None else (~padding_mask).sum(dim=1))
-        return TokenCounts.from_steps(steps, torch.promote_types(x.dtype, torch.float32))
 
     def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
         """Compute the input of the first layer from token embeddings.

@@ -49,7 +49,7 @@ class PackedMemory(NamedTuple):
         """Return the memory of some sentences, in the given order.
 
         Args:
-            sentences: indices [B'] of the sentences to return.
+            sentences: indices [R] of the R sentences to return.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
@@ -81,6 +81,6 @@ class AbsorbedMemory(NamedTuple):
         """Return the memory of some sentences, in the given order.
 
         Args:
-            sentences: indices [B'] of the sentences to return.
+            sentences: indices [R] of the R sentences to return.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)

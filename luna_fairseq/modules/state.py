@@ -54,7 +54,7 @@ class LunaCausalState(NamedTuple):
         A projected P that all hypotheses share is unchanged.
 
         Args:
-            sentences: indices [B'] of the sentences.
+            sentences: indices [R] of the R sentences to keep.
         """
         if self.pack_q is None or self.pack_q.size(0) == 1:
             return self
@@ -86,7 +86,7 @@ class LayerState(NamedTuple):
         """Return the state with P and the packed source of some sentences, in the given order.
 
         Args:
-            sentences: indices [B'] of the sentences.
+            sentences: indices [R] of the R sentences to keep.
         """
         memory = None if self.memory is None else self.memory.select(sentences)
         return LayerState(self.causal.select(sentences), memory)
@@ -135,7 +135,7 @@ class DecoderState(NamedTuple):
         """Return the state with some of the source sentences and all hypotheses.
 
         Args:
-            sentences: indices of the sentences, in the order of the result [B'].
+            sentences: indices [R] of the R sentences to keep, in the order of the result.
         """
         return self._replace(layers=tuple(layer.select(sentences) for layer in self.layers))
 
@@ -143,7 +143,7 @@ class DecoderState(NamedTuple):
         """Return the state of some hypotheses with their sources, if each hypothesis has a separate source.
 
         Args:
-            rows: indices of the hypotheses, in the order of the result [B'].
+            rows: indices [R] of the R hypotheses to keep, in the order of the result.
         """
         return self.reorder(rows).select_sources(rows)
 

@@ -9,13 +9,13 @@ For S tokens of width C, a projection costs S C^2 multiplications. Its absorbed 
 and H L S C for products of rows that are C wide instead of K = C / H.
 """
 
-from typing import NamedTuple, Optional
+from typing import NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.attention import is_eager_on_cpu
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
@@ -34,31 +34,32 @@ class HeadProjection(NamedTuple):
     bias: Tensor
 
 
-def projection_to_heads(linear: nn.Linear, num_heads: int) -> HeadProjection:
+def projection_to_heads(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
     """Divide a projection of tokens to queries, keys or values into heads, without a copy.
 
     Args:
-        linear: projection from width C to H heads of width K.
-        num_heads: H, number of heads.
+        weight: weight [H K, C] of the projection from width C to H heads of width K.
+        bias: bias [H K] of the projection.
+        num_heads: number of heads H.
 
     Returns:
         Weight [H, K, C] and bias [H, K] of each head.
     """
-    weight, bias = (x.unflatten(0, (num_heads, -1)) for x in (linear.weight, linear.bias))
-    return HeadProjection(weight, bias)
+    return HeadProjection(weight.unflatten(0, (num_heads, -1)), bias.unflatten(0, (num_heads, -1)))
 
 
-def projection_of_heads(linear: nn.Linear, num_heads: int) -> HeadProjection:
+def projection_of_heads(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
     """Divide the output projection, which reads all heads, into heads, without a copy.
 
     Args:
-        linear: output projection from H heads of width K to width C.
-        num_heads: H, number of heads.
+        weight: weight [C, H K] of the projection from H heads of width K to width C.
+        bias: bias [C] of the projection.
+        num_heads: number of heads H.
 
     Returns:
         Weight [H, K, C] of each head, and bias [C] of the output.
     """
-    return HeadProjection(linear.weight.t().unflatten(0, (num_heads, -1)), linear.bias)
+    return HeadProjection(weight.t().unflatten(0, (num_heads, -1)), bias)
 
 
 def saves_time(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
@@ -77,8 +78,7 @@ def saves_time(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: 
     Returns:
         True if the absorbed form should be used.
     """
-    is_measured = tokens.device.type == "cpu" and tokens.dtype in (torch.float32, torch.float64)
-    if not is_measured or rows.dtype != tokens.dtype or in_a_graph():
+    if not is_eager_on_cpu(tokens) or rows.dtype != tokens.dtype:
         return False
     _, H, L, K = rows.shape
     needs_less_memory = products * H * L <= len(projections) * tokens.size(0)
@@ -205,11 +205,27 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
     Returns:
         The logits [B, H, L, S].
     """
-    rows = rows * rows.size(-1) ** -0.5
-    wide = multiply_by_head(rows, projection.weight).flatten(1, 2)  # [B, H L, C]
-    start = (rows * projection.bias[:, None, :]).sum(dim=-1).flatten(1, 2)  # [B, H L]
-    logits = torch.baddbmm(start.unsqueeze(-1), wide, tokens.permute(1, 2, 0))
+    wide, start = absorb_projection(rows, projection)
+    logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))
     return logits.unflatten(1, rows.shape[1:3])
+
+
+def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor, Tensor]:
+    """Multiply rows by the projection of the tokens that they will be multiplied by.
+
+    For a row r of a head, ``r . (W x + b)`` equals ``(W^T r) . x + r . b``. B is the batch size, H the number
+    of heads, L the number of rows, C the width of the tokens, and K = C / H the head width.
+
+    Args:
+        rows: projected rows [B, H, L, K], not yet scaled by K^-0.5.
+        projection: projection of the tokens to heads.
+
+    Returns:
+        - scaled rows [B, H, L, C], to be multiplied by tokens that are not projected.
+        - products [B, H, L] of the scaled rows with the bias.
+    """
+    rows = rows * rows.size(-1) ** -0.5
+    return multiply_by_head(rows, projection.weight), (rows * projection.bias[:, None, :]).sum(dim=-1)
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:

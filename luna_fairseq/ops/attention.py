@@ -147,3 +147,14 @@ def in_a_graph(predicate: str = "is_compiling") -> bool:
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())
+
+
+def is_eager_on_cpu(x: Tensor) -> bool:
+    """Return True for a float32 or float64 tensor on a CPU, while torch records no graph.
+
+    Forms of attention that were measured in this case only are used if this function returns True.
+
+    Args:
+        x: tensor of any shape.
+    """
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not in_a_graph()

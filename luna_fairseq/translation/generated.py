@@ -211,7 +211,7 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
         Notes on lines that differ or could not be compared.
 
     Raises:
-        InputError: More than the share OTHER_TEXT of the lines differ.
+        InputError: The share of lines that differ exceeds :data:`OTHER_TEXT`, so the file holds another text.
     """
     if not printed:
         return [f"{path} was not compared with the translated text, because there are no {label}"]

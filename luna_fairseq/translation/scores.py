@@ -245,8 +245,10 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
 
 
 def _tokenize_moses(line: str, language: str) -> str:
-    # The literature's scripts replace this apostrophe in the test set, but do not normalise its punctuation.
     """Tokenise a plain line with Moses, with hyphens split.
+
+    As in the scripts of published results, typographic apostrophes are replaced, but punctuation is not
+    normalised.
 
     Args:
         line: plain line.

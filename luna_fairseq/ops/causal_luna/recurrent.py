@@ -59,8 +59,9 @@ def recurrent_causal_luna(
     # Under autocast the state would lose precision from call to call.
     with torch.autocast(q.device.type, enabled=False):
         if counts is None:
-            counts = count_tokens(k, state, key_padding_mask)
-        new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts)
+            before = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
+            counts = TokenCounts.after(before, k.size(2), key_padding_mask, k.dtype)
+        new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts=counts)
         if q.size(2) > 1:
             output = chunk_causal_luna(
                 q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state, log_decay
@@ -79,26 +80,6 @@ def recurrent_causal_luna(
         return in_dtype((weights * mean) @ new_state.value_sum, q.dtype), new_state
 
 
-def count_tokens(
-    k: Tensor, state: Optional[CausalLunaState] = None, key_padding_mask: Optional[Tensor] = None
-) -> TokenCounts:
-    """Count the real positions of all calls so far, including the new positions.
-
-    B is the batch size, H the number of heads, T the number of new positions, and K the head width.
-
-    Args:
-        k: keys [B, H, T, K] of the new positions.
-        state: state that the previous call returned (default: None, no earlier positions).
-        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
-
-    Returns:
-        The count of each of the B examples.
-    """
-    steps = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
-    steps = steps + (k.size(2) if key_padding_mask is None else (~key_padding_mask).sum(dim=1))
-    return TokenCounts.from_steps(steps, torch.promote_types(k.dtype, torch.float32))
-
-
 def update_state(
     k: Tensor,
     v: Tensor,
@@ -106,7 +87,8 @@ def update_state(
     state: Optional[CausalLunaState] = None,
     key_padding_mask: Optional[Tensor] = None,
     log_decay: Optional[Tensor] = None,
-    counts: Optional[TokenCounts] = None,
+    *,
+    counts: TokenCounts,
 ) -> CausalLunaState:
     """Return the state after new positions are added to the sums.
 
@@ -123,27 +105,23 @@ def update_state(
         state: state that the previous call returned (default: None, no earlier positions).
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
         log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
-        counts: counts after the new positions (default: None, computed here).
+        counts: counts after the new positions.
 
     Returns:
         The sums and the number of positions, including the new ones.
     """
-    if counts is None:
-        counts = count_tokens(k, state, key_padding_mask)
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]
     pack_weights = mask_padding(in_dtype(pack_weights, dtype), key_padding_mask)
-    if log_decay is not None and k.size(2) == 1:
-        if state is not None:
+    if log_decay is not None:
+        if k.size(2) == 1:  # the new position itself does not decay
             decay = decay_of_position(in_dtype(log_decay, dtype), key_padding_mask)
-            old_key_sum = state.key_sum * decay
-            old_value_sum = None if v is k else state.value_sum * decay
-    elif log_decay is not None:
-        total = cumulative_log_decay(log_decay, k, key_padding_mask)
-        end = total[:, :, -1:]
-        pack_weights = pack_weights * (end - total).to(dtype).exp()
-        if state is not None:
+        else:
+            total = cumulative_log_decay(log_decay, k, key_padding_mask)
+            end = total[:, :, -1:]
+            pack_weights = pack_weights * (end - total).to(dtype).exp()
             decay = end.to(dtype).exp()
+        if state is not None:
             old_key_sum = state.key_sum * decay
             old_value_sum = None if v is k else state.value_sum * decay
     key_sum = matmul_add(in_dtype(k, dtype).transpose(-2, -1), pack_weights, old_key_sum)

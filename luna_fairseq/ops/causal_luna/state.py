@@ -1,6 +1,6 @@
 """State of causal Luna attention during decoding, with a size that does not depend on the position."""
 
-from typing import NamedTuple
+from typing import NamedTuple, Optional
 
 import torch
 from torch import Tensor
@@ -41,15 +41,21 @@ class TokenCounts(NamedTuple):
     mean: Tensor
 
     @classmethod
-    def from_steps(cls, steps: Tensor, dtype: torch.dtype) -> "TokenCounts":
-        """Create the counts from the number of positions.
+    def after(
+        cls, before: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
+    ) -> "TokenCounts":
+        """Count the positions so far, including new ones.
 
         Args:
-            steps: number [B] of real positions.
-            dtype: dtype of the sums, float32 or float64.
+            before: number [B] of earlier real positions.
+            length: number T of new positions.
+            padding_mask: mask [B, T], True at new positions that are padding, or None without padding.
+            dtype: dtype of the layers' input. The sums are in float32, or in float64 for a float64 input.
 
         Returns:
             The counts and their reciprocals.
         """
+        steps = before + (length if padding_mask is None else (~padding_mask).sum(dim=1))
+        dtype = torch.promote_types(dtype, torch.float32)
         divisor = steps.clamp(min=1).to(dtype).view(-1, 1, 1, 1)
         return cls(steps, divisor, divisor.reciprocal())

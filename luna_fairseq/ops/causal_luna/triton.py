@@ -357,9 +357,9 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 def tuning(values: Dict[str, Any]) -> Dict[str, int]:
     """Choose the compile options of the kernels: warps, stages and registers.
 
-    The registers of a thread are limited so that three programs fit on a multiprocessor if this spills no
-    registers, and two programs otherwise. Without a limit, NVIDIA's assembler gives some kernels 32
-    registers. With 255, it spills some.
+    A limit on the registers of a thread decides how many programs fit on a multiprocessor. The limit leaves
+    room for three programs if the kernel then needs no memory in place of registers (no spilling), and for
+    two programs otherwise. Without a limit, NVIDIA's assembler gives some kernels 32 registers only.
 
     Args:
         values: arguments of the kernels by name.
