@@ -79,7 +79,7 @@ def convert_transformer(task, longest, folder, candidates):
         folder: folder for the checkpoint and the converted model.
         candidates: candidates for every word; None without a shortlist.
     """
-    model = task.make_model(task.rows()["transformer"], longest).eval()
+    model = task.make_model(task.variants()["transformer"], longest).eval()
     for language in ("a", "b"):
         task.dictionary().save(str(folder / f"dict.{language}.txt"))
     options = Namespace(
@@ -122,10 +122,10 @@ def build_searches(task, longest, names, number, folder):
     def search(model, shortlist, batch):
         if model is not None:
             model.shortlist = shortlist
-        task.search(model, batch)()
+        task.prepare_search(model, batch)()
 
     for name in names:
-        model = task.ready_model(task.rows()[name], longest)
+        model = task.prepare_model(task.variants()[name], longest)
         searches[name] = partial(search, model, None)
         if candidates is not None and name != "transformer":
             shortlist = Shortlist(candidates, task.dictionary(), task.dictionary())

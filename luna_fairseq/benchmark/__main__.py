@@ -1,4 +1,4 @@
-"""Command line of the benchmark."""
+"""Command line ``python -m luna_fairseq.benchmark``: run the benchmarks and print their tables."""
 
 import argparse
 import importlib.util
@@ -10,8 +10,14 @@ import torch
 
 from luna_fairseq.benchmark.attention import CausalAttention, PackAndUnpack
 from luna_fairseq.benchmark.measure import compare, profile
-from luna_fairseq.benchmark.page import environment, table, table_of, write_json, write_png
-from luna_fairseq.benchmark.task import Section, Task, plan
+from luna_fairseq.benchmark.page import (
+    describe_environment,
+    format_measurements,
+    format_table,
+    write_json,
+    write_png,
+)
+from luna_fairseq.benchmark.task import Section, Task, plan_jobs
 from luna_fairseq.commands.arguments import HelpFormatter, Number, positive
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.reporting import console_script, offer_quiet
@@ -41,13 +47,11 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Build a parser with the options that all tasks have, for ``parents=`` of other parsers.
+    """Build a parser with the options that all tasks share, such as ``--device`` and ``--json``.
 
-    The options have no default values. A default of a task's parser would replace the value that the user
-    gives before the name of the task.
-
-    Returns:
-        The parser, which adds no ``--help``.
+    The parser is meant for ``parents=`` of other parsers, so it adds no ``--help``. Its options have no
+    defaults, because the default of a task's parser would overwrite a value that the user gave before the
+    task's name.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -66,7 +70,7 @@ def _common_options() -> argparse.ArgumentParser:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line, which accepts the common options before and after the task."""
+    """Build the parser of the command line. Common options may stand before or after the task's name."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description=DESCRIPTION,
@@ -100,8 +104,8 @@ def run(args: argparse.Namespace) -> None:
         args: parsed options of the command.
 
     Raises:
-        InputError: An option has an invalid value. Also raised after all measurements if a row failed or gave
-            wrong results.
+        InputError: An option has an invalid value. Also raised after all measurements if a variant failed or
+            computed wrong results.
     """
     if args.json is not None:
         check_writable(args.json, "--json")
@@ -115,7 +119,7 @@ def run(args: argparse.Namespace) -> None:
     torch.set_num_threads(args.threads)
     if args.device == "cpu" and "train" in TASKS:
         keep_freed_memory()
-    description = environment(args)
+    description = describe_environment(args)
     print("\n".join(f"{name}: {value}" for name, value in description.items()), flush=True)
     sections: List[Section] = []
 
@@ -138,28 +142,28 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Measure all cases of a task, and print the results after each case.
+    """Measure all cases of a task, and print a table after each case.
 
     Args:
         task: task to measure.
         section: results of the task, filled in place.
     """
-    cases = plan(task, section)
+    cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:
-        say(table([{"row": row, "error / tolerance": x} for row, x in section.checks.items()]))
+        say(format_table([{"row": row, "error / tolerance": x} for row, x in section.checks.items()]))
         cases = []
     for case, jobs in progress(cases, section.name, "cases"):
         before = len(section.results)
         compare(case, jobs, section, task.args)
         records = section.results[before:]
         if records:
-            say(table_of(records, task.rate, section.peers))
+            say(format_measurements(records, task.rate, section.peers))
         if task.args.profile:
             profiles = [profile(jobs[record["form"]](), record) for record in records]
             section.profiles += profiles
-            say(table(profiles))
-    section.begin("")
+            say(format_table(profiles))
+    section.set_running("")
 
 
 main = console_script(PROGRAM, build_parser, run)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.benchmark.models import MODELS, ModelTask
-from luna_fairseq.benchmark.task import Case, Job, Row, Task, require_equal
+from luna_fairseq.benchmark.task import Case, Job, Task, Variant, require_equal
 from luna_fairseq.optim.apollo import Apollo
 
 STEPS = 3
@@ -16,17 +16,20 @@ SMALL = [torch.Size(shape) for shape in ((33, 7), (5,), (2, 3, 4))]
 # Learning rate that hardly changes the parameters.
 RATE = 1e-6
 OPTIMIZERS = {
-    "adamw": Row(partial(torch.optim.AdamW, foreach=False), peer=True),
-    "adamw-foreach": Row(partial(torch.optim.AdamW, foreach=True), equals="adamw", peer=True),
-    "adamw-fused": Row(partial(torch.optim.AdamW, fused=True), equals="adamw", peer=True),
-    "apollo-single": Row(partial(Apollo, foreach=False)),
-    "apollo-foreach": Row(partial(Apollo, foreach=True), equals="apollo-single"),
-    "apollo": Row(Apollo, equals="apollo-single"),
+    "adamw": Variant(partial(torch.optim.AdamW, foreach=False), peer=True),
+    "adamw-foreach": Variant(partial(torch.optim.AdamW, foreach=True), equals="adamw", peer=True),
+    "adamw-fused": Variant(partial(torch.optim.AdamW, fused=True), equals="adamw", peer=True),
+    "apollo-single": Variant(partial(Apollo, foreach=False)),
+    "apollo-foreach": Variant(partial(Apollo, foreach=True), equals="apollo-single"),
+    "apollo": Variant(Apollo, equals="apollo-single"),
 }
 
 
 class OptimizerStep(Task):
-    """Benchmark ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer."""
+    """Benchmark ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer.
+
+    Its variants are implementations of Apollo and AdamW.
+    """
 
     notes = """Measure one step of the Apollo optimizer beside torch's AdamW.
 
@@ -50,56 +53,61 @@ class OptimizerStep(Task):
         self.shapes = [p.shape for p in models.make_model(MODELS["transformer"], 1).parameters()]
 
     def cases(self) -> List[Case]:
-        """Return the single case of this benchmark, with the number of parameters."""
+        """Return the only case of this benchmark: ``[{"parameters": NUMBER OF PARAMETERS}]``."""
         return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
-    def why_not(self, row: Row, case: Case) -> str:
-        """Return the reason why this device or version of torch does not support an optimizer.
+    def skip_reason(self, variant: Variant, case: Case) -> str:
+        """Return torch's error message if this device or version of torch does not support an optimizer.
 
         Args:
-            row: optimizer, an entry of :data:`OPTIMIZERS`.
-            case: not used, because there is a single case.
+            variant: optimizer, a value of :data:`OPTIMIZERS`.
+            case: ignored.
 
         Returns:
-            The error message of torch, or an empty string if the optimizer is supported.
+            The first line of the error, or "" if the optimizer can make a step.
         """
         try:
-            row.make(self.parameters(SMALL), lr=RATE).step()
+            variant.make(self.parameters(SMALL), lr=RATE).step()
         except (RuntimeError, TypeError) as error:
             return str(error).splitlines()[0]
         return ""
 
-    def job(self, row: Row, case: Case) -> Job:
-        """Create an optimizer with random parameters, and return its ``step`` method.
+    def prepare_job(self, variant: Variant, case: Case) -> Job:
+        """Create an optimizer with random parameters and gradients, and return its ``step`` method.
 
         Args:
-            row: optimizer, an entry of :data:`OPTIMIZERS` such as Apollo or AdamW.
-            case: not used, because there is a single case.
+            variant: optimizer, a value of :data:`OPTIMIZERS`.
+            case: ignored.
 
         Returns:
-            The method whose time is measured. It updates all parameters once.
+            The method to time. It takes no arguments and updates all parameters once.
         """
-        return row.make(self.parameters(self.shapes), lr=RATE).step
+        return variant.make(self.parameters(self.shapes), lr=RATE).step
 
-    def check(self, row: Row) -> float:
-        """Compare the updates of an optimizer with those of another implementation of the optimizer.
+    def check(self, variant: Variant) -> float:
+        """Check that an optimizer makes the same updates as its reference implementation.
 
         Args:
-            row: optimizer, which must make the updates of the optimizer named ``row.equals``.
+            variant: optimizer to check. Its attribute ``equals`` names the reference, such as "adamw".
 
         Returns:
-            The error divided by the tolerance, or 0 if ``row.equals`` is empty.
+            The error divided by the tolerance, or 0 if the optimizer has no reference.
+
+        Raises:
+            InputError: The updates differ by more than the tolerance.
         """
-        if not row.equals:
+        if not variant.equals:
             return 0.0
-        what = f"after {STEPS} steps the change of its parameters differs from that of {row.equals}"
-        return require_equal(what, *map(self.change_after_steps, (row, OPTIMIZERS[row.equals])))
+        what = f"after {STEPS} steps the change of its parameters differs from that of {variant.equals}"
+        return require_equal(what, *map(self.change_after_steps, (variant, OPTIMIZERS[variant.equals])))
 
-    def change_after_steps(self, row: Row) -> Tensor:
-        """Return the total change of small parameters after several steps with different gradients.
+    def change_after_steps(self, variant: Variant) -> Tensor:
+        """Return how much an optimizer changes a few small parameters in three steps.
+
+        Every step has other gradients. All optimizers get the same parameters and gradients.
 
         Args:
-            row: optimizer, an entry of :data:`OPTIMIZERS`.
+            variant: optimizer, a value of :data:`OPTIMIZERS`.
 
         Returns:
             The changes of all parameters, concatenated into one vector.
@@ -107,7 +115,7 @@ class OptimizerStep(Task):
         values = self.parameters(SMALL)
         before = [p.detach().clone() for p in values]
         # With a smaller learning rate, rounding errors would dominate the change.
-        optimizer = row.make(values, lr=1e-3)
+        optimizer = variant.make(values, lr=1e-3)
         for i in range(STEPS):
             for p, other in zip(values, self.parameters(SMALL, i)):
                 p.grad = other.grad
@@ -119,7 +127,7 @@ class OptimizerStep(Task):
 
         Args:
             shapes: shapes of the parameters.
-            seed_offset: number to add to the random seed (default: 0).
+            seed_offset: number that is added to the random seed of ``--seed`` (default: 0).
 
         Returns:
             The parameters, each with its gradient in ``grad``.

@@ -1,7 +1,8 @@
-"""Benchmarks ``causal`` and ``attention``: Luna's attentions and softmax attention on projected heads.
+"""Benchmarks ``causal`` and ``attention``: Luna's attentions beside softmax attention.
 
-Luna packs a context into a short sequence P of length L (pack attention), and every query attends to P
-(unpack attention).
+The inputs are queries, keys and values that are already projected and divided into heads, so that projections
+are not measured. Luna packs them into a short sequence P of length L (pack attention). Every query then
+attends to P (unpack attention).
 """
 
 from argparse import Namespace
@@ -16,7 +17,16 @@ from luna_fairseq.anchored.dense import Tokens, dense_attention
 from luna_fairseq.anchored.lookup import mixed_lookup_attention, naive_lookup_attention
 from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, distance_bias
 from luna_fairseq.anchored.segments import Layout, arrange_tokens, find_layout
-from luna_fairseq.benchmark.task import DTYPES, Case, Job, Row, Task, choice, numbers, require_equal
+from luna_fairseq.benchmark.task import (
+    DTYPES,
+    Case,
+    Job,
+    Task,
+    Variant,
+    choice_option,
+    number_options,
+    require_equal,
+)
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
 from luna_fairseq.ops.causal_luna.triton import why_not_triton
@@ -26,31 +36,32 @@ TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 4e
 # Length at which results are checked, in addition to the lengths that are timed.
 SMALL_LENGTH = 7
 PASSES = ("forward", "forward+backward")
-# Default of --max-naive-length, for rows that store a matrix for every position.
+# Default of --max-naive-length: longest sequence for variants that store a matrix for every position.
 LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
 # Number of tokens of the last sentence in a batch with mixed lengths.
 SHORT = 60
 # Number of segments, groups of adjacent tokens, that a query looks up.
 LOOK_UP = 4
-# Inputs by name, [B, H, ..] or [B, ..]. "gradient" is the gradient of the output.
+# Inputs of an attention by name. "gradient" is the gradient of the output.
 Inputs = Dict[str, Tensor]
 
 
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with one of the library's backends.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    The packed sequence P is a short sequence that summarizes the tokens. Shapes: batch size B, heads H,
+    sequence length T, head width K, length L of P.
 
     Args:
-        x: inputs q, k, v and pack_k [B, H, T, K] and pack_q [B, H, L, K]. Without v, the keys are used as
-            values. Optional masks are ``rows`` [B, L], True at masked rows of P, and ``positions`` [B, T],
-            True at padding.
+        x: tensors by name. Required are the queries "q", the keys "k" and the keys of pack attention
+            "pack_k", each [B, H, T, K], and the queries of pack attention "pack_q" [B, H, L, K]. Optional are
+            the values "v" [B, H, T, K] (default: the keys), "rows" [B, L], True where P is masked, and
+            "positions" [B, T], True at padding.
         backend: "naive", "chunk" or "triton".
-        decay: forget earlier tokens, with the initial decay rates of a model (default: False).
+        decay: forget earlier tokens, with the decay rates that a new model has (default: False).
 
     Returns:
-        The output [B, H, T, K], zero at padded positions.
+        The output [B, H, T, K], zero at padding.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -62,27 +73,26 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute attention with explicit weights, as a reference for :func:`luna_attention`.
+    """Compute attention with an explicit matrix of weights, as a reference for :func:`luna_attention`.
 
     Args:
-        *inputs: arguments of :func:`luna_attention`.
+        *inputs: positional arguments of :func:`luna_attention`.
 
     Returns:
-        The output of the attention, without the weights.
+        The output alone, where :func:`naive_attention` also returns the weights.
     """
     return naive_attention(*inputs)[0]
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """Compute pack attention followed by unpack attention.
+    """Compute pack attention followed by unpack attention: the tokens are read through a short sequence P.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Shapes: batch size B, heads H, sequence length T, head width K, length L of P.
 
     Args:
-        x: inputs q, k and v [B, H, T, K] of the sentence, pack_q [B, H, L, K] of P, and an optional mask [B,
-            T], True at padding.
-        attention: attention function (default: :func:`luna_attention`).
+        x: tensors by name: the queries "q", the keys "k" and the values "v", each [B, H, T, K], and the
+            queries of pack attention "pack_q" [B, H, L, K]. The optional "mask" [B, T] is True at padding.
+        attention: attention function with the arguments of :func:`luna_attention` (default: that function).
 
     Returns:
         The output [B, H, T, K].
@@ -91,20 +101,25 @@ def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention
     return attention(x["q"], packed, packed)
 
 
-def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = "") -> Tensor:
-    """Compute pack and unpack attention with anchors, which are places in the sentence for the rows of P.
+def anchored_attention(
+    x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = ""
+) -> Tensor:
+    """Compute pack and unpack attention with a bias that prefers nearby tokens.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Every row of the packed sequence P has an anchor, a place in the sentence. The bias falls with the
+    distance between an anchor and a token. Shapes: batch size B, heads H, sequence length T, head width K,
+    length L of P.
 
     Args:
-        x: inputs of :func:`pack_and_unpack`, and the strength [1, H, 1, 1] of the bias by distance. The
-            distances between anchors and tokens are ``pack`` [B, H, L, T] and ``unpack`` [B, 1, T, L]. A
-            look-up also needs the fields of its :class:`~luna_fairseq.anchored.segments.Layout`, and the
-            masks ``padding`` [B, T] and ``rows`` [B, L].
-        attention: attention function (default: :func:`luna_attention`).
-        look_up: kind of unpack attention. "" attends to P with a bias by distance. "blocks" also attends to
-            tokens near the best rows of P, and "naive" computes the same by its definition (default: "").
+        x: tensors by name, as for :func:`pack_and_unpack`. Further tensors are the strength of the bias
+            "strength" [1, H, 1, 1], and the distances between anchors and tokens "pack" [B, H, L, T] and
+            "unpack" [B, 1, T, L]. With ``look_up``, "padding" [B, T] is True at padding, "rows" [B, L] is
+            True where P is masked, and the fields of :class:`~luna_fairseq.anchored.segments.Layout` are
+            needed.
+        attention: attention function with the arguments of :func:`luna_attention` (default: that function).
+        look_up: "" if queries attend to P alone (default). With "blocks", every query also attends to the
+            tokens around the anchors of the four rows of P that it weights most. "naive" computes the same by
+            definition.
 
     Returns:
         The output [B, H, T, K].
@@ -125,13 +140,14 @@ def anchored(x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_
     return mixed_lookup_attention(*heads, arrange_tokens(k, v, layout), gate, LOOK_UP)
 
 
-def softmax(x: Inputs) -> Tensor:
-    """Compute self-attention with explicit weights for all pairs of positions.
+def softmax_attention(x: Inputs) -> Tensor:
+    """Compute softmax self-attention with an explicit matrix of weights.
 
-    B is the batch size, H the number of heads, T the sequence length and K the head width.
+    Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: inputs q, k and v [B, H, T, K], and an optional mask [B, T], True at padding.
+        x: tensors by name: the queries "q", the keys "k" and the values "v", each [B, H, T, K]. The optional
+            "mask" [B, T] is True at padding.
 
     Returns:
         The output [B, H, T, K].
@@ -143,14 +159,14 @@ def softmax(x: Inputs) -> Tensor:
     return logits.softmax(dim=-1, dtype=dtype).to(logits.dtype) @ x["v"]
 
 
-def fused(x: Inputs, is_causal: bool = False) -> Tensor:
-    """Compute self-attention with torch's fused function.
+def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
+    """Compute softmax self-attention with torch's ``scaled_dot_product_attention``.
 
-    B is the batch size, H the number of heads, T the sequence length and K the head width.
+    Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: inputs q, k and v [B, H, T, K], and an optional mask [B, T], True at padding. Without v, the keys
-            are used as values.
+        x: tensors by name: the queries "q", the keys "k" and the optional values "v" (default: the keys),
+            each [B, H, T, K]. The optional "mask" [B, T] is True at padding.
         is_causal: mask later positions (default: False).
 
     Returns:
@@ -161,115 +177,123 @@ def fused(x: Inputs, is_causal: bool = False) -> Tensor:
     return F.scaled_dot_product_attention(x["q"], x["k"], v, attn_mask=is_token, is_causal=is_causal)
 
 
-def why_no_sdpa(*unused: Any) -> str:
-    """Return the reason why this version of torch has no ``scaled_dot_product_attention``.
+def missing_sdpa(*unused: Any) -> str:
+    """Return "" if torch has ``scaled_dot_product_attention``, or a clause that names the old version.
 
     Args:
-        *unused: ignored arguments of ``Row.why_not``.
+        *unused: ignored. :class:`Variant` calls this function with the options and the case.
 
     Returns:
-        A clause with the reason, or an empty string if torch has the function.
+        "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
     """
     is_available = hasattr(F, "scaled_dot_product_attention")
     return "" if is_available else f"torch {torch.__version__} has no scaled_dot_product_attention"
 
 
-def why_no_triton(args: Namespace, case: Case) -> str:
-    """Return the reason why the Triton backend cannot run a case.
+def missing_triton(args: Namespace, case: Case) -> str:
+    """Return the reason why the Triton kernels cannot run, or "" if they can.
 
     Args:
-        args: parsed options of the command.
-        case: settings of the measurement, with the packed length under "l".
+        args: parsed options of the command, with ``device``, ``dtype`` and ``head_dim``.
+        case: settings of the measurement. ``case["l"]`` is the length of the packed sequence P.
 
     Returns:
-        A clause with the reason, or an empty string if the backend can run the case.
+        "", or a clause such as "the package triton is not installed".
     """
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
 
-# The row "cumsum" is the definition: the cumulative sum of the outer products of all positions.
+# Variants of the tasks causal and attention. "cumsum" is the definition of Luna's causal attention: the
+# cumulative sum of the outer products of all positions.
 CAUSAL = {
-    "cumsum": Row(partial(luna_causal, backend="naive"), limited=True, peer=True),
-    "chunk": Row(partial(luna_causal, backend="chunk"), equals="cumsum"),
-    "triton": Row(partial(luna_causal, backend="triton"), equals="cumsum", why_not=why_no_triton),
-    "decay-naive": Row(partial(luna_causal, backend="naive", decay=True), limited=True, optional=True),
-    "decay": Row(partial(luna_causal, backend="chunk", decay=True), equals="decay-naive", optional=True),
-    "decay-triton": Row(partial(luna_causal, backend="triton", decay=True), equals="decay-naive",
-                        optional=True, why_not=why_no_triton),
-    "sdpa": Row(partial(fused, is_causal=True), why_not=why_no_sdpa, peer=True),
+    "cumsum": Variant(partial(luna_causal, backend="naive"), limited=True, peer=True),
+    "chunk": Variant(partial(luna_causal, backend="chunk"), equals="cumsum"),
+    "triton": Variant(partial(luna_causal, backend="triton"), equals="cumsum", skip_reason=missing_triton),
+    "decay-naive": Variant(partial(luna_causal, backend="naive", decay=True), limited=True, optional=True),
+    "decay": Variant(partial(luna_causal, backend="chunk", decay=True), equals="decay-naive", optional=True),
+    "decay-triton": Variant(partial(luna_causal, backend="triton", decay=True), equals="decay-naive",
+                        optional=True, skip_reason=missing_triton),
+    "sdpa": Variant(partial(fused_attention, is_causal=True), skip_reason=missing_sdpa, peer=True),
 }  # fmt: skip
 FORMS = {
-    "luna-naive": Row(partial(pack_and_unpack, attention=explicit_attention)),
-    "luna": Row(pack_and_unpack, equals="luna-naive"),
-    "anchored-naive": Row(partial(anchored, attention=explicit_attention), optional=True),
-    "anchored": Row(anchored, equals="anchored-naive", optional=True),
-    "look-up-naive": Row(partial(anchored, attention=explicit_attention, look_up="naive"), limited=True,
-                         optional=True),
-    "look-up": Row(partial(anchored, look_up="blocks"), equals="look-up-naive", optional=True),
-    "softmax": Row(softmax, limited=True, peer=True),
-    "sdpa": Row(fused, equals="softmax", why_not=why_no_sdpa, peer=True),
+    "luna-naive": Variant(partial(pack_and_unpack, attention=explicit_attention)),
+    "luna": Variant(pack_and_unpack, equals="luna-naive"),
+    "anchored-naive": Variant(partial(anchored_attention, attention=explicit_attention), optional=True),
+    "anchored": Variant(anchored_attention, equals="anchored-naive", optional=True),
+    "look-up-naive": Variant(partial(anchored_attention, attention=explicit_attention, look_up="naive"),
+                             limited=True, optional=True),
+    "look-up": Variant(partial(anchored_attention, look_up="blocks"), equals="look-up-naive", optional=True),
+    "softmax": Variant(softmax_attention, limited=True, peer=True),
+    "sdpa": Variant(fused_attention, equals="softmax", skip_reason=missing_sdpa, peer=True),
 }  # fmt: skip
 
 
-def forward_and_backward(row: Row, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run the forward and backward pass of an attention.
+def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
+    """Run the forward and the backward pass of an attention.
 
     Args:
-        row: implementation of the attention.
-        inputs: inputs by name.
+        variant: attention to run.
+        inputs: inputs of the attention by name, with the gradient of the output as "gradient".
 
     Returns:
-        A dictionary with the "output", and a "gradient of ..." for each input. A gradient is None if the
-        attention does not use the input.
+        The "output", and a "gradient of NAME" for each input NAME that requires a gradient. A gradient is
+        None if the attention does not use the input.
     """
-    output, leaves = row.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
+    output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
     return {"output": output, **{f"gradient of {name}": x for name, x in zip(leaves, gradients)}}
 
 
 class AttentionTask(Task):
-    """Base class of benchmarks on attention.
+    """Base class of the benchmarks ``causal`` and ``attention``.
 
-    There is a case for each pass (forward, or forward and backward), sequence length T, and length L of the
-    packed sequence P.
+    There is a case for each pass (forward alone, or forward and backward), sequence length, and length of
+    Luna's packed sequence P.
 
     Attributes:
-        kinds: further settings in which the rows are compared, such as kinds of padding.
+        kinds: settings that are combined with all lengths, such as ``[{"padding": "none"}, {"padding":
+            "half"}]`` (default: one setting without entries).
     """
 
     kinds: ClassVar[List[Case]] = [{}]
     options = {
-        **numbers(lengths=[32, 128, 512, 1024], batch=4, heads=8, head_dim=64),
-        **numbers(projection_length=[16], max_naive_length=None),
-        "--dtype": choice(*DTYPES, help="data type of the inputs"),
+        **number_options(lengths=[32, 128, 512, 1024], batch=4, heads=8, head_dim=64),
+        **number_options(projection_length=[16], max_naive_length=None),
+        "--dtype": choice_option(*DTYPES, help="data type of the inputs"),
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return a case for each combination of sequence length, packed length and further settings.
+        """Return a case for each combination of packed length, further settings and sequence length.
 
-        The cases have no entry for the pass (forward, or forward and backward).
+        The cases have no entry for the pass, because checks always run both passes.
 
         Args:
-            *lengths: sequence lengths T.
+            *lengths: sequence lengths in tokens.
 
         Returns:
-            A list of dictionaries with "T", the packed length "l", and the further settings.
+            Cases such as ``{"l": 16, "padding": "none", "T": 512}``: packed length "l", further settings (see
+            ``kinds``) and sequence length "T".
         """
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
     def cases(self) -> List[Case]:
-        """Return the cases of :meth:`cases_at`, each with and without the backward pass."""
+        """Return all cases to measure, each once for the forward pass and once for both passes.
+
+        Returns:
+            Cases such as ``{"l": 16, "T": 512, "pass": "forward"}``.
+        """
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:
-        """Create random inputs with the memory layout of projected heads.
+        """Create random tensors that are laid out in memory like the output of a model's projections.
 
         Args:
-            **lengths: sequence length of each input.
+            **lengths: length of each tensor by its name, such as ``q=512``.
 
         Returns:
-            The inputs by name, each [batch size, heads, length, head width].
+            The tensors by name, each [batch size, heads, length, head width]. All but "gradient" require a
+            gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -282,84 +306,96 @@ class AttentionTask(Task):
         return inputs
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create the inputs of a case.
+        """Create random inputs for all variants.
 
         Args:
-            case: settings of the measurement.
+            case: settings of the measurement, such as ``{"l": 16, "T": 512}``.
 
         Returns:
-            The inputs by name.
+            The inputs by name, and the gradient of the output as "gradient".
         """
         raise NotImplementedError
 
-    def limit(self) -> int:
-        """Return the longest sequence length for rows that store a matrix for every position."""
+    def longest_naive(self) -> int:
+        """Return the longest sequence for variants whose memory is quadratic, from ``--max-naive-length``."""
         return self.args.max_naive_length or LONGEST_NAIVE[torch.device(self.args.device).type]
 
-    def why_not(self, row: Row, case: Case) -> str:
-        """Return the reason why a row cannot run a case, such as too long a sequence.
+    def skip_reason(self, variant: Variant, case: Case) -> str:
+        """Return the reason why an attention is not measured in a case, or "" if it is.
 
         Args:
-            row: implementation to measure.
-            case: settings of the measurement.
+            variant: attention to measure.
+            case: settings of the measurement, with the sequence length as "T".
 
         Returns:
-            A clause with the reason, or an empty string if the row can run the case.
+            "", or a clause such as "lengths beyond --max-naive-length 1024".
         """
-        if row.limited and case["T"] > self.limit():
-            return f"lengths beyond --max-naive-length {self.limit()}"
-        return super().why_not(row, case)
+        if variant.limited and case["T"] > self.longest_naive():
+            return f"lengths beyond --max-naive-length {self.longest_naive()}"
+        return super().skip_reason(variant, case)
 
-    def job(self, row: Row, case: Case) -> Job:
-        """Create inputs, and return a function that runs the forward pass, or forward and backward pass.
+    def prepare_job(self, variant: Variant, case: Case) -> Job:
+        """Create inputs, and return a function that runs an attention once.
 
         Args:
-            row: implementation to measure.
-            case: settings of the measurement. Its "pass" is "forward" or "forward+backward".
+            variant: attention to measure.
+            case: settings of the measurement. "pass" is "forward" (without gradients) or "forward+backward".
 
         Returns:
-            A function without arguments.
+            The function to time, without arguments.
         """
         inputs = self.make_inputs(case)
         if case["pass"] == PASSES[0]:
-            return partial(torch.no_grad()(row.make), inputs)
-        return partial(forward_and_backward, row, inputs)
+            return partial(torch.no_grad()(variant.make), inputs)
+        return partial(forward_and_backward, variant, inputs)
 
-    def check(self, row: Row) -> float:
-        """Compare the output and the gradients with the definition in float64.
+    def check(self, variant: Variant) -> float:
+        """Compare the output and the gradients of an attention with those of its reference in float64.
 
-        If a sequence is longer than ``--max-naive-length``, only the last head of the last sentence is
-        compared.
+        They are compared at all lengths of the benchmark and at a length of 7. At lengths beyond
+        ``--max-naive-length``, only the last head of the last sentence is compared.
 
         Args:
-            row: row of the table.
+            variant: attention to check. Its attribute ``equals`` names the reference.
 
         Returns:
-            The largest error, divided by the tolerance.
-        """
-        cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if row.equals else []
-        return max((self.error(row, case) for case in cases if not self.why_not(row, case)), default=0.0)
+            The largest error divided by the tolerance, or 0 if the attention has no reference.
 
-    def error(self, row: Row, case: Case) -> float:
-        """Compute the error of a row in one case.
+        Raises:
+            InputError: An error exceeds the tolerance.
+        """
+        cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
+        return max(
+            (self.error(variant, case) for case in cases if not self.skip_reason(variant, case)), default=0.0
+        )
+
+    def error(self, variant: Variant, case: Case) -> float:
+        """Compute how far an attention is from its reference in one case.
 
         Args:
-            row: implementation to check.
-            case: settings of the comparison.
+            variant: attention to check. Its attribute ``equals`` names the reference.
+            case: settings, such as ``{"l": 16, "T": 7}``.
 
         Returns:
             The largest error of the output and the gradients, divided by the tolerance.
+
+        Raises:
+            InputError: An error exceeds the tolerance.
         """
-        inputs, definition, double_inputs = self.make_inputs(case), self.table[row.equals], {}
-        part = slice(-1 if definition.limited and case["T"] > self.limit() else None, None)
+        inputs, definition = self.make_inputs(case), self.table[variant.equals]
+        double_inputs = {}
+        is_too_long = definition.limited and case["T"] > self.longest_naive()
+        part = slice(-1, None) if is_too_long else slice(None)
         for name, x in inputs.items():
             selected = x[part, part].detach().double() if x.is_floating_point() else x[part]
             double_inputs[name] = selected.requires_grad_(x.requires_grad)
         expected = forward_and_backward(definition, double_inputs)
-        actual, errors = forward_and_backward(row, inputs), []
+        actual, errors = forward_and_backward(variant, inputs), []
         for name, right in expected.items():
             if right is not None:
-                message = f"at length {case['T']} its {name} differs from {row.equals} in {self.args.dtype}"
+                message = (
+                    f"at length {case['T']} its {name} differs from {variant.equals} in {self.args.dtype}"
+                )
                 result = actual[name]
                 result = right * float("nan") if result is None else result[part, part]
                 errors.append(require_equal(message, result, right, TOLERANCES[self.args.dtype]))
@@ -367,7 +403,10 @@ class AttentionTask(Task):
 
 
 class CausalAttention(AttentionTask):
-    """Benchmark ``causal``: Luna's causal attention and softmax attention."""
+    """Benchmark ``causal``: Luna's causal attention beside softmax attention.
+
+    Its variants are :data:`CAUSAL`.
+    """
 
     notes = """Measure Luna's causal attention beside torch's scaled_dot_product_attention.
 
@@ -390,13 +429,16 @@ class CausalAttention(AttentionTask):
     }
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create the inputs of :func:`luna_causal`.
+        """Create random inputs for :func:`luna_causal`.
+
+        With ``--tied``, there are no values "v". With ``--masks``, some positions and some rows of Luna's
+        packed sequence P are masked.
 
         Args:
-            case: settings of the measurement, with the lengths "T" and "l".
+            case: sequence length "T", and length "l" of P.
 
         Returns:
-            The inputs by name.
+            The inputs by name, and the gradient of the output as "gradient".
         """
         args, L, T = self.args, case["l"], case["T"]
         x = self.random_heads(pack_q=L, q=T, k=T, pack_k=T, gradient=T, **({} if args.tied else {"v": T}))
@@ -409,7 +451,10 @@ class CausalAttention(AttentionTask):
 
 
 class PackAndUnpack(AttentionTask):
-    """Benchmark ``attention``: pack and unpack attention without a causal mask."""
+    """Benchmark ``attention``: Luna's pack and unpack attention beside softmax self-attention.
+
+    Its variants are :data:`FORMS`. The attentions are not causal.
+    """
 
     notes = """Measure Luna's pack and unpack attention beside softmax self-attention.
 
@@ -430,13 +475,14 @@ class PackAndUnpack(AttentionTask):
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create the inputs of :func:`anchored`, some of which the other rows use too.
+        """Create random inputs for :func:`anchored_attention`. Other variants use some of them.
 
         Args:
-            case: settings of the measurement, with the lengths "T" and "l" and the kind of padding.
+            case: sequence length "T", length "l" of the packed sequence P, and "padding": "none", "half" or
+                "mixed".
 
         Returns:
-            The inputs by name.
+            The inputs by name, and the gradient of the output as "gradient".
         """
         L, T, H = case["l"], case["T"], self.args.heads
         x = self.random_heads(q=T, k=T, v=T, pack_q=L, gradient=T)

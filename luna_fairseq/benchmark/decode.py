@@ -1,4 +1,4 @@
-"""Benchmark ``decode``: beam search with Luna and fairseq's Transformer."""
+"""Benchmark ``decode``: beam search with Luna and with fairseq's Transformer."""
 
 from dataclasses import replace
 from functools import partial
@@ -7,8 +7,8 @@ from typing import Any, Dict, List
 import torch
 
 from fairseq.sequence_generator import SequenceGenerator
-from luna_fairseq.benchmark.models import Model, ModelTask
-from luna_fairseq.benchmark.task import BatchSize, Case, Job, numbers, require_equal
+from luna_fairseq.benchmark.models import ModelTask, ModelVariant
+from luna_fairseq.benchmark.task import BatchSize, Case, Job, number_options, require_equal
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 
@@ -16,7 +16,7 @@ CHECKED_LENGTH = 9
 
 
 class Decode(ModelTask):
-    """Benchmark ``decode``: beam search with whole translation models."""
+    """Benchmark ``decode``: beam search with whole translation models on random sentences."""
 
     notes = """Measure beam search with Luna beside fairseq's Transformer.
 
@@ -32,56 +32,61 @@ class Decode(ModelTask):
     example = "--preset small --lengths 30"
     task = "decode"
     rate = "sentences"
-    options = {**ModelTask.options, **numbers(lengths=[30, 250], batch=1, beam=5, projection_length=[16])}
+    options = {
+        **ModelTask.options,
+        **number_options(lengths=[30, 250], batch=1, beam=5, projection_length=[16]),
+    }
 
     def cases(self) -> List[Case]:
-        """Return a case for each sentence length.
+        """Return a case for each sentence length of ``--lengths``.
 
         Returns:
-            A list of dictionaries with the number of ``sentences`` and their length ``T`` in tokens.
+            Cases such as ``{"sentences": 1, "T": 30}``: batch size, and length of the sentences in tokens.
 
         Raises:
-            InputError: The dictionary is smaller than the beam, or a length is below 2.
+            InputError: ``--dictionary-size`` is too small for the beam, or a length is below 2.
         """
-        if self.args.beam > self.types - 1:
-            raise InputError(f"--beam {self.args.beam} needs a larger --dictionary-size than {self.types}")
+        if self.args.beam > self.dictionary_size - 1:
+            raise InputError(
+                f"--beam {self.args.beam} needs a larger --dictionary-size than {self.dictionary_size}"
+            )
         if min(self.args.lengths) < 2:
             raise InputError("--lengths 1 leaves no room for a token before EOS. Use 2 or more")
         return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
-    def job(self, row: Model, case: Case) -> Job:
+    def prepare_job(self, variant: ModelVariant, case: Case) -> Job:
         """Build a model, and return a function that translates one batch.
 
         Args:
-            row: model to measure.
-            case: size of the batch.
+            variant: model to measure.
+            case: batch size "sentences", and length "T" of the sentences in tokens.
 
         Returns:
-            A function without arguments, which runs the beam search.
+            The function to time, without arguments.
         """
-        return self.search(self.ready_model(row, case["T"]), BatchSize(**case))
+        return self.prepare_search(self.prepare_model(variant, case["T"]), BatchSize(**case))
 
-    def ready_model(self, row: Model, T: int) -> Any:
+    def prepare_model(self, variant: ModelVariant, T: int) -> Any:
         """Build a model and prepare it as fairseq-generate does.
 
         Args:
-            row: model to build.
+            variant: model to build.
             T: length of the sentences in tokens.
 
         Returns:
             The model in evaluation mode.
         """
-        model = self.make_model(row, T).eval()
+        model = self.make_model(variant, T).eval()
         model.make_generation_fast_(beamable_mm_beam_size=self.args.beam, need_attn=False)
         return model
 
-    def search(self, model: Any, batch: BatchSize) -> Job:
+    def prepare_search(self, model: Any, batch: BatchSize) -> Job:
         """Create a batch of random sentences, and return a function that translates the batch.
 
-        Every model gets the same sentences.
+        All models get the same sentences.
 
         Args:
-            model: prepared model.
+            model: model that :meth:`prepare_model` returned.
             batch: size of the batch.
 
         Returns:
@@ -96,20 +101,23 @@ class Decode(ModelTask):
         return partial(translate, generator, {"net_input": {"src_tokens": tokens, "src_lengths": lengths}})
 
     @torch.no_grad()
-    def check(self, row: Model) -> float:
-        """Compare the logits of decoding token by token with the logits of whole sentences.
+    def check(self, variant: ModelVariant) -> float:
+        """Check that a model computes the same logits token by token as for whole sentences.
 
         Args:
-            row: model to check.
+            variant: model to check.
 
         Returns:
-            The error, divided by the tolerance.
+            The error divided by the tolerance.
+
+        Raises:
+            InputError: The error exceeds the tolerance.
         """
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
         # level.
-        row = replace(row, change=None) if row.change is quantise else row
-        model: Any = self.make_model(row, T).float().eval()
+        variant = replace(variant, change=None) if variant.change is quantise else variant
+        model: Any = self.make_model(variant, T).float().eval()
         source, target = (self.random_sentences(BatchSize(2, T)) for _ in range(2))
         encoded = model.encoder(source, src_lengths=torch.full((2,), T, device=source.device))
         decode = partial(model.decoder, encoder_out=encoded)
@@ -120,14 +128,14 @@ class Decode(ModelTask):
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
-    """Translate a batch, and check the length of the translations.
+    """Translate a batch, and check that every hypothesis is as long as its source sentence.
 
     Args:
-        generator: beam search of fairseq.
-        sample: batch of source sentences.
+        generator: fairseq's beam search.
+        sample: batch of source sentences, in fairseq's form.
 
     Raises:
-        InputError: A hypothesis is not as long as its source sentence.
+        InputError: A hypothesis has another length.
     """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):

@@ -1,4 +1,4 @@
-"""Setting of malloc that keeps freed memory, so that page faults do not slow down a benchmark on a CPU."""
+"""Function that makes malloc keep freed memory, so that page faults do not slow down a benchmark on a CPU."""
 
 import ctypes
 
@@ -7,10 +7,10 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 
 
 def keep_freed_memory() -> None:
-    """Make malloc reuse freed blocks of any size instead of returning them to the operating system.
+    """Make glibc's malloc reuse freed memory instead of returning it to the operating system.
 
-    For other programs, set the environment variables MALLOC_MMAP_MAX_=0 and MALLOC_TRIM_THRESHOLD_ (to a
-    large number). Without glibc, this function does nothing.
+    Without glibc, nothing changes. To do the same for another program, start it with the environment
+    variables ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=68719476736``.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -1,8 +1,8 @@
 """Command ``python -m luna_fairseq.benchmark.gpu``: check and measure Luna on a GPU within minutes.
 
 Each part of the run is a benchmark command in a separate process. If a part fails, hangs or makes the GPU
-unusable, the error is reported, and the part is repeated without the row that caused the error. The files
-gpu.json and gpu.md are updated after each part.
+unusable, the error is reported. The part then runs again without the implementation that caused the error.
+The files gpu.json and gpu.md are updated after each part.
 
 With --device cpu, smaller parts run on a CPU, with the kernels in Triton's interpreter.
 """
@@ -21,7 +21,7 @@ from typing import Any, Dict, List, Tuple
 
 import torch
 
-from luna_fairseq.benchmark.page import table, table_of, write_json
+from luna_fairseq.benchmark.page import format_measurements, format_table, write_json
 from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
@@ -101,7 +101,7 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the parts until the time limit, and write their results.
+    """Run the parts until the time limit, and write their results to gpu.json and gpu.md.
 
     Args:
         args: parsed options of the command.
@@ -143,10 +143,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one part of the measurements in a separate process, and try again after a failure.
+    """Run one benchmark command in a separate process, and try again without what failed.
 
-    If the process dies or exceeds its time limit, the next attempt excludes the row that was being measured
-    at that time. A row is one implementation, such as "triton". There are at most three attempts.
+    If the process dies or exceeds its time limit, the next attempt excludes the implementation that was being
+    measured, such as "triton". There are at most three attempts.
 
     Args:
         words: arguments of ``python -m luna_fairseq.benchmark``.
@@ -156,8 +156,8 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     Returns:
         A dictionary with four entries:
 
-        - ``"command"``: command line, with the rows that are excluded.
-        - ``"failed"``: error message of each failed row, or of the whole part under the name "all".
+        - ``"command"``: command line of the last attempt, with the implementations that it excludes.
+        - ``"failed"``: error message by the name of the implementation, or by "all" if the whole part failed.
         - ``"found"``: JSON that the command wrote, with the measurements of all attempts.
         - ``"seconds"``: duration of all attempts in seconds.
     """
@@ -190,7 +190,7 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
     """Run a benchmark command in a separate process.
 
     Args:
-        command: command line.
+        command: command line, without ``--json``.
         limit: time limit in seconds.
 
     Returns:
@@ -218,13 +218,13 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
 
 
 def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the results of the task in the JSON of a benchmark command.
+    """Return the results of the only task in the JSON of a benchmark command.
 
     Args:
-        values: JSON that a benchmark command wrote.
+        values: JSON that a benchmark command wrote: ``{"environment": {...}, TASK: {...}}``.
 
     Returns:
-        The section of the task, or an empty dictionary if the JSON has none.
+        The value of the key TASK, or an empty dictionary if there is none.
     """
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
@@ -235,7 +235,7 @@ def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
     The page has the environment, the errors, the most important comparisons, and all tables.
 
     Args:
-        results: results by part, returned by :func:`run_part`.
+        results: return values of :func:`run_part`, by the name of the part.
 
     Returns:
         The lines of the page.
@@ -254,12 +254,12 @@ def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
                 rows.append({"task": name, "case": case, "row": row, "peer": peer, "times its speed": ratio})
     lines = ["# Measured on a GPU", "", *(f"- {name}: {value}" for name, value in description.items()), ""]
     lines += [f"{equal} rows are equal to their definitions; {len(failed)} failed.", ""]
-    lines += [*(f"- FAILED {name}, {row}: {why}" for name, row, why in failed), "", table(rows)]
+    lines += [*(f"- FAILED {name}, {row}: {why}" for name, row, why in failed), "", format_table(rows)]
     for name, result in results.items():
         lines += [f"## {name}", "", f"`{result['command']}`, {result['seconds']:.0f} s", ""]
         section = sections[name]
         if section.get("results"):
-            lines += [table_of(section["results"], section["rate"], section["peers"])]
+            lines += [format_measurements(section["results"], section["rate"], section["peers"])]
     return lines
 
 

@@ -1,7 +1,7 @@
 """Measurement of time, memory and operations.
 
-Times come from ``torch.utils.benchmark``, memory from ``torch.profiler``, operations from torch's flop
-counter.
+Times come from ``torch.utils.benchmark``, memory from ``torch.profiler``, and operations from torch's
+``FlopCounterMode``.
 """
 
 import itertools
@@ -20,20 +20,22 @@ SHORTEST_SAMPLE = 0.02
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
-    """Measure the time and memory of several rows in one case, and add the results to a section.
+    """Measure the time and memory of several implementations in one case.
 
-    The memory of each row is measured first. Then the rows take turns (A B C, A B C, ...).
+    The memory of each implementation is measured first. Then they are timed in turns (A B C, A B C, ...), so
+    that a busy machine slows all of them alike.
 
     Args:
-        case: settings of the measurement, such as a sequence length.
-        prepare: for the name of each row, a function that prepares inputs and returns the job to measure.
-        section: results of the task, extended in place.
+        case: settings of the measurement, such as ``{"T": 512}``.
+        prepare: a function for each implementation, by its name. It prepares inputs and returns the job to
+            measure.
+        section: results of the task, to which the measurements are appended.
         args: options with ``repetitions`` (at least 2), ``threads`` and ``device``.
     """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
     for name, make in prepare.items():
-        with section.catching(name):
+        with section.recording_errors(name):
             # The first call allocates memory that later calls reuse, such as the workspace of libraries.
             make()()
             job = make()
@@ -42,7 +44,7 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
     samples: Dict[str, List[Any]] = {name: [] for name in timers}
     for _ in range(args.repetitions):
         for name, timer in timers.items():
-            section.begin(name)
+            section.set_running(name)
             # blocked_autorange warms up before every sample, because another row has run since the last one.
             samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
@@ -57,14 +59,14 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
             number = case["sentences"] * (case["T"] if section.rate == "tokens" else 1)
             record[f"{section.rate}_per_second"] = number / record["seconds"]["median"]
         section.results.append(record)
-    section.begin("")
+    section.set_running("")
 
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
-    """Return the median and the quartiles of at least two values.
+    """Return the median and the quartiles of numbers.
 
     Args:
-        values: numbers.
+        values: at least two numbers.
 
     Returns:
         A dictionary with "q1", "median" and "q3".
@@ -77,11 +79,11 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
 
 
 def extra_bytes(job: Job, device: str) -> int:
-    """Measure how much the peak memory during a job exceeds the memory before the job.
+    """Measure how much memory a job needs: the peak during the job minus the memory in use before it.
 
     Args:
-        job: function to call.
-        device: device of the job, such as "cpu" or "cuda".
+        job: function without arguments.
+        device: device of the job, such as "cpu" or "cuda:0".
 
     Returns:
         The difference in bytes.
@@ -101,12 +103,12 @@ def extra_bytes(job: Job, device: str) -> int:
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return formulas that count the operations of fused attention on a CPU.
+    """Return formulas that count the operations of torch's fused attention on a CPU.
 
-    torch's counter has no formulas for these operators.
+    ``FlopCounterMode`` has no formulas for these two operators and would count 0.
 
     Returns:
-        A function from shapes to a number of operations, for each operator.
+        A function from the shapes of the operands to a number of operations, by operator.
     """
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
@@ -119,17 +121,17 @@ def cpu_flop_formulas() -> Dict[Any, Any]:
 
 
 def profile(job: Job, record: Record) -> Record:
-    """Count the floating-point operations, the written memory and the calls of a job.
+    """Count the floating-point operations, the written memory and the operator calls of a job.
 
-    Operations are counted in matrix products. Those of causal attention include masked positions, and those
-    of Triton kernels are missing.
+    Only operations in matrix products and attention are counted. Counts for causal attention include masked
+    positions. Operations of Triton kernels are not counted.
 
     Args:
-        job: function to call.
-        record: measurements of the row in the same case.
+        job: function without arguments.
+        record: measurements of the same job from :func:`compare`.
 
     Returns:
-        The case, the name of the row, and the profile, by the name of the table's column.
+        One row of the printed table, by column: the case, the name of the implementation, and the counts.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -1,4 +1,7 @@
-"""Models of one size for the benchmarks ``train``, ``lra`` and ``decode``, and batches of random tokens."""
+"""Models for the benchmarks ``train``, ``lra`` and ``decode``, and batches of random tokens.
+
+All models of a benchmark have the same size.
+"""
 
 import sys
 from argparse import Namespace
@@ -17,8 +20,8 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.benchmark.attention import explicit_attention, luna_attention, why_no_sdpa
-from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice
+from luna_fairseq.benchmark.attention import explicit_attention, luna_attention, missing_sdpa
+from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice_option
 from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
@@ -42,22 +45,23 @@ PRESETS = {
 
 
 class FusedAttention(MultiheadAttention):
-    """Replacement for fairseq's attention that calls ``scaled_dot_product_attention``.
+    """Replacement for fairseq's ``MultiheadAttention`` that calls torch's ``scaled_dot_product_attention``.
 
-    The attention serves whole sequences. Masks are passed in the form for which torch has fused kernels, and
-    ``attn_mask`` must be the causal mask.
+    Masks are passed in the form for which torch has fused kernels. Incremental decoding is not supported, and
+    the only ``attn_mask`` supported is the causal mask.
     """
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tuple[Tensor, None]:
-        """Compute multi-head attention.
+        """Compute multi-head attention; overrides fairseq's ``MultiheadAttention.forward``.
 
-        T is the number of queries, S the number of keys, B the batch size, and C the model width.
+        Shapes: T queries, S keys, batch size B, model width C.
 
         Args:
             query: queries [T, B, C].
             key: keys [S, B, C].
             value: values [S, B, C].
-            **masks: ``key_padding_mask`` [B, S] and ``attn_mask`` [T, S]; other arguments are ignored.
+            **masks: ``key_padding_mask`` [B, S], nonzero at padding, and ``attn_mask`` [T, S], nonzero at
+                later positions. Other arguments of fairseq's method are ignored.
 
         Returns:
             - output [T, B, C].
@@ -74,13 +78,13 @@ class FusedAttention(MultiheadAttention):
         return self.out_proj(merge_heads(output)), None
 
 
-def set_on_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
-    """Set an attribute of every module of one class.
+def set_on_modules(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
+    """Set an attribute of all modules of one class.
 
     Args:
         kind: class of the modules.
         name: name of the attribute.
-        value: function that returns the value for a module.
+        value: function from a module to its new value.
         model: model that contains the modules.
     """
     for child in model.modules():
@@ -89,20 +93,20 @@ def set_on_each(kind: type, name: str, value: Callable[[Any], Any], model: nn.Mo
 
 
 # Compute fairseq's attention with torch's fused function. Parameters keep their names.
-use_fused_attention = partial(set_on_each, MultiheadAttention, "__class__", lambda child: FusedAttention)
+use_fused_attention = partial(set_on_modules, MultiheadAttention, "__class__", lambda child: FusedAttention)
 # Compute fairseq's attention with explicit weights. fairseq does so if it skips the check of the widths.
-use_explicit_weights = partial(set_on_each, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
+use_explicit_weights = partial(set_on_modules, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
 # Compute the attentions of the peers by their definitions.
-use_definitions = partial(set_on_each, PeerAttention, "attend", lambda child: child.attend_naively)
+use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child: child.attend_naively)
 
 
 @contextmanager
 def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
-    """Context manager in which the modules of this package call another function.
+    """Context manager that replaces a function in every module of this package that has imported it.
 
     Args:
-        function: function to replace, by its name in each module.
-        other: function that is called in place of it.
+        function: function to replace.
+        other: function that is called instead.
     """
     name = function.__name__
     with ExitStack() as stack:
@@ -112,8 +116,12 @@ def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) 
         yield
 
 
-def absorbed_projections_everywhere() -> ContextManager[None]:
-    """Return a context manager in which the rows of P absorb all projections that they can absorb."""
+def absorb_projections_everywhere() -> ContextManager[None]:
+    """Return a context manager in which Luna never projects tokens if P can absorb the projection.
+
+    The packed sequence P is short, so for long sentences Luna multiplies P, not the tokens, by the weights of
+    a projection. Within the context, this also happens for short sentences.
+    """
 
     def can_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
         return not in_a_graph() and all(map(is_plain, projections))
@@ -123,9 +131,9 @@ def absorbed_projections_everywhere() -> ContextManager[None]:
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which Luna's and torch's attentions are computed with explicit weights.
+    """Context manager in which Luna's and torch's attentions compute an explicit matrix of weights.
 
-    All tokens are projected: no projection is absorbed by the rows of P.
+    All tokens are projected: Luna does not move projections from the tokens to its packed sequence P.
     """
     with ExitStack() as stack:
         stack.enter_context(replace_in_package(saves_time, lambda *_, **__: False))
@@ -136,16 +144,17 @@ def explicit_attention_everywhere() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Model:
-    """Model to measure, a row of the benchmarks on whole models.
+class ModelVariant:
+    """Model that the benchmarks on whole models measure.
 
     Attributes:
-        architectures: name of fairseq's architecture for each task that the row belongs to.
-        options: options of the model, besides its sizes.
+        architectures: name of fairseq's ``--arch`` by task ("translate", "decode", "masked_lm" or
+            "classify"). Other tasks skip the model.
+        options: options of the model by name, in addition to its sizes.
         change: function that changes the model after it has been built (default: None, no change).
-        peer: True to compare the speed of all rows with this row (default: False).
-        optional: True to measure the row only if ``--with`` names it (default: False).
-        dtype: data type of the model (default: the data type of ``--dtype``).
+        peer: True to print how many times faster every model is than this one (default: False).
+        optional: True to measure the model only if ``--with`` names it (default: False).
+        dtype: data type of the model (default: "", the data type of ``--dtype``).
     """
 
     architectures: Names
@@ -155,203 +164,211 @@ class Model:
     optional: bool = False
     dtype: str = ""
 
-    def definition(self) -> "Model":
-        """Return the row that computes the same results by definition.
+    def definition(self) -> "ModelVariant":
+        """Return the same model with attentions that are computed by definition, as a reference.
 
-        Its models must run within :func:`explicit_attention_everywhere`.
+        Build and run the reference within :func:`explicit_attention_everywhere`.
         """
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
 
-def luna(architectures: Names, untied: bool = False, change: Change = None, **options: Any) -> Model:
-    """Create a row for a Luna model.
-
-    The row is optional if it has a change or further options.
+def luna_variant(
+    architectures: Names, untied: bool = False, change: Change = None, **options: Any
+) -> ModelVariant:
+    """Describe a Luna model. The model is optional if it has a change or further options.
 
     Args:
-        architectures: name of fairseq's architecture for each task.
+        architectures: name of fairseq's ``--arch`` by task, as in :class:`ModelVariant`.
         untied: use separate keys and values (default: False).
         change: function that changes the model after it has been built (default: None, no change).
         **options: further options of the model.
 
     Returns:
-        The row.
+        The description of the model.
     """
     optional = bool(options or change)
-    return Model(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
+    return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
-def peer(attention: str, **options: Any) -> Model:
-    """Create an optional row for a Transformer with another attention.
+def peer_variant(attention: str, **options: Any) -> ModelVariant:
+    """Describe an optional Transformer with another attention, such as Linformer's.
 
-    The row belongs to the translation tasks only if the attention has a causal form and a form for attention
-    to the source.
+    The model translates only if the attention also exists in a causal form and as attention to the source.
 
     Args:
-        attention: name of the attention.
+        attention: name of the attention, a key of ``luna_fairseq.peers.ATTENTIONS``.
         **options: options of the attention.
 
     Returns:
-        The row.
+        The description of the model.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
         architectures.update(translate="peer_transformer", decode="peer_transformer")
-    return Model(architectures, {"attention": attention, **options}, optional=True)
+    return ModelVariant(architectures, {"attention": attention, **options}, optional=True)
 
 
 PLAIN = {"translate": "luna", "decode": "luna", "masked_lm": "luna_masked_lm"}
 ANCHORED = {"translate": "luna_anchored", "decode": "luna_anchored"}
 INT8 = {"decode": "peer_transformer"}
 TEXT = {"classify": "transformer_lra_imdb"}
-# Rows in the order of the output. {l} stands for each --projection-length.
-MODELS: Dict[str, Model] = {
-    "transformer": Model({"translate": "transformer", "decode": "transformer"}, peer=True),
-    "transformer-softmax": Model(TEXT, change=use_explicit_weights, peer=True),
-    "transformer-sdpa": Model({"translate": "transformer", **TEXT}, change=use_fused_attention, peer=True),
-    "roberta-softmax": Model({"masked_lm": "roberta"}, change=use_explicit_weights, peer=True),
-    "roberta-sdpa": Model({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
-    **{f"peer-{name}": peer(name) for name in ATTENTIONS},
-    "peer-softmax-alibi": peer("softmax", alibi=True),
+# Models in the order of the output. {l} stands for each --projection-length.
+MODELS: Dict[str, ModelVariant] = {
+    "transformer": ModelVariant({"translate": "transformer", "decode": "transformer"}, peer=True),
+    "transformer-softmax": ModelVariant(TEXT, change=use_explicit_weights, peer=True),
+    "transformer-sdpa": ModelVariant(
+        {"translate": "transformer", **TEXT}, change=use_fused_attention, peer=True
+    ),
+    "roberta-softmax": ModelVariant({"masked_lm": "roberta"}, change=use_explicit_weights, peer=True),
+    "roberta-sdpa": ModelVariant({"masked_lm": "roberta"}, change=use_fused_attention, peer=True),
+    **{f"peer-{name}": peer_variant(name) for name in ATTENTIONS},
+    "peer-softmax-alibi": peer_variant("softmax", alibi=True),
     # fairseq's attention cannot be quantised, because it reads its weights directly. The peer's attention
     # can.
-    "peer-softmax-int8": replace(peer("softmax"), architectures=INT8, change=quantise),
-    "luna-{l}-tied": luna(PLAIN),
-    "luna-{l}-untied": luna(PLAIN, untied=True),
-    "transformer-bfloat16": Model({"translate": "transformer"}, dtype="bfloat16", optional=True),
-    "luna-{l}-bfloat16": replace(luna({"translate": "luna"}), dtype="bfloat16", optional=True),
-    "luna-{l}-anchored": luna({**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
-    "luna-{l}-no-look-up": luna(ANCHORED, packed_lookup=0),
-    "luna-{l}-softmax-cross": luna(ANCHORED, packed_lookup=0, cross_attention="softmax"),
-    "luna-{l}-compiled": luna(PLAIN, torch_compile=True),
-    "luna-{l}-int8": luna({"decode": "luna"}, change=quantise),
-    "luna-{l}-chunk": luna(PLAIN, luna_backend="chunk"),
-    "luna-{l}-triton": luna(PLAIN, luna_backend="triton"),
-    "luna-{l}": luna({"classify": "luna_lra_imdb"}, untied=True),
+    "peer-softmax-int8": replace(peer_variant("softmax"), architectures=INT8, change=quantise),
+    "luna-{l}-tied": luna_variant(PLAIN),
+    "luna-{l}-untied": luna_variant(PLAIN, untied=True),
+    "transformer-bfloat16": ModelVariant({"translate": "transformer"}, dtype="bfloat16", optional=True),
+    "luna-{l}-bfloat16": replace(luna_variant({"translate": "luna"}), dtype="bfloat16", optional=True),
+    "luna-{l}-anchored": luna_variant({**ANCHORED, "masked_lm": "luna_anchored_base_512"}),
+    "luna-{l}-no-look-up": luna_variant(ANCHORED, packed_lookup=0),
+    "luna-{l}-softmax-cross": luna_variant(ANCHORED, packed_lookup=0, cross_attention="softmax"),
+    "luna-{l}-compiled": luna_variant(PLAIN, torch_compile=True),
+    "luna-{l}-int8": luna_variant({"decode": "luna"}, change=quantise),
+    "luna-{l}-chunk": luna_variant(PLAIN, luna_backend="chunk"),
+    "luna-{l}-triton": luna_variant(PLAIN, luna_backend="triton"),
+    "luna-{l}": luna_variant({"classify": "luna_lra_imdb"}, untied=True),
 }
 
 
 class ModelTask(Task):
-    """Base class of benchmarks on whole models, all of one size.
+    """Base class of the benchmarks on whole models. All models of a benchmark have the same size.
 
     Attributes:
-        task: key of the architectures; rows without an architecture for this task are not measured.
+        task: "translate", "decode", "masked_lm" or "classify". Models without an architecture for it are
+            skipped.
     """
 
     task: str
     options = {
-        "--preset": choice("base", "small", help="size of the models"),
+        "--preset": choice_option("base", "small", help="size of the models"),
         "--dictionary-size": dict(
             type=Number(int, least=5),
             metavar="N",
             help="number of entries of the dictionary (default: 32000, or 260 for bytes)",
         ),
-        "--dtype": choice("float32", "bfloat16", "float16", help="data type of the models"),
+        "--dtype": choice_option("float32", "bfloat16", "float16", help="data type of the models"),
     }
 
     @property
-    def sizes(self) -> Dict[str, int]:
-        """Sizes of all models, by fairseq's name without the prefix ``encoder_`` or ``decoder_``."""
+    def model_sizes(self) -> Dict[str, int]:
+        """Sizes of all models by the name of fairseq's option, such as ``{"layers": 6}``.
+
+        The names have no prefix ``encoder_`` or ``decoder_``.
+        """
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
         return dict(zip(SIZES, presets[preset]))
 
     @property
-    def types(self) -> int:
-        """Size of the dictionary. The default for bytes, 260, includes fairseq's four special symbols."""
+    def dictionary_size(self) -> int:
+        """Number of entries in the dictionary, including fairseq's four special symbols.
+
+        The default is 260 for the task "classify", whose tokens are bytes, and 32000 otherwise.
+        """
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
-        """Create the dictionary that source and target share."""
+        """Create the dictionary of the source and the target. Its words are "w0", "w1" and so on."""
         dictionary = Dictionary()
-        for i in range(self.types - len(dictionary)):
+        for i in range(self.dictionary_size - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create the fairseq task for which models are built.
+        """Create fairseq's translation task, which models need to be built.
 
         Args:
             T: largest number of positions.
 
         Returns:
-            A translation task with the dictionary of this benchmark.
+            The task, with the dictionary of :meth:`dictionary` for both languages.
         """
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False
         return task
 
-    def rows(self) -> Dict[str, Model]:
-        """Return the models of this task by name, with Luna at every ``--projection-length``."""
+    def variants(self) -> Dict[str, ModelVariant]:
+        """Return the models of this task by name. Luna is listed once for each ``--projection-length``."""
         found = {}
         for length in self.args.projection_length:
             lengths = {"projection_length": length, "encoder_projection_length": length}
-            for name, row in MODELS.items():
-                if self.task in row.architectures:
-                    found[name.format(l=length)] = replace(row, options={**lengths, **row.options})
+            for name, variant in MODELS.items():
+                if self.task in variant.architectures:
+                    found[name.format(l=length)] = replace(variant, options={**lengths, **variant.options})
         return found
 
-    def why_not(self, row: Model, case: Case) -> str:
-        """Return the reason why a model cannot run in this version of torch.
+    def skip_reason(self, variant: ModelVariant, case: Case) -> str:
+        """Return the reason why this version of torch cannot run a model, or "" if it can.
 
         Args:
-            row: model to measure.
-            case: not used.
+            variant: model to measure.
+            case: ignored.
 
         Returns:
-            A clause with the reason, or an empty string if the model can run.
+            "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
         """
-        return why_no_sdpa() if row.change is use_fused_attention else ""
+        return missing_sdpa() if variant.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:
-        """Return the options that all models share, by fairseq's name.
+        """Return the options that all models share, such as ``{"encoder_layers": 6}``.
 
         Args:
             T: length of the sentences in tokens.
             dropout: dropout probability.
 
         Returns:
-            The options by name.
+            Values by the name of fairseq's option, with underscores.
         """
-        options = {f"encoder_{name}": number for name, number in self.sizes.items()}
+        options = {f"encoder_{name}": number for name, number in self.model_sizes.items()}
         if self.task not in ("translate", "decode"):
             positions = T if self.task == "masked_lm" else max(1024, T)
             return {**options, "dropout": dropout, "attention_dropout": dropout, "max_positions": positions}
-        options.update({f"decoder_{name}": number for name, number in self.sizes.items()})
+        options.update({f"decoder_{name}": number for name, number in self.model_sizes.items()})
         options.update({f"max_{side}_positions": max(1024, T + 2) for side in ("source", "target")})
         return {**options, "dropout": dropout, "share_all_embeddings": True}
 
-    def make_model(self, row: Model, T: int, dropout: float = 0.1) -> BaseFairseqModel:
+    def make_model(self, variant: ModelVariant, T: int, dropout: float = 0.1) -> BaseFairseqModel:
         """Build a model with random weights, in training mode.
 
         Args:
-            row: model to build.
+            variant: model to build.
             T: length of the sentences in tokens.
             dropout: dropout probability (default: 0.1).
 
         Returns:
-            The model on the device and in the data type of the options.
+            The model on the device of ``--device``, in its data type or that of ``--dtype``.
         """
         torch.manual_seed(self.args.seed)
-        architecture = row.architectures[self.task]
-        options = Namespace(**{**self.common_options(T, dropout), **row.options})
+        architecture = variant.architectures[self.task]
+        options = Namespace(**{**self.common_options(T, dropout), **variant.options})
         ARCH_CONFIG_REGISTRY[architecture](options)
         model = ARCH_MODEL_REGISTRY[architecture].build_model(options, self.fairseq_task(T))
-        if row.change is not None:
-            row.change(model)
-        return model.to(self.args.device, DTYPES[row.dtype or self.args.dtype]).train()
+        if variant.change is not None:
+            variant.change(model)
+        return model.to(self.args.device, DTYPES[variant.dtype or self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
-        """Create a batch of random sentences that end with the end-of-sentence token.
+        """Create random sentences of equal length that end with the end-of-sentence token.
 
         Args:
-            batch: number of sentences, and their length T.
+            batch: number of sentences, and their length in tokens.
 
         Returns:
-            Token indices [sentences, T].
+            Token indices [number of sentences, length].
         """
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
@@ -360,5 +377,6 @@ class ModelTask(Task):
 
     def describe(self) -> str:
         """Format the sizes and options that all models share as one line."""
-        values = ", ".join(f"{name} {value}" for name, value in self.sizes.items())
-        return f"{self.task}: {values}, dictionary {self.types} (one embedding for all), {super().describe()}"
+        values = ", ".join(f"{name} {value}" for name, value in self.model_sizes.items())
+        dictionary = f"dictionary {self.dictionary_size} (one embedding for all)"
+        return f"{self.task}: {values}, {dictionary}, {super().describe()}"

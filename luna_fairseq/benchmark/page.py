@@ -1,4 +1,4 @@
-"""Output of measurements as Markdown tables, plots and JSON."""
+"""Output of measurements as Markdown tables, plots and JSON files."""
 
 import argparse
 import json
@@ -19,14 +19,14 @@ from luna_fairseq.provenance import commit
 MIB = 2**20
 
 
-def environment(args: argparse.Namespace) -> Dict[str, Any]:
+def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
     """Describe the hardware, the software and the options of a run.
 
     Args:
         args: parsed options of the command.
 
     Returns:
-        The descriptions by name, in JSON types.
+        Values of JSON types by name, such as ``{"hardware": "NVIDIA H100", "threads": 2}``.
     """
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
@@ -47,9 +47,7 @@ def environment(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def write_json(path: Path, values: Dict[str, Any]) -> None:
-    """Write values to a JSON file.
-
-    An existing file is replaced when the new file is complete.
+    """Write values to a JSON file. An existing file is replaced when the new file is complete.
 
     Args:
         path: file to write.
@@ -58,31 +56,31 @@ def write_json(path: Path, values: Dict[str, Any]) -> None:
     write_text(path, json.dumps(values, indent=1) + "\n")
 
 
-def table_of(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
-    """Format measurements as a Markdown table.
+def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
+    """Format measurements as a Markdown table with times, speeds and extra memory.
 
     Args:
-        records: measurements of several rows.
-        rate: "tokens" or "sentences", whose number per second is shown; empty for no rate.
-        peers: names of the rows with which speeds are compared.
+        records: measurements of several implementations.
+        rate: "tokens" or "sentences" for a column with their number per second; "" for no such column.
+        peers: names of the implementations that get a column with the ratio of speeds.
 
     Returns:
-        A table with times, rates, ratios of speeds and extra memory.
+        The table, with a line for each measurement.
     """
     rows = []
     for record in records:
         row = {**{name: str(value) for name, value in record["case"].items()}, "row": record["form"]}
-        row["ms [quartiles]"] = with_quartiles(record["seconds"], 1000)
+        row["ms [quartiles]"] = format_quartiles(record["seconds"], 1000)
         if rate:
-            row[f"{rate}/s"] = short(record[f"{rate}_per_second"])
+            row[f"{rate}/s"] = format_number(record[f"{rate}_per_second"])
         for peer in peers:
             ratio = record["speed_ratio"].get(peer)
-            row[f"/ {peer}"] = "1" if record["form"] == peer else with_quartiles(ratio) if ratio else "-"
+            row[f"/ {peer}"] = "1" if record["form"] == peer else format_quartiles(ratio) if ratio else "-"
         rows.append({**row, "extra MiB": f"{record['extra_bytes'] / MIB:,.1f}"})
-    return table(rows)
+    return format_table(rows)
 
 
-def with_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
+def format_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
     """Format a median and its quartiles as "median [q1 q3]".
 
     Args:
@@ -91,36 +89,46 @@ def with_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
 
     Returns:
         The text.
+
+    Example:
+        >>> format_quartiles({"median": 0.25, "q1": 0.2, "q3": 0.3}, scale=1000)
+        '250 [200 300]'
     """
-    median, q1, q3 = (short(scale * values[name]) for name in ("median", "q1", "q3"))
+    median, q1, q3 = (format_number(scale * values[name]) for name in ("median", "q1", "q3"))
     return f"{median} [{q1} {q3}]"
 
 
-def short(value: float) -> str:
-    """Format a number with three significant digits, without an exponent.
+def format_number(value: float) -> str:
+    """Format a number with at least three significant digits, and with a comma between thousands.
 
     Args:
         value: number of at least 0.
 
     Returns:
-        The text, with a comma between thousands.
+        The text.
 
     Example:
-        >>> short(1234.5), short(1.2345)
+        >>> format_number(1234.5), format_number(1.2345)
         ('1,234', '1.23')
     """
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
 
 
-def table(rows: Sequence[Dict[str, Any]]) -> str:
-    """Format a Markdown table with aligned columns, followed by an empty line.
+def format_table(rows: Sequence[Dict[str, Any]]) -> str:
+    """Format a Markdown table with aligned columns.
 
     Args:
-        rows: lines of the table, each a dictionary from column to cell, with the same columns.
+        rows: lines of the table. Each is a dictionary from column to cell, and all have the same columns.
 
     Returns:
-        The table, or an empty string if there are no lines.
+        The table with a line break at its end, or "" if there are no lines.
+
+    Example:
+        >>> print(format_table([{"name": "chunk", "T": 1024}]), end="")
+        | name  | T     |
+        | ----- | ----- |
+        | chunk | 1,024 |
     """
     formats = {float: ",.3f", int: ","}
     texts = [[format(cell, formats.get(type(cell), "")) for cell in row.values()] for row in rows]
@@ -132,39 +140,40 @@ def table(rows: Sequence[Dict[str, Any]]) -> str:
 
 
 def write_png(path: Path, sections: Sequence[Section], description: Dict[str, Any]) -> None:
-    """Plot times and memory against the length, side by side.
+    """Plot times and memory against the sequence length, and write the plots to a PNG file.
 
-    Cases that differ only in length or batch size share a pair of plots.
+    Cases that differ only in length or batch size share a pair of plots: one of times, one of memory.
 
     Args:
         path: PNG file to write.
         sections: results of tasks, each with at least one measurement.
-        description: description of the run, returned by :func:`environment`.
+        description: description of the run, returned by :func:`describe_environment`.
     """
     rows: Dict[str, List[Record]] = {}
     for section in sections:
         for record in section.results:
             kind = (f"{name} {x}" for name, x in record["case"].items() if name not in ("T", "sentences"))
             title = f"{section.name}: {', '.join(kind)}"
-            rows.setdefault(title, []).append({**record, "drawn": heights(record, section.rate)})
+            rows.setdefault(title, []).append({**record, "drawn": plotted_values(record, section.rate)})
     figure = new_figure(figsize=(9.2, 3.6 * len(rows)))
     for axes, (title, records) in zip(figure.subplots(len(rows), 2, squeeze=False), rows.items()):
         for ax, label in zip(axes, records[0]["drawn"]):
-            draw(ax, title, label, records)
+            draw_curves(ax, title, label, records)
     names = ("hardware", "threads", "torch", "commit")
     figure.supxlabel(", ".join(f"{name} {description[name]}" for name in names))
     save_png(figure, path)
 
 
-def heights(record: Record, rate: str) -> Dict[str, float]:
-    """Return the time and memory of a measurement, by the labels of their axes in the plot.
+def plotted_values(record: Record, rate: str) -> Dict[str, float]:
+    """Return the time and the memory of a measurement, by the labels of their axes in the plot.
 
     Args:
-        record: measurements of a row.
-        rate: "tokens" or "sentences" to plot the time of one of them; empty to plot the time of the job.
+        record: measurements of an implementation.
+        rate: "tokens" or "sentences" for the time of one of them; "" for the time of the whole job.
 
     Returns:
-        The median time in milliseconds, and the extra memory in MiB.
+        The median time in milliseconds, and the extra memory in MiB, such as ``{"ms": 2.5, "extra MiB":
+        40.0}``.
     """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
     # A logarithmic axis has no zero.
@@ -172,14 +181,15 @@ def heights(record: Record, rate: str) -> Dict[str, float]:
     return {f"ms of one {rate[:-1]}" if rate else "ms": 1000 * seconds, "extra MiB": memory}
 
 
-def draw(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
-    """Draw one curve per row.
+def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
+    """Draw a curve for each implementation.
 
     Args:
         ax: matplotlib axes.
         title: title of the plot.
-        label: label of the value to draw, as returned by :func:`heights`.
-        records: measurements. They are drawn against the length, or against the row if they have no length.
+        label: label of the value to draw, a key of the result of :func:`plotted_values`.
+        records: measurements. Values are drawn against the sequence length "T", or against the names of the
+            implementations if the cases have no length.
     """
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]

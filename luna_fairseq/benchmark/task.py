@@ -1,4 +1,4 @@
-"""Base class of the benchmarks, and the selection and checks of their rows."""
+"""Base class of the benchmarks, and functions that select the implementations to measure and check them."""
 
 import argparse
 import re
@@ -16,9 +16,10 @@ from luna_fairseq.errors import InputError
 
 DTYPES = {name: getattr(torch, name) for name in ("float32", "float64", "bfloat16", "float16")}
 Job = Callable[[], Any]
-# Settings in which all rows are compared, such as a length, by the name of the table's column.
+# Settings in which all variants of a task are compared, such as {"T": 512}. The names become columns of the
+# printed table.
 Case = Dict[str, Any]
-# Measurements of one row in one case, in JSON types: seconds, bytes, ratios of speeds.
+# Measurements of one variant in one case, in JSON types: seconds, bytes, ratios of speeds.
 Record = Dict[str, Any]
 
 
@@ -38,50 +39,50 @@ NUMBERS = {
 
 
 @dataclass(frozen=True)
-class Row:
-    """Implementation that a benchmark measures, such as one implementation of attention.
+class Variant:
+    """One implementation of a task, such as one implementation of attention.
 
     Attributes:
-        make: function or class that does the job; its arguments depend on the task.
-        equals: name of the row whose results this row must reproduce (default: none).
-        limited: True if the row stores a matrix for every position. Such rows are measured up to
-            ``--max-naive-length`` (default: False).
-        why_not: function ``(args, case)`` that returns the reason why the row cannot run a case, or an empty
-            string (default: a function that returns an empty string).
-        peer: True to compare the speed of all rows with this row (default: False).
-        optional: True to measure the row only if ``--with`` names it (default: False).
+        make: function or class that does the work. Its arguments depend on the task.
+        equals: name of the variant that computes the reference results (default: "", none).
+        limited: True if memory is quadratic in the sequence length. Such variants are measured at lengths up
+            to ``--max-naive-length`` (default: False).
+        skip_reason: function ``(args, case)`` that returns the reason why the variant cannot run in a case,
+            or "" if it can (default: "" for every case).
+        peer: True to print how many times faster every variant is than this one (default: False).
+        optional: True to measure the variant only if ``--with`` names it (default: False).
     """
 
     make: Callable[..., Any]
     equals: str = ""
     limited: bool = False
-    why_not: Callable[..., str] = lambda args, case: ""
+    skip_reason: Callable[..., str] = lambda args, case: ""
     peer: bool = False
     optional: bool = False
 
 
 class Task:
-    """Base class of benchmarks, each of which compares several implementations of one job.
+    """Base class of benchmarks. Each compares several implementations of one task.
 
-    An implementation is called a row, because the results form a table with one row for each implementation.
-    A case is a setting in which all rows are compared, such as a sequence length.
+    The implementations are called variants. A case is a setting in which all variants are measured, such as a
+    sequence length.
 
     Args:
         args: parsed options of the command.
 
     Attributes:
-        notes: description of the measurement for ``--help`` and the output. Its paragraphs are separated by
-            empty lines, and the first one is a sentence about the task.
-        example: options of an example in ``--help``.
-        options: options of this sub-command, with their arguments for ``add_argument``.
-        table: rows by name.
-        rate: "tokens" or "sentences" to print how many of them are processed per second; empty for no rate.
+        notes: description for ``--help`` and the output. Empty lines separate paragraphs. The first paragraph
+            is a sentence about the task.
+        example: options of the example in ``--help``.
+        options: arguments for ``add_argument`` by the name of each option, such as "--batch".
+        table: variants by name.
+        rate: "tokens" or "sentences" to print their number per second; "" for no rate (default).
     """
 
     notes: ClassVar[str]
     example: ClassVar[str]
     options: ClassVar[Dict[str, Any]] = {}
-    table: ClassVar[Dict[str, Row]]
+    table: ClassVar[Dict[str, Variant]]
     rate: ClassVar[str] = ""
 
     def __init__(self, args: argparse.Namespace):
@@ -89,49 +90,49 @@ class Task:
 
     @classmethod
     def paragraphs(cls) -> List[str]:
-        """Return the paragraphs of the notes, each as one line."""
+        """Return the paragraphs of :attr:`notes`, each as one line."""
         return [" ".join(paragraph.split()) for paragraph in cls.notes.split("\n\n")]
 
-    def rows(self) -> Dict[str, Any]:
-        """Return the rows that can be measured, by name, in the order of the table."""
+    def variants(self) -> Dict[str, Any]:
+        """Return the variants that these options allow, by name, in the order of the printed table."""
         return self.table
 
     def cases(self) -> List[Case]:
-        """Return the settings in which all rows are compared, such as several sequence lengths."""
+        """Return the settings in which all variants are measured, such as ``[{"T": 512}, {"T": 1024}]``."""
         raise NotImplementedError
 
-    def why_not(self, row: Any, case: Case) -> str:
-        """Return the reason why a row cannot run a case.
+    def skip_reason(self, variant: Any, case: Case) -> str:
+        """Return the reason why a variant cannot run in a case, or "" if it can.
 
         Args:
-            row: implementation to measure, a row of the table.
-            case: settings of the measurement, such as a sequence length.
+            variant: implementation to measure, a value of :meth:`variants`.
+            case: settings of the measurement, such as ``{"T": 512}``.
 
         Returns:
-            A clause with the reason, or an empty string if the row can run the case.
+            "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
         """
-        return row.why_not(self.args, case)
+        return variant.skip_reason(self.args, case)
 
-    def check(self, row: Any) -> float:
-        """Compare the results of a row with those of its definition.
+    def check(self, variant: Any) -> float:
+        """Compare the results of a variant with reference results, before anything is timed.
 
         Args:
-            row: implementation to check, a row of the table.
+            variant: implementation to check, a value of :meth:`variants`.
 
         Returns:
-            The largest error, divided by the tolerance.
+            The largest error divided by the tolerance.
 
         Raises:
-            InputError: The error exceeds the tolerance.
+            InputError: An error exceeds the tolerance.
         """
         raise NotImplementedError
 
-    def job(self, row: Any, case: Case) -> Job:
-        """Prepare inputs, parameters and models, and return the function whose time is measured.
+    def prepare_job(self, variant: Any, case: Case) -> Job:
+        """Prepare inputs and models, and return the function to time.
 
         Args:
-            row: implementation to measure, a row of the table.
-            case: settings of the measurement, such as a sequence length.
+            variant: implementation to measure, a value of :meth:`variants`.
+            case: settings of the measurement, such as ``{"T": 512}``.
 
         Returns:
             A function without arguments.
@@ -139,26 +140,26 @@ class Task:
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Format the options that all cases share as one line."""
+        """Format the options that all cases share as one line, such as "batch 4, heads 8"."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
         return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
 
 @dataclass
 class Section:
-    """Results of one task.
+    """Results of one task: a section of the printed page and of the JSON file.
 
     Attributes:
         name: name of the task.
-        rate: "tokens" or "sentences", whose number per second is printed; empty for no rate.
+        rate: "tokens" or "sentences" to print their number per second; "" for no rate.
         notes: lines that describe the measurement.
-        peers: names of the rows with which the others are compared.
-        checks: largest error of each row, divided by the tolerance.
-        failed: error message of each row that could not be measured.
-        running: name of the row that is being measured. If the process dies, this row is the cause.
+        peers: names of the variants that get a column with the ratio of speeds.
+        checks: largest error divided by the tolerance, by the name of the variant.
+        failed: error message by the name of the variant that could not be measured.
+        running: name of the variant that is being measured. If the process dies, this variant is the cause.
         results: measurements.
-        profiles: profiles of the rows, with ``--profile``.
-        changed: function that is called after each change.
+        profiles: counts of operations and calls, with ``--profile``.
+        changed: function without arguments that is called when another variant starts.
     """
 
     name: str
@@ -172,107 +173,109 @@ class Section:
     profiles: List[Record] = field(default_factory=list)
     changed: Callable[[], Any] = lambda: None
 
-    def begin(self, row: str) -> None:
-        """Record which row is being measured.
+    def set_running(self, name: str) -> None:
+        """Record which variant is being measured, and call ``changed``.
 
         Args:
-            row: name of the row; empty for none.
+            name: name of the variant, or "" for none.
         """
-        self.running = row
+        self.running = name
         self.changed()
 
     @contextmanager
-    def catching(self, row: str) -> Iterator[None]:
-        """Context manager that records the error of a row in ``failed`` instead of raising it.
+    def recording_errors(self, name: str) -> Iterator[None]:
+        """Context manager that records an exception in ``failed`` instead of raising it.
 
-        CUDA errors are raised, because they make the GPU unusable for the other rows.
+        CUDA errors are raised, because they make the GPU unusable for all other variants.
 
         Args:
-            row: name of the row that is measured in the context.
+            name: name of the variant that is measured in the context.
         """
-        self.begin(row)
+        self.set_running(name)
         try:
             yield
         except torch.cuda.OutOfMemoryError:
             torch.cuda.empty_cache()
-            self.failed.setdefault(row, "out of memory. Use smaller sizes")
+            self.failed.setdefault(name, "out of memory. Use smaller sizes")
         except Exception as error:  # compilers raise errors of many types on new devices
             if "CUDA error" in str(error):
                 raise
             kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
-            self.failed.setdefault(row, (kind + str(error)).split("\n")[0][:300])
+            self.failed.setdefault(name, (kind + str(error)).split("\n")[0][:300])
 
 
-def plan(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
-    """Check the results of the rows of a task, and list the jobs to measure.
+def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
+    """Check the results of all variants of a task, and list the jobs to measure.
 
     Args:
         task: task to measure.
         section: results of the task. Its notes, peers, checks and failures are filled in place.
 
     Returns:
-        A list of pairs: a case, and a dictionary from the name of each row to a function that prepares its
-        job.
+        A list of pairs: a case, and the variants to measure in this case. They are given as functions by
+        name, each of which prepares a job.
 
     Raises:
-        InputError: ``--with`` or ``--without`` names an unknown row, or no row is left to measure.
+        InputError: ``--with`` or ``--without`` names an unknown variant, or no variant is left to measure.
     """
-    rows = select(task.rows(), task.args.with_, task.args.without)
-    # Rows that are skipped in some cases, by the reason. A dictionary keeps their order.
+    variants = select(task.variants(), task.args.with_, task.args.without)
+    # Names of the variants that are skipped in some cases, by the reason. A dictionary keeps their order.
     skipped: Dict[str, Dict[str, None]] = {}
     cases = []
     for case in task.cases():
-        reasons = {name: task.why_not(row, case) for name, row in rows.items()}
+        reasons = {name: task.skip_reason(variant, case) for name, variant in variants.items()}
         for name in filter(reasons.get, reasons):
             skipped.setdefault(reasons[name], {})[name] = None
-        cases.append((case, [name for name in rows if not reasons[name]]))
+        cases.append((case, [name for name in variants if not reasons[name]]))
     skip_notes = [f"skipped: {', '.join(names)} ({reason})." for reason, names in skipped.items()]
     description = [line for paragraph in task.paragraphs() for line in textwrap.wrap(paragraph, 118)]
     section.notes = [*description, *skip_notes, task.describe()]
-    possible = [name for name in rows if any(name in names for _, names in cases)]
+    possible = [name for name in variants if any(name in names for _, names in cases)]
     if not possible:
         raise InputError(" ".join(["no row can be measured;", *skip_notes]))
     for name in possible:
-        with section.catching(name):
-            section.checks[name] = task.check(rows[name])
+        with section.recording_errors(name):
+            section.checks[name] = task.check(variants[name])
     correct = [name for name in possible if name not in section.failed]
-    section.peers = [name for name in correct if rows[name].peer]
-    return [
-        (case, {name: partial(task.job, rows[name], case) for name in correct if name in names})
-        for case, names in cases
-    ]
+    section.peers = [name for name in correct if variants[name].peer]
+    jobs: List[Tuple[Case, Dict[str, Callable[[], Job]]]] = []
+    for case, names in cases:
+        to_measure = [name for name in correct if name in names]
+        jobs.append((case, {name: partial(task.prepare_job, variants[name], case) for name in to_measure}))
+    return jobs
 
 
-def select(rows: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
-    """Select the rows to measure.
+def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
+    """Select the variants to measure, by ``--with`` and ``--without``.
 
     Args:
-        rows: all rows by name.
-        wanted: names of optional rows to include (``--with``).
-        unwanted: names of rows to exclude (``--without``).
+        variants: all variants by name.
+        wanted: names of optional variants to include.
+        unwanted: names of variants to exclude.
 
     Returns:
-        The selected rows by name, in the order of ``rows``.
+        The selected variants by name, in the order of ``variants``.
 
     Raises:
         InputError: A name is unknown.
     """
     for option, names in (("--with", wanted), ("--without", unwanted)):
         for name in names:
-            if name not in rows:
-                raise InputError(f"{option} {name}: no row has this name. Choose from {', '.join(rows)}")
-    always = {name for name, row in rows.items() if not row.optional}
-    return {name: rows[name] for name in rows if name in always.union(wanted).difference(unwanted)}
+            if name not in variants:
+                raise InputError(f"{option} {name}: no row has this name. Choose from {', '.join(variants)}")
+    always = {name for name, variant in variants.items() if not variant.optional}
+    selected = always.union(wanted).difference(unwanted)
+    return {name: variant for name, variant in variants.items() if name in selected}
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
     """Check that two tensors are equal up to rounding.
 
-    The error is the relative RMS of the difference, or the RMS itself if the expected values are zero up to
-    rounding.
+    The error is the relative RMS of the difference. If all expected values are zero up to rounding, the error
+    is the RMS of the difference.
 
     Args:
-        what: first part of the error message, such as "its output differs from the definition".
+        what: subject and verb of the error message, such as "its output differs from the definition".
         actual: tensor to check.
         expected: tensor of the same shape.
         tolerance: largest error allowed (default: 1e-4).
@@ -296,14 +299,14 @@ class BatchSize(NamedTuple):
 
     Attributes:
         sentences: number of sentences.
-        T: number of tokens of each sentence.
+        T: length of the sentences in tokens.
     """
 
     sentences: int
     T: int
 
     @classmethod
-    def read(cls, text: str) -> "BatchSize":
+    def parse(cls, text: str) -> "BatchSize":
         """Parse a batch size, for ``type=`` of an argparse option.
 
         Args:
@@ -316,7 +319,7 @@ class BatchSize(NamedTuple):
             argparse.ArgumentTypeError: The word has another form.
 
         Example:
-            >>> BatchSize.read("32x30")
+            >>> BatchSize.parse("32x30")
             BatchSize(sentences=32, T=30)
         """
         match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
@@ -325,19 +328,18 @@ class BatchSize(NamedTuple):
         return cls(*map(int, match.groups()))
 
 
-def numbers(**options: Any) -> Dict[str, Any]:
+def number_options(**options: Any) -> Dict[str, Any]:
     """Define command-line options that take positive integers.
 
     Args:
-        **options: default value of each option. The name of the option is a key of :data:`NUMBERS`, which has
-            the help texts. A list as the default allows several numbers, and None stands for no default.
+        **options: default value of each option. Allowed names are the keys of :data:`NUMBERS`, which holds
+            the help texts. An option whose default is a list takes several numbers. None means no default.
 
     Returns:
-        The options in the form of ``Task.options``: arguments for ``add_argument`` by option, such as
-        "--batch".
+        Arguments for ``add_argument`` by the name of the option, for :attr:`Task.options`.
 
     Example:
-        >>> numbers(batch=4)["--batch"]["default"]
+        >>> number_options(batch=4)["--batch"]["default"]
         4
     """
     found: Dict[str, Any] = {}
@@ -351,14 +353,14 @@ def numbers(**options: Any) -> Dict[str, Any]:
     return found
 
 
-def choice(*names: str, help: str) -> Dict[str, Any]:
+def choice_option(*names: str, help: str) -> Dict[str, Any]:
     """Define a command-line option that takes one of several names.
 
     Args:
-        *names: allowed values. The first value is the default.
+        *names: allowed values. The first one is the default.
         help: help text, to which the default is appended.
 
     Returns:
-        The arguments for ``add_argument``, a value of ``Task.options``.
+        Arguments for ``add_argument``, a value of :attr:`Task.options`.
     """
     return {"choices": names, "default": names[0], "help": f"{help} (default: {names[0]})"}

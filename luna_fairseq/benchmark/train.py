@@ -10,12 +10,12 @@ from torch.nn import functional as F
 from fairseq.criterions.label_smoothed_cross_entropy import LabelSmoothedCrossEntropyCriterion
 from fairseq.criterions.masked_lm import MaskedLmLoss
 from luna_fairseq.benchmark.models import (
-    Model,
     ModelTask,
-    absorbed_projections_everywhere,
+    ModelVariant,
+    absorb_projections_everywhere,
     explicit_attention_everywhere,
 )
-from luna_fairseq.benchmark.task import BatchSize, Case, Job, choice, numbers, require_equal
+from luna_fairseq.benchmark.task import BatchSize, Case, Job, choice_option, number_options, require_equal
 
 Loss = Callable[[], torch.Tensor]
 # Lengths of the sentences for the comparison before anything is timed.
@@ -27,7 +27,7 @@ TASKS = {"translate": BatchSize(32, 30), "masked-lm": BatchSize(1, 512), "classi
 
 
 class Train(ModelTask):
-    """Benchmark ``train``: forward pass, loss and backward pass of a whole model."""
+    """Benchmark ``train``: forward pass, loss and backward pass of whole models on random tokens."""
 
     notes = """Measure a training step of Luna beside fairseq's Transformer or RoBERTa.
 
@@ -50,14 +50,14 @@ class Train(ModelTask):
     rate = "tokens"
     options = {
         **ModelTask.options,
-        "--task": choice(*TASKS, help="kind of model to train"),
+        "--task": choice_option(*TASKS, help="kind of model to train"),
         "--batch": dict(
-            type=BatchSize.read,
+            type=BatchSize.parse,
             nargs="+",
             metavar="NxT",
             help=f"{BATCH_HELP} (default: 32x30 to translate, 1x512 for masked-lm, 1x1024 to classify)",
         ),
-        **numbers(projection_length=[16]),
+        **number_options(projection_length=[16]),
     }
 
     def __init__(self, args: Namespace):
@@ -65,30 +65,30 @@ class Train(ModelTask):
         self.task = args.task.replace("-", "_")
 
     def cases(self) -> List[Case]:
-        """Return a case for each batch size.
+        """Return a case for each batch size of ``--batch``.
 
         Returns:
-            A list of dictionaries with the number of ``sentences`` and their length ``T`` in tokens.
+            Cases such as ``{"sentences": 32, "T": 30}``: number of sentences, and their length in tokens.
         """
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
-    def loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
+    def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
         """Create a random batch, and return a function that computes its loss as fairseq does.
 
         Args:
             model: model to train.
             batch: size of the batch.
-            lengths: number of tokens of each sentence, before its padding (default: no padding).
+            lengths: number of tokens of each sentence without its padding (default: no padding).
 
         Returns:
-            A function without arguments, which returns the loss as a scalar.
+            A function without arguments, which returns the loss as a scalar tensor.
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
         pad = task.source_dictionary.pad()
         for tokens in (source, target, previous):
-            for row, length in zip(tokens, lengths):
-                row[length:] = pad
+            for sentence, length in zip(tokens, lengths):
+                sentence[length:] = pad
         if self.task == "classify":
             labels = torch.arange(batch.sentences, device=source.device) % 2
             return lambda: F.cross_entropy(model(source).float(), labels)
@@ -111,66 +111,69 @@ class Train(ModelTask):
 
         return loss
 
-    def job(self, row: Model, case: Case) -> Job:
+    def prepare_job(self, variant: ModelVariant, case: Case) -> Job:
         """Build a model, and return a function that runs one training step.
 
         Args:
-            row: model to measure.
-            case: size of the batch.
+            variant: model to measure.
+            case: batch size "sentences", and length "T" of the sentences in tokens.
 
         Returns:
-            A function without arguments, which computes the loss and its gradients.
+            The function to time, without arguments.
         """
-        model = self.make_model(row, case["T"])
+        model = self.make_model(variant, case["T"])
         torch.manual_seed(self.args.seed)  # the same batch for every model
-        return partial(step, model, self.loss(model, BatchSize(**case)))
+        return partial(step, model, self.prepare_loss(model, BatchSize(**case)))
 
-    def check(self, row: Model) -> float:
-        """Compare the loss and the gradients with those of the model with explicit attention weights.
+    def check(self, variant: ModelVariant) -> float:
+        """Compare a model's loss and gradients with those of the same model with explicit attention weights.
 
-        The sentences are short, so that the model is also compared with all projections absorbed by the rows
-        of P, as those of long sentences are.
+        For long sentences, Luna multiplies its short packed sequence P, not the tokens, by some weights of
+        projections. The sentences of this check are short, so the model is also compared with this turned on.
 
         Args:
-            row: model to check.
+            variant: model to check.
 
         Returns:
-            The largest error, divided by the tolerance.
+            The largest error divided by the tolerance.
+
+        Raises:
+            InputError: An error exceeds the tolerance.
         """
-        actual = [self.loss_and_gradients(row)]
-        with absorbed_projections_everywhere():
-            actual.append(self.loss_and_gradients(row))
+        actual = [self.loss_and_gradients(variant)]
+        with absorb_projections_everywhere():
+            actual.append(self.loss_and_gradients(variant))
         with explicit_attention_everywhere():
-            expected = self.loss_and_gradients(row.definition())
+            expected = self.loss_and_gradients(variant.definition())
         messages = [
             f"its {what} differs from that of the model with explicit attention weights"
             for what in ("loss", "gradient")
         ]
         return max(error for form in actual for error in map(require_equal, messages, form, expected))
 
-    def loss_and_gradients(self, row: Model) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Compute the loss and all gradients of a batch with padding, without dropout, in float32.
+    def loss_and_gradients(self, variant: ModelVariant) -> Tuple[torch.Tensor, torch.Tensor]:
+        """Compute the loss and all gradients of a padded batch, in float32 and without dropout.
 
         Args:
-            row: model to build.
+            variant: model to build.
 
         Returns:
-            - loss, a scalar.
+            - loss, a scalar tensor.
             - gradients of all parameters, concatenated into one vector.
         """
         batch = BatchSize(len(CHECKED), CHECKED[0])
-        model = self.make_model(row, batch.T, dropout=0.0).float()
+        model = self.make_model(variant, batch.T, dropout=0.0).float()
         torch.manual_seed(self.args.seed)
-        loss = self.loss(model, batch, CHECKED)()
+        loss = self.prepare_loss(model, batch, CHECKED)()
         loss.backward()
         gradients = [p.grad.flatten() for p in model.parameters() if p.grad is not None]
         return loss.detach(), torch.cat(gradients)
 
 
 class LongRangeArena(Train):
-    """Benchmark ``lra``: one training step on the Text task of Long Range Arena.
+    """Benchmark ``lra``: a training step on the Text task of Long Range Arena.
 
-    The sequence lengths are those of Luna, table 2: 1, 2, 3 and 4 thousand bytes.
+    The sequence lengths are those of Table 2 in the Luna paper: 1, 2, 3 and 4 thousand bytes.
     """
 
     notes = """Measure a training step of Long Range Arena's Text task, as in Luna, table 2.
@@ -181,7 +184,7 @@ class LongRangeArena(Train):
     The rows transformer-softmax and transformer-sdpa are fairseq's Transformer with explicit attention
     weights and with torch's scaled_dot_product_attention."""
     example = "--batch 1x1024 --projection-length 16"
-    options = {**Train.options, **numbers(projection_length=[16, 128, 256])}
+    options = {**Train.options, **number_options(projection_length=[16, 128, 256])}
     options["--task"] = {**options["--task"], "default": "classify"}
     options["--batch"] = {
         **options["--batch"],
@@ -191,13 +194,13 @@ class LongRangeArena(Train):
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:
-    """Run the forward and backward pass, then free the gradients.
+    """Run the forward and the backward pass, and free the gradients.
 
-    A training loop frees the gradients too, after the step of its optimizer.
+    A training loop also frees the gradients, after the step of its optimizer.
 
     Args:
         model: model to train.
-        loss: function that computes the loss.
+        loss: function without arguments that computes the loss.
     """
     loss().backward()
     model.zero_grad(set_to_none=True)

@@ -40,7 +40,7 @@ def test_every_piece_names_rows_and_cases_that_there_are(pieces, name):
     words = pieces[name][1].format(**WORDS).split()
     args = build_parser().parse_args(words)
     task = TASKS[args.command](args)
-    rows = select(task.rows(), args.with_, args.without)
+    rows = select(task.variants(), args.with_, args.without)
     assert rows and task.cases()
     for headline, row, peer in gpu.HEADLINES:
         assert headline != name or {row, peer} <= set(rows)

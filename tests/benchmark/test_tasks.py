@@ -15,7 +15,7 @@ from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import apollo, attention, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
 from luna_fairseq.benchmark.measure import compare, extra_bytes, spread
-from luna_fairseq.benchmark.task import Row, Section, plan
+from luna_fairseq.benchmark.task import Section, Variant, plan_jobs
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.peers import ATTENTIONS
@@ -64,7 +64,7 @@ def task_of(words):
 def failed(task):
     """Return the errors of the rows that cannot be measured, and the jobs of the others."""
     section = Section("any")
-    cases = plan(task, section)
+    cases = plan_jobs(task, section)
     return section.failed, [jobs for _, jobs in cases]
 
 
@@ -183,7 +183,7 @@ WRONG_FORMS = [
     ("causal", "chunk", wrong_at_length_only, "at length 30 its output differs"),
     ("causal", "chunk", lambda inputs: float("nan") * chunk(inputs), "differs from cumsum in float32 by nan"),
     ("attention", "luna", blind_to_padding, "at length 7 its output differs from luna-naive"),
-    ("attention", "sdpa", lambda inputs: 1.01 * attention.softmax(inputs), "differs from softmax"),
+    ("attention", "sdpa", lambda inputs: 1.01 * attention.softmax_attention(inputs), "differs from softmax"),
 ]
 
 
@@ -209,9 +209,11 @@ def test_what_breaks_the_context_of_all_rows_ends_the_run_and_is_named(monkeypat
 
 
 def test_a_wrong_row_is_one_line_and_the_others_are_measured(quick, monkeypatch, capsys, tmp_path):
-    wrong = Row(lambda *args, **kwargs: Apollo(*args, **kwargs, beta=0.8), equals="apollo-single")
+    wrong = Variant(lambda *args, **kwargs: Apollo(*args, **kwargs, beta=0.8), equals="apollo-single")
     monkeypatch.setitem(apollo.OPTIMIZERS, "apollo-foreach", wrong)
-    monkeypatch.setitem(apollo.OPTIMIZERS, "adamw-fused", Row(lambda p, lr: torch.optim.AdamW(p, no_such=1)))
+    monkeypatch.setitem(
+        apollo.OPTIMIZERS, "adamw-fused", Variant(lambda p, lr: torch.optim.AdamW(p, no_such=1))
+    )
     path = tmp_path / "x.json"
     words = [*COMMANDS["apollo"].split(), "--without", "apollo", "--repetitions", "2", "--json", str(path)]
     assert main(words) == 1
@@ -240,7 +242,7 @@ def test_a_wrong_model_is_not_timed(name, row, monkeypatch):
     monkeypatch.setattr(*wrong)
     task = task_of(COMMANDS[name])
     with pytest.raises(ValueError, match="differs from that of the model with explicit attention weights"):
-        task.check(task.rows()[row])
+        task.check(task.variants()[row])
 
 
 def test_wrong_decoding_is_not_timed(monkeypatch):
@@ -255,12 +257,12 @@ def test_wrong_decoding_is_not_timed(monkeypatch):
     monkeypatch.setattr(FairseqLunaDecoder, "forward", wrong)
     task = task_of(COMMANDS["decode"])
     with pytest.raises(ValueError, match="logits in decoding differ"):
-        task.check(task.rows()["luna-3-tied"])
+        task.check(task.variants()["luna-3-tied"])
 
 
 def test_every_hypothesis_has_the_length_asked_for():
     task = task_of(f"decode {SMALL} --projection-length 3 --batch 3 --lengths 11")
-    job = task.job(task.rows()["luna-3-tied"], task.cases()[0])
+    job = task.prepare_job(task.variants()["luna-3-tied"], task.cases()[0])
     generator, sample = job.args
     assert [[len(h["tokens"]) for h in each] for each in generator.generate([], sample)] == [[11] * 5] * 3
     sample["net_input"]["src_tokens"] = sample["net_input"]["src_tokens"][:, 1:]
@@ -307,7 +309,7 @@ def test_fused_attention_is_fairseqs(kwargs, padded, is_causal):
 
 def test_models_of_long_range_arena_are_those_that_are_trained():
     task = task_of("lra")
-    rows = task.rows()
+    rows = task.variants()
     always = [name for name, row in rows.items() if not row.optional]
     assert always == ["transformer-softmax", "transformer-sdpa", "luna-16", "luna-128", "luna-256"]
     assert {"peer-softmax-alibi", *(f"peer-{name}" for name in ATTENTIONS)} == set(rows) - set(always)
@@ -321,7 +323,7 @@ def test_models_of_long_range_arena_are_those_that_are_trained():
 @pytest.mark.parametrize("name", ["transformer", "luna-16"])
 def test_bfloat16_beside_float32_in_one_run(name):
     task = task_of("train")
-    rows = task.rows()
+    rows = task.variants()
     plain = name if name in rows else f"{name}-tied"
     for row, dtype in ((f"{name}-bfloat16", torch.bfloat16), (plain, torch.float32)):
         assert {x.dtype for x in task.make_model(rows[row], 8).parameters()} == {dtype}

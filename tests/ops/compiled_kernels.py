@@ -23,7 +23,7 @@ from unittest import mock
 
 import torch
 
-from luna_fairseq.benchmark.page import table
+from luna_fairseq.benchmark.page import format_table
 from luna_fairseq.ops.causal_luna import triton as form
 
 HEADS = 32
@@ -233,8 +233,9 @@ def main() -> None:
     args = parser.parse_args()
     decays = (False, True) if args.decay else (False,)
     for shape, *kind in itertools.product(args.shape or SHAPES, args.dtype, decays, args.capability):
-        print(table(resources(*shape, *kind)), flush=True)
-    print(table([bound(T, args.dtype[0], capability) for T in LENGTHS for capability in args.capability]))
+        print(format_table(resources(*shape, *kind)), flush=True)
+    bounds = [bound(T, args.dtype[0], capability) for T in LENGTHS for capability in args.capability]
+    print(format_table(bounds))
 
 
 if __name__ == "__main__":
