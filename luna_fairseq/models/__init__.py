@@ -1,7 +1,6 @@
-"""Luna models for fairseq.
+"""Luna models for fairseq: translation, masked and causal language modelling, and classification.
 
-The module of each model registers the model with fairseq. Importing this package also
-registers the tasks, criterions and optimizers of luna_fairseq.
+Importing this package registers all models, tasks, criterions and optimizers of luna_fairseq with fairseq.
 """
 
 import luna_fairseq.engine  # noqa: F401  must come first: checks requirements and patches fairseq

@@ -1,4 +1,4 @@
-"""Architectures: named sets of model options for ``--arch``."""
+"""Named sets of model options for fairseq's option ``--arch``."""
 
 from functools import partial
 from typing import Any, Dict
@@ -11,24 +11,25 @@ Presets = Dict[str, Dict[str, Any]]
 def register_architectures(model: str, presets: Presets) -> None:
     """Register named architectures of a model with fairseq.
 
-    The architecture with the name of the model is skipped, because fairseq registers it with all defaults.
+    The architecture that has the name of the model itself is skipped. fairseq registers that architecture,
+    with the default values of all options.
 
     Args:
         model: registered name of the model.
-        presets: for each architecture, the options that differ from the defaults of the model's
-            configuration.
+        presets: maps the name of each architecture to its options, ``{option: value}``. Options that are
+            absent keep the defaults of the model's configuration.
     """
     for name, preset in presets.items():
         if name != model:
-            register_model_architecture(model, name)(partial(_fill_in, preset))
+            register_model_architecture(model, name)(partial(_set_missing_options, preset))
 
 
-def _fill_in(preset: Dict[str, Any], args: Any) -> None:
-    """Set the options of a preset that the user has not set.
+def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
+    """Set every option of a preset that the user has not set.
 
     Args:
-        preset: values by the name of the option.
-        args: parsed options, updated in place. An option that is missing or None counts as not set.
+        preset: maps names of options to values.
+        args: parsed options, updated in place. An option that is absent or None counts as not set.
     """
     for option, value in preset.items():
         if getattr(args, option, None) is None:
@@ -36,13 +37,16 @@ def _fill_in(preset: Dict[str, Any], args: Any) -> None:
 
 
 def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> Dict[str, int]:
-    """Return the options for the size of an encoder.
+    """Return fairseq's options for the size of an encoder.
 
     Args:
         layers: number of layers.
         embed_dim: model width.
-        ffn_embed_dim: width of the feed-forward blocks.
+        ffn_embed_dim: inner width of the feed-forward blocks.
         heads: number of attention heads.
+
+    Returns:
+        Four options, ``{name: value}``.
 
     Example:
         >>> encoder_sizes(2, 128, 512, 4)["encoder_layers"]

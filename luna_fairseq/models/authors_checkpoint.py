@@ -1,4 +1,4 @@
-"""Translate parameter names of the authors' code (fairseq-apollo) into names of this project."""
+"""Translation of parameter names in checkpoints of the authors' code (fairseq-apollo)."""
 
 import re
 from typing import Dict
@@ -37,15 +37,13 @@ _AUTHORS_ONLY = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Translate the name of a parameter in the authors' code into its name in this project.
-
-    Names that this project has in common with the authors' code are returned unchanged.
+    """Translate a parameter name of the authors' code into the name that this project uses.
 
     Args:
         name: name of a parameter in a state dict.
 
     Returns:
-        Name in this project.
+        Name in this project. A name that both projects share is returned unchanged.
 
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
@@ -69,14 +67,14 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename the entries of a state dict of the authors' code in place.
+    """Rename the parameters in a state dict of the authors' code, in place.
 
-    A state dict of this project is not changed. Two entries of the authors' state dict are dropped, because
-    this project does not store them: the positions of the packed sequence P, and the layer norm of the
-    decoder's last P, which never receives a gradient.
+    A state dict of this project stays unchanged. Two entries of the authors' code have no counterpart in this
+    project and are removed: the position embeddings of the packed sequence P, and a layer norm of the decoder
+    that receives no gradient.
 
     Args:
-        state_dict: parameters by name, changed in place.
+        state_dict: maps names to parameters, changed in place.
     """
     if not any(name.endswith(_AUTHORS_ONLY) for name in state_dict):
         return

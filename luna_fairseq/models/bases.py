@@ -1,7 +1,7 @@
-"""Base classes of the models, which derive from fairseq's Transformer and RoBERTa.
+"""Base classes of this project's fairseq models, derived from fairseq's Transformer and RoBERTa.
 
-A subclass supplies the encoder and decoder. The base classes load checkpoints, check that the checkpoints fit
-the model, and prepare models for generation.
+The base classes load checkpoints, check that they fit the model, and prepare models for generation. A
+subclass supplies the encoder and the decoder.
 """
 
 from argparse import Namespace
@@ -34,21 +34,24 @@ _SENTENCE_ENCODER_OPTIONS = {
 }
 
 
-class LoadsWhatFits(BaseFairseqModel):
-    """Base class of all models, which explains in one message why a checkpoint does not fit.
+class PluginModel(BaseFairseqModel):
+    """Base class of all models of this project, with checks when a checkpoint is loaded.
 
-    The class also loads checkpoints of the authors' code (fairseq-apollo), and speeds up generation on a CPU.
+    If a checkpoint does not fit the model, one message says why. Checkpoints of the authors' code
+    (fairseq-apollo) are converted. On a CPU, linear layers are optimised for generation.
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare the model for generation as fairseq does, and speed up linear layers on a CPU.
+        """Prepare the model for generation, with faster linear layers on a CPU.
+
+        Overrides :meth:`fairseq.models.BaseFairseqModel.make_generation_fast_`, which it calls.
 
         Args:
-            kwargs: options of fairseq. ``retain_dropout_modules`` names the dropouts that stay active: a list
-                of names, or a string of names separated by commas.
+            kwargs: options of fairseq. ``retain_dropout_modules`` holds the names of the dropout layers that
+                stay active: a list, or a string of names separated by commas.
 
         Raises:
-            InputError: ``retain_dropout_modules`` has a name that no dropout of the model has.
+            InputError: No dropout layer of the model has one of these names.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -65,14 +68,16 @@ class LoadsWhatFits(BaseFairseqModel):
         use_onednn(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Upgrade a state dict as fairseq does, and translate parameter names of the authors' code.
+        """Convert the state dict of an older checkpoint, or of the authors' code, to this model.
+
+        Extends fairseq's method of the same name.
 
         Args:
-            state_dict: parameters of a checkpoint by name, changed in place.
+            state_dict: maps names to parameters, changed in place.
             name: prefix of the model's parameters.
 
         Raises:
-            InputError: The sizes of the checkpoint's dictionaries differ from those of the data.
+            InputError: The embedding of the checkpoint and the dictionary of the data have different sizes.
         """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
@@ -93,30 +98,34 @@ class LoadsWhatFits(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference as fairseq does, and quantise it to 8 bits if ``int8`` is set.
+        """Prepare the model for inference, with 8-bit weights if the option ``int8`` is set.
+
+        Overrides :meth:`fairseq.models.BaseFairseqModel.prepare_for_inference_`, which it calls.
 
         Args:
-            cfg: configuration of the generation.
+            cfg: fairseq's configuration of the generation command.
 
         Raises:
-            InputError: ``int8`` is set, and the model is on a GPU or in half precision.
+            InputError: ``int8`` is set, but the model is on a GPU or in half precision.
         """
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load parameters as torch does.
+        """Load parameters, and report a misfit in one sentence.
+
+        Overrides :meth:`torch.nn.Module.load_state_dict`.
 
         Args:
-            args: positional arguments of :meth:`torch.nn.Module.load_state_dict`.
-            kwargs: keyword arguments of :meth:`torch.nn.Module.load_state_dict`.
+            args: positional arguments of torch's method.
+            kwargs: keyword arguments of torch's method.
 
         Returns:
-            The missing and the unexpected names, as torch returns them.
+            Names of the missing and of the unexpected parameters, as in torch.
 
         Raises:
-            InputError: The checkpoint belongs to another architecture.
+            InputError: The checkpoint belongs to a model with another architecture.
         """
         try:
             return super().load_state_dict(*args, **kwargs)
@@ -134,13 +143,16 @@ class LoadsWhatFits(BaseFairseqModel):
             ) from error
 
 
-class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
-    """fairseq's Transformer with the encoder and decoder of a subclass.
+class EncoderDecoder(PluginModel, TransformerModelBase):
+    """Encoder-decoder model that is trained and decoded like fairseq's Transformer.
+
+    A subclass sets ``encoder_class`` and ``decoder_class``.
 
     Attributes:
-        encoder_class: class or function that builds the encoder from (configuration, dictionary, embedding).
-        decoder_class: class or function that builds the decoder from the same arguments.
-        shortlist: candidates to which beam search is restricted (default: None, all target pieces).
+        encoder_class: class or function that builds the encoder. Its arguments are the configuration, the
+            source dictionary and the token embedding.
+        decoder_class: class or function that builds the decoder, with the same arguments for the target.
+        shortlist: target subwords to which beam search is restricted (default: None, the whole dictionary).
     """
 
     encoder_class: Callable[..., nn.Module]
@@ -149,7 +161,11 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add an option to ``parser`` for each field of the model's dataclass."""
+        """Add an option to a parser for each field of the model's configuration dataclass.
+
+        Args:
+            parser: argument parser of a fairseq command.
+        """
         # fairseq's Transformer would add the fields of its own, nested dataclass.
         super(TransformerModelBase, cls).add_args(parser)
 
@@ -158,15 +174,15 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
         """Build the model for the dictionaries of a task.
 
         Args:
-            cfg: nested configuration, see :func:`luna_fairseq.models.luna.nested_config`.
+            cfg: fairseq's nested ``TransformerConfig``, see :func:`luna_fairseq.models.luna.nested_config`.
             task: fairseq task with a source and a target dictionary.
 
         Returns:
             The model, with random weights.
 
         Raises:
-            InputError: --sentence-diagonal is given without --diagonal-prior, or the dictionaries have no
-                sentence separator.
+            InputError: --sentence-diagonal is set without --diagonal-prior, or a dictionary does not contain
+                the symbol that separates the sentences of a document.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         if cfg.sentence_diagonal:
@@ -180,10 +196,12 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """Build the encoder for a nested configuration.
+        """Build the encoder, an instance of ``encoder_class``.
+
+        Overrides fairseq's ``TransformerModelBase.build_encoder``.
 
         Args:
-            cfg: nested configuration of the model.
+            cfg: fairseq's nested ``TransformerConfig``.
             src_dict: source dictionary.
             embed_tokens: embedding of the source tokens.
 
@@ -194,10 +212,12 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """Build the decoder for a nested configuration.
+        """Build the decoder, an instance of ``decoder_class``.
+
+        Overrides fairseq's ``TransformerModelBase.build_decoder``.
 
         Args:
-            cfg: nested configuration of the model.
+            cfg: fairseq's nested ``TransformerConfig``.
             tgt_dict: target dictionary.
             embed_tokens: embedding of the target tokens.
 
@@ -207,13 +227,15 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference as fairseq does, and load the shortlist if there is one.
+        """Prepare the model for inference, and load a vocabulary shortlist if ``shortlist`` is set.
+
+        A shortlist restricts beam search to the target subwords that may translate the source.
 
         Args:
-            cfg: configuration of the generation.
+            cfg: fairseq's configuration of the generation command.
 
         Raises:
-            InputError: The shortlist is no lexicon or belongs to another dictionary, or the model has an
+            InputError: The file is not a shortlist, belongs to other dictionaries, or the model has an
                 adaptive softmax.
         """
         super().prepare_for_inference_(cfg)
@@ -228,31 +250,40 @@ class EncoderDecoder(LoadsWhatFits, TransformerModelBase):
 
 
 class SentenceModelEncoder(RobertaEncoder):
-    """RoBERTa's encoder and LM head, with this project's activation functions."""
+    """RoBERTa's encoder with an LM head, where the head uses this project's activation functions.
+
+    This project computes GELU in float32 even for half-precision inputs.
+    """
 
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
     ) -> RobertaLMHead:
-        """Build RoBERTa's LM head.
+        """Build RoBERTa's LM head with an activation function of this project.
 
         Args:
             embed_dim: width of the features.
             output_dim: number of entries of the dictionary.
-            activation_fn: name of an activation function, see
+            activation_fn: name of the activation function, such as ``gelu``; see
                 :func:`luna_fairseq.models.fairseq_layers.activation_function`.
-            weight: matrix of the output projection [output_dim, embed_dim]; None learns a separate matrix.
+            weight: weight [output_dim, embed_dim] of the output projection, usually the token embedding. None
+                creates a separate weight.
+
+        Returns:
+            The LM head.
         """
         head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
         head.activation_fn = activation_function(activation_fn)
         return head
 
 
-class SentenceModel(LoadsWhatFits, RobertaModel):
-    """fairseq's RoBERTa with the sentence encoder of a subclass.
+class SentenceModel(PluginModel, RobertaModel):
+    """Masked language model with the interface of fairseq's RoBERTa and another sentence encoder.
+
+    A subclass supplies the sentence encoder.
 
     Args:
         args: namespace with the options of the model.
-        encoder: sentence encoder with the LM head.
+        encoder: sentence encoder with its LM head.
     """
 
     def __init__(self, args: Any, encoder: SentenceModelEncoder):
@@ -264,24 +295,30 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:
-        """Return an empty dictionary, because no pretrained model can be downloaded."""
+        """Return an empty dictionary, because fairseq can download no pretrained model."""
         return {}
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add an option to ``parser`` for each field of the model's dataclass."""
+        """Add an option to a parser for each field of the model's configuration dataclass.
+
+        Args:
+            parser: argument parser of a fairseq command.
+        """
         # fairseq's RoBERTa would add its own options.
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Upgrade a state dict as fairseq does, and compare its number of positions with that of the model.
+        """Convert the state dict of an older checkpoint, and check its number of position embeddings.
+
+        Extends :meth:`PluginModel.upgrade_state_dict_named`.
 
         Args:
-            state_dict: parameters of a checkpoint by name, changed in place.
+            state_dict: maps names to parameters, changed in place.
             name: prefix of the model's parameters.
 
         Raises:
-            InputError: The checkpoint has another dictionary or number of positions.
+            InputError: The checkpoint and the model have different dictionaries or numbers of positions.
         """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
@@ -296,10 +333,15 @@ class SentenceModel(LoadsWhatFits, RobertaModel):
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Return the flat options of the sentence encoder of a masked language model.
+    """Return the options of the sentence encoder inside a masked language model.
+
+    The sentence encoder has learned positions, a layer norm after the embedding, and unscaled embeddings.
 
     Args:
-        args: options of the whole model.
+        args: options of the masked language model.
+
+    Returns:
+        Namespace with the options of the model and of its sentence encoder.
     """
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
@@ -307,14 +349,14 @@ def sentence_encoder_options(args: Any) -> Namespace:
 
 
 def check_sequences_fit(task: Any, max_positions: int) -> None:
-    """Check that the sequences of a task are no longer than the model's positions.
+    """Check that a model has a position for every token of a task's longest sequences.
 
     Args:
-        task: fairseq task.
+        task: fairseq task, whose maximum length is compared.
         max_positions: number of positions of the model.
 
     Raises:
-        InputError: The task allows longer sequences.
+        InputError: The task allows sequences with more than ``max_positions`` tokens.
     """
     # The pretraining task of fairseq 0.12.2 reports no limit, but has an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)

@@ -1,4 +1,8 @@
-"""Classification heads that read the last packed sequence P instead of the first token ``<s>``."""
+"""Classification heads of masked language models that read Luna's packed sequence P.
+
+RoBERTa's head reads the features of the first token ``<s>`` instead. The packed sequence P is the extra
+sequence of fixed length L that every Luna layer updates.
+"""
 
 from typing import Any, Dict, Optional, Type
 
@@ -9,10 +13,11 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head, applied to a vector that is pooled from the packed sequence P.
+    """Base class of classification heads that pool the packed sequence P to one vector.
 
-    RoBERTa's head applies dropout, a dense layer, an activation, dropout, and a projection to the logits. It
-    documents the arguments. Subclasses differ in :meth:`pool`.
+    RoBERTa's classification head is then applied to this vector: dropout, linear layer, activation, dropout,
+    and a projection to the logits. Subclasses implement :meth:`pool`. The constructor has the arguments of
+    fairseq's ``RobertaClassificationHead``.
     """
 
     def forward(
@@ -24,10 +29,12 @@ class PackedClassificationHead(RobertaClassificationHead):
     ) -> Tensor:
         """Compute the logits of the classes.
 
+        Shapes: batch size B, T tokens, width C, and L vectors in the packed sequence P.
+
         Args:
             features: features [B, T, C] of the tokens.
-            packed: last packed sequence P [B, L, C].
-            packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+            packed: packed sequence P [B, L, C] after the last layer.
+            packed_padding_mask: mask [B, L], True at padding in P (default: None, no padding).
             kwargs: ignored.
 
         Returns:
@@ -36,26 +43,28 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Pool the packed sequence P, or the features, to one vector for each sentence.
+        """Compute one vector for each sentence, which RoBERTa's head then classifies.
+
+        Shapes: batch size B, T tokens, width C, and L vectors in the packed sequence P.
 
         Args:
             features: features [B, T, C] of the tokens.
-            packed: last packed sequence P [B, L, C].
-            mask: mask [B, L] of P, True at masked rows; None if no row is masked.
+            packed: packed sequence P [B, L, C] after the last layer.
+            mask: mask [B, L], True at padding in P; None without padding.
 
         Returns:
-            Vectors [B, C].
+            Pooled vectors [B, C].
         """
         raise NotImplementedError
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head that reads the packed sequence P of the last encoder layer.
+    """Classification head on the element-wise maximum of the packed sequence P.
 
-    A linear layer is applied to every row of P, then the maximum over the rows is classified.
+    A linear layer is applied to each vector of P before the maximum is taken.
 
     Args:
-        input_dim: width of P.
+        input_dim: width C of P.
         args, kwargs: further arguments of fairseq's ``RobertaClassificationHead``: the width of its hidden
             layer, the number of classes, the activation function and the dropout probability.
 
@@ -73,15 +82,15 @@ class MaxPoolingHead(PackedClassificationHead):
         self.in_proj = nn.Linear(input_dim, input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Apply the linear layer to the packed sequence P, and return the maximum over its rows.
+        """Apply a linear layer to the packed sequence P, and return the element-wise maximum.
 
         Args:
             features: ignored.
-            packed: last packed sequence P [B, L, C].
-            mask: mask [B, L], True at masked rows of P; None if no row is masked.
+            packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
+            mask: mask [B, L], True at padding in P; None without padding.
 
         Returns:
-            Vectors [B, C].
+            Maximum [B, C] over the L vectors.
         """
         packed = self.in_proj(packed)
         if mask is not None:
@@ -90,31 +99,34 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean over the rows of the packed sequence P."""
+    """Classification head on the mean of the packed sequence P.
+
+    The constructor has the arguments of fairseq's ``RobertaClassificationHead``.
+    """
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return the mean over the rows of the packed sequence P.
+        """Return the mean of the packed sequence P.
 
         Args:
             features: ignored.
-            packed: last packed sequence P [B, L, C].
-            mask: mask [B, L], True at masked rows of P; None if no row is masked.
+            packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
+            mask: mask [B, L], True at padding in P; None without padding.
 
         Returns:
-            Vectors [B, C].
+            Mean [B, C] over the vectors that are not padding.
         """
         return mean_of_packed(packed, mask)
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Classification head on attention from the first token to the rows of the packed sequence P.
+    """Classification head that pools the packed sequence P by attention from the first token ``<s>``.
 
     Args:
         input_dim: model width C.
-        args: further positional arguments of RoBERTa's head.
+        args: further positional arguments of fairseq's ``RobertaClassificationHead``.
         num_heads: number of attention heads.
-        attention_dropout: dropout probability for attention weights (default: 0).
-        kwargs: further keyword arguments of RoBERTa's head.
+        attention_dropout: dropout probability of the attention weights (default: 0).
+        kwargs: further keyword arguments of fairseq's ``RobertaClassificationHead``.
     """
 
     def __init__(
@@ -127,15 +139,17 @@ class AttentionPoolingHead(PackedClassificationHead):
         self.layer_norm = LayerNorm(input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Attend from the first token to the rows of the packed sequence P, and apply layer norm.
+        """Attend from the first token to the packed sequence P, and apply layer norm.
+
+        Shapes: batch size B, T tokens, width C, and L vectors in P.
 
         Args:
-            features: features [B, T, C] of the tokens.
-            packed: last packed sequence P [B, L, C].
-            mask: mask [B, L], True at masked rows of P; None if no row is masked.
+            features: features [B, T, C] of the tokens. The first token is the query.
+            packed: packed sequence P [B, L, C], the keys and values.
+            mask: mask [B, L], True at padding in P; None without padding.
 
         Returns:
-            Vectors [B, C].
+            Attention outputs [B, C].
         """
         query, packed = features[:, :1].transpose(0, 1), packed.transpose(0, 1)  # [1, B, C], [L, B, C]
         pooled, _ = self.attn(query, packed, packed, key_padding_mask=mask, need_weights=False)
@@ -143,14 +157,14 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_of_packed(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean over the rows of the packed sequence P that are not masked.
+    """Return the mean of the packed sequence P, without padding.
 
     Args:
-        packed: packed sequence P [B, L, C].
-        mask: mask [B, L] of P, True at masked rows; None if no row is masked.
+        packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
+        mask: mask [B, L], True at padding; None without padding.
 
     Returns:
-        Means [B, C].
+        Mean [B, C] over the vectors that are not padding.
 
     Example:
         >>> import torch

@@ -1,6 +1,6 @@
-"""torch.compile for layers in training mode.
+"""Compilation of layers with torch.compile for training.
 
-Evaluation mode is not compiled, because shapes change at every step of decoding.
+In evaluation mode, layers run uncompiled, because the sequence length changes at every decoding step.
 """
 
 from functools import lru_cache
@@ -14,10 +14,9 @@ from luna_fairseq.errors import InputError
 
 
 def compile_in_training(layer: nn.Module) -> nn.Module:
-    """Make a layer run through torch.compile in training mode.
+    """Run a layer through torch.compile in training mode, and uncompiled in evaluation mode.
 
-    Parameters keep their names, and all layers of a class share the compiled code. Evaluation mode runs the
-    plain code.
+    Parameters keep their names. All layers of a class share the compiled code.
 
     Args:
         layer: layer to compile, changed in place.
@@ -38,13 +37,13 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
 
 
 def _forward(layer: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run the compiled code of the layer's class in training mode, and the plain code otherwise.
+    """Run a layer: compiled in training mode, uncompiled in evaluation mode.
 
     Args:
         layer: layer to run.
-        x: first argument of the layer's ``forward``, such as a sequence [T, B, C].
-        args: further arguments of ``forward``.
-        kwargs: further arguments of ``forward``.
+        x: first argument of the layer's ``forward``, such as a sequence [length, batch size, width].
+        args: further positional arguments of ``forward``.
+        kwargs: further keyword arguments of ``forward``.
 
     Returns:
         Result of ``forward``.
@@ -58,5 +57,12 @@ def _forward(layer: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
 
 @lru_cache(maxsize=None)
 def _compiled(layer_class: Any) -> Callable[..., Any]:
-    """Return the compiled forward method of a class of layers."""
+    """Compile the ``forward`` method of a layer class once, and return the compiled function.
+
+    Args:
+        layer_class: subclass of :class:`torch.nn.Module`.
+
+    Returns:
+        Function ``(layer, *args)``, the same one in every call.
+    """
     return torch.compile(layer_class.forward)

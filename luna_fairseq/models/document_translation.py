@@ -1,4 +1,4 @@
-"""Translation of whole documents by a model that was trained on pieces of documents."""
+"""Translation of whole documents, which are cut into pieces that fit the model."""
 
 from typing import Any, Iterable, List, Sequence
 
@@ -9,25 +9,27 @@ from luna_fairseq.text.documents import SEPARATOR, Piece, cut_documents, join, r
 def translate_document(
     hub: Any, sentences: Iterable[str], tokens: int, beam: int = 5, **kwargs: Any
 ) -> List[str]:
-    """Translate a document and return one line for each of its sentences.
+    """Translate a document, and return one translation for each sentence.
 
-    The document is cut into pieces as ``luna-prepare-bitext --documents`` cuts validation and test text. A
-    piece whose translation has another number of sentences is translated again, sentence by sentence.
+    The document is cut into pieces of several sentences, which the model translates as a whole. If the
+    translation of a piece has a different number of sentences, the piece is translated again, sentence by
+    sentence.
 
     Args:
         hub: interface returned by ``LunaModel.from_pretrained``.
         sentences: sentences of one document as plain text.
-        tokens: largest number of tokens of a piece, as in training (``luna-prepare-bitext --documents``).
+        tokens: maximum number of tokens of a piece. Use the value of the training data
+            (``luna-prepare-bitext --documents``).
         beam: beam size (default: 5).
         kwargs: options of generation, such as ``lenpen``.
 
     Returns:
-        Translations of the sentences.
+        Translations in the order of ``sentences``.
 
     Raises:
-        InputError: The dictionary has no sentence separator; ``sentences`` is a single text; a sentence is
-            empty or contains the separator; ``tokens`` is below 1; a piece is longer than the model's
-            positions.
+        InputError: The dictionary has no symbol that separates sentences; ``sentences`` is a single string; a
+            sentence is empty or contains the separator; ``tokens`` is below 1; or a piece has more tokens
+            than the model has positions.
 
     Example::
 
@@ -69,21 +71,20 @@ def translate_document(
     # Pieces with a wrong number of sentences are translated again, sentence by sentence.
     failed = [line for group, result in zip(groups, translated) if result is None for line in group]
     single = iter(map(remove_separators, translate(failed) if failed else []))
-    return [
-        hub.detokenize(line)
-        for group, result in zip(groups, translated)
-        for line in (result or [next(single) for _ in group])
-    ]
+    lines: List[str] = []
+    for group, result in zip(groups, translated):
+        lines += [next(single) for _ in group] if result is None else result
+    return [hub.detokenize(line) for line in lines]
 
 
 def check_separator(*dictionaries: Any) -> None:
-    """Check that dictionaries contain the sentence separator.
+    """Check that dictionaries contain the symbol that separates the sentences of a document.
 
     Args:
         dictionaries: fairseq dictionaries.
 
     Raises:
-        InputError: A dictionary has no separator.
+        InputError: A dictionary does not contain the symbol.
     """
     for dictionary in dictionaries:
         if SEPARATOR not in dictionary:
@@ -94,14 +95,16 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def group_lines(lines: Sequence[str], pieces: Sequence[Piece]) -> List[List[str]]:
-    """Divide the lines of a document among its pieces.
+    """Group the sentences of a document by the pieces into which the document is cut.
+
+    For pieces of 2 and 1 sentences: ``["a", "b", "c"] -> [["a", "b"], ["c"]]``.
 
     Args:
-        lines: one line for each sentence.
-        pieces: pieces of the document, whose numbers of sentences add up to the number of lines.
+        lines: sentences of the document.
+        pieces: pieces of the document in order. Their numbers of sentences add up to ``len(lines)``.
 
     Returns:
-        The lines of each piece.
+        For each piece, the list of its sentences.
     """
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

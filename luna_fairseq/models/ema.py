@@ -1,4 +1,4 @@
-"""Functions that load the moving average of the weights, which ``fairseq-train --store-ema`` stores."""
+"""Loading of the moving average of the weights (EMA) that ``fairseq-train --store-ema`` saves."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ AVERAGES = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint with its averaged weights in place of the trained weights.
+    """Load a checkpoint with the moving average of the weights in place of the trained weights.
 
-    The state of the optimizer is dropped.
+    The state of the optimizer is removed.
 
     Args:
-        path: a checkpoint of ``fairseq-train --store-ema``.
+        path: checkpoint of ``fairseq-train --store-ema``.
 
     Returns:
-        Contents of a checkpoint, for ``torch.save``.
+        Content of the checkpoint, which ``torch.save`` can write.
 
     Raises:
         InputError: The checkpoint has no averaged weights.
@@ -44,11 +44,11 @@ def load_ema(path: Path) -> Dict[str, Any]:
 
 
 def write_ema(path: Path, to: Path) -> None:
-    """Write a copy of a checkpoint that has the averaged weights, see :func:`load_ema`.
+    """Write a copy of a checkpoint with the moving average of the weights in place of the trained weights.
 
     Args:
-        path: a checkpoint of ``fairseq-train --store-ema``.
-        to: file to write.
+        path: checkpoint of ``fairseq-train --store-ema``.
+        to: path of the copy.
 
     Raises:
         InputError: The checkpoint has no averaged weights.
@@ -59,17 +59,20 @@ def write_ema(path: Path, to: Path) -> None:
 
 
 @contextmanager
-def ema_checkpoint(path: Path, is_wanted: bool = True) -> Iterator[Path]:
-    """Context manager that yields a temporary checkpoint with the averaged weights of ``path``.
+def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
+    """Context manager that yields a temporary checkpoint with the moving average of the weights.
 
     Args:
-        path: a checkpoint of ``fairseq-train --store-ema``.
-        is_wanted: if False, ``path`` itself is yielded (default: True).
+        path: checkpoint of ``fairseq-train --store-ema``.
+        use_average: if False, ``path`` itself is yielded (default: True).
+
+    Yields:
+        Path of a checkpoint. The temporary file is deleted on exit.
 
     Raises:
         InputError: The checkpoint has no averaged weights.
     """
-    if not is_wanted:
+    if not use_average:
         yield path
         return
     with tempfile.TemporaryDirectory() as folder:

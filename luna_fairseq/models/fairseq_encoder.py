@@ -136,7 +136,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         """Add fairseq's version number to the state dict of an older checkpoint.
 
         fairseq's method would also rename parameters. Here the model does so, see
-        :meth:`luna_fairseq.models.bases.LoadsWhatFits.upgrade_state_dict_named`.
+        :meth:`luna_fairseq.models.bases.PluginModel.upgrade_state_dict_named`.
 
         Args:
             state_dict: parameters by name, changed in place.

@@ -13,7 +13,7 @@ from fairseq.models import register_model
 from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
-from luna_fairseq.models.bases import LoadsWhatFits
+from luna_fairseq.models.bases import PluginModel
 from luna_fairseq.models.classification_heads import mean_of_packed
 from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
 from luna_fairseq.models.fairseq_layers import activation_function
@@ -26,7 +26,7 @@ _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 
 @register_model("lra", dataclass=LunaClassifierConfig)
-class LunaClassifier(LoadsWhatFits):
+class LunaClassifier(PluginModel):
     """Encoder of tokens or pixels with a feed-forward classifier on one vector for each sequence.
 
     Args:

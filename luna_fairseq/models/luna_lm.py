@@ -15,7 +15,7 @@ from fairseq.modules import AdaptiveInput
 from fairseq.utils import eval_str_list, safe_getattr
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
-from luna_fairseq.models.bases import LoadsWhatFits
+from luna_fairseq.models.bases import PluginModel
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.generator_hub import LanguageModelHub, from_pretrained
 from luna_fairseq.models.luna import flat_options, nested_config
@@ -23,7 +23,7 @@ from luna_fairseq.models.luna_lm_config import LanguageModelOptions, LunaLanguag
 from luna_fairseq.models.stream import Stream
 
 
-class LanguageModel(LoadsWhatFits, FairseqLanguageModel):
+class LanguageModel(PluginModel, FairseqLanguageModel):
     """fairseq's Transformer language model with the decoder of a subclass.
 
     Attributes:

@@ -34,7 +34,7 @@ from fairseq.models import (
 from fairseq.models.lstm import Embedding, Linear
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.bases import LoadsWhatFits
+from luna_fairseq.models.bases import PluginModel
 from luna_fairseq.models.fairseq_layers import IncrementalState
 from luna_fairseq.peers.attention import count_left_padding, roll_left
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
@@ -46,7 +46,7 @@ EncoderOut = Dict[str, List[Tensor]]
 
 
 @register_model("rnn_attention", dataclass=RnnAttentionConfig)
-class RnnAttentionModel(LoadsWhatFits, FairseqEncoderDecoderModel):
+class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
     """Bidirectional recurrent encoder, and recurrent decoder with attention to the encoder.
 
     Args:
