@@ -1,5 +1,5 @@
 """HTML pages that compare training runs (``luna-report``) and show attention maps (``luna-show``).
 
-Each page is a single HTML file with its styles, scripts and data inside. Their sources are in assets/. Use
-TensorBoard or Weights & Biases, which fairseq supports, for learning curves.
+Each page is one HTML file that includes its styles, scripts and data. The sources of the styles and scripts
+are in assets/. For learning curves, use TensorBoard or Weights & Biases, which fairseq supports.
 """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.report.recording import READ, Recorded, recorded
+from luna_fairseq.report.recording import READ, AttentionRecord, record_attention
 
 MAX_TOKENS = 512
 
@@ -19,29 +19,29 @@ MAX_TOKENS = 512
 class AttentionMaps(Mapping):
     """Attention weights of all layers for one text, on the CPU, as a mapping from name to tensor.
 
-    Names have the form ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` or ``decoder.LAYER.cross.MAP``.
-    Layers are counted from 0. MAP is one of
+    A Jupyter notebook displays the object as an interactive page. A name has the form
+    ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` or ``decoder.LAYER.cross.MAP``. LAYER counts from
+    0. MAP is one of these:
 
-    - ``pack`` [H, L, S]: weights of pack attention, from each row of the packed sequence P to each token of
-      the context. Causal attention has its positive pack weights over time here, which do not sum to 1.
-    - ``unpack`` [H, T, L]: weights of unpack attention, from each query token to each row of P.
-    - ``read`` [H, T, S]: weights from each query token to each token of the context, the product of unpack
-      and pack weights. The pack weights are averaged over the pack heads or, in causal attention, divided by
-      the position. Attention without P has only this map.
+    - ``pack`` [H, L, S]: weights of pack attention, from each of the L vectors of the packed sequence P to
+      each of the S context tokens. In causal attention these are positive numbers that do not sum to 1.
+    - ``unpack`` [H, T, L]: weights of unpack attention, from each of the T query tokens to each vector of P.
+    - ``read`` [H, T, S]: resulting weights from each query token to each context token. They are the product
+      of the unpack weights and the pack weights, averaged over the pack heads. Causal attention takes the
+      causal (decayed) mean over the positions. Attention without P has only this map.
 
-    H is the number of heads, L the number of rows of P, S the number of context tokens, and T the number of
-    query tokens. A Jupyter notebook displays the object as an interactive page.
+    H is the number of heads.
 
     Args:
-        maps: tensors by name.
-        source: tokens of the encoder with </s>. Empty for a model without an encoder.
-        target: tokens that the decoder predicts, with </s>. They are the query tokens of
-            ``decoder.*.cross``. Empty by default.
+        maps: attention weights by name.
+        source: tokens that the encoder reads, including </s>; empty for a model without an encoder.
+        target: tokens that the decoder predicts, including </s>. They are the query tokens of
+            ``decoder.*.cross`` (default: none).
         target_input: tokens that the decoder reads to predict ``target``. They are the query tokens of
-            ``decoder.*.self``. Empty by default.
-        texts: texts to show with the maps, by label, such as "source" and "translation". Empty by default.
-        strengths: learned parameters [H] of anchored attention, by attention (``encoder.0.self``) and by name
-            ("pack gamma"). Empty by default.
+            ``decoder.*.self`` (default: none).
+        texts: texts to show with the maps, by label, such as "source" and "translation" (default: none).
+        strengths: learned parameters [H] of anchored attention by attention and parameter, such as
+            ``strengths["encoder.0.self"]["pack gamma"]`` (default: none).
 
     Example:
         >>> uniform = torch.full((1, 3, 4), 1 / 4)
@@ -67,10 +67,13 @@ class AttentionMaps(Mapping):
         return len(self.maps)
 
     def tokens(self, name: str) -> Tuple[List[str], List[str]]:
-        """Return the query tokens and the context tokens of an attention.
+        """Return the tokens to write along the two axes of an attention map.
 
         Args:
             name: name of the attention without the map, such as "decoder.0.cross".
+
+        Returns:
+            Query tokens, and context tokens.
         """
         if name.endswith("cross"):
             return self.target, self.source
@@ -78,13 +81,14 @@ class AttentionMaps(Mapping):
         return tokens, tokens
 
     def entropy(self, name: str) -> Tensor:
-        """Compute the normalised entropy of each head, averaged over the queries.
+        """Compute the entropy of each head's attention weights, averaged over the queries.
 
         Args:
-            name: name of the map.
+            name: name of the map, such as "encoder.0.self.read".
 
         Returns:
-            [H], 0 if every query has a single nonzero weight, and 1 if all weights are equal.
+            Normalised entropy [H] of the H heads. It is 0 if every query has a single nonzero weight, and 1
+            if all weights are equal.
         """
         weights = self.maps[name].float()
         shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -92,13 +96,13 @@ class AttentionMaps(Mapping):
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Compute the fraction of keys that have the largest weight of at least one query, for each head.
+        """Compute how many of the keys are attended to most by at least one query, for each head.
 
         Args:
-            name: name of the map.
+            name: name of the map, such as "encoder.0.self.read".
 
         Returns:
-            [H], between 0 and 1.
+            Fractions [H] of the keys for the H heads, from 0 to 1.
         """
         weights = self.maps[name]
         is_largest = torch.zeros(weights.shape[0], weights.shape[2])
@@ -111,15 +115,15 @@ class AttentionMaps(Mapping):
 
 
 def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int = 5) -> AttentionMaps:
-    """Run a model on a text and record its attention weights.
+    """Run a model on a text and return its attention weights.
 
     Args:
-        hub: hub interface returned by ``from_pretrained`` of a translation model, a masked language model or
-            a causal language model of luna_fairseq or fairseq, or a
+        hub: hub interface from ``from_pretrained`` of a translation model, a masked language model or a
+            causal language model of luna_fairseq or fairseq. It may also be a
             :class:`~luna_fairseq.report.loading.Classifier`.
         text: one line of plain text, at most 512 tokens.
-        target: translation to align with the text. If None (default), the model translates the text. Ignored
-            by other models than translation models.
+        target: translation to align with the text (default: None, the model translates the text). Only
+            translation models use it.
         beam: beam size for the translation (default: 5).
 
     Returns:
@@ -137,25 +141,25 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
     if not text.strip():
         raise InputError("Expected a sentence, got an empty text.")
     if hasattr(hub, "classify_text"):
-        with recorded(hub.model) as records:
+        with record_attention(hub.model) as records:
             symbols, label = hub.classify_text(text)
-        return _to_maps(records, symbols, texts={"text": text, "class": label})
+        return _build_maps(records, symbols, texts={"text": text, "class": label})
     tokens = _check_length(hub.encode(text))
     if not hasattr(hub, "models"):  # Only the interface of masked language models has a single model.
-        with recorded(hub.model) as records:
+        with record_attention(hub.model) as records:
             hub.extract_features(tokens)
-        return _to_maps(records, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
+        return _build_maps(records, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
     if hasattr(hub.models[0], "encoder"):
         return _translation_maps(hub, tokens, text, target, beam)
     return _language_model_maps(hub, tokens, text)
 
 
 def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
-    """Record the attention of a translation model while it scores a translation.
+    """Return the attention maps of a translation model while it scores a translation.
 
     Args:
         hub: hub interface of the model.
-        tokens: encoded source [S].
+        tokens: token ids [S] of the source.
         text: source as plain text.
         target: translation as plain text, or None to translate the source.
         beam: beam size for the translation.
@@ -163,16 +167,16 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
     Returns:
         Attention maps of the source and the translation.
     """
-    translation = _translation_tokens(hub, tokens, target, beam)
-    decoder_input = _shift(translation)
-    with recorded(hub.models[0]) as records:
+    translation = _encode_or_translate(hub, tokens, target, beam)
+    decoder_input = _shift_right(translation)
+    with record_attention(hub.models[0]) as records:
         _, extra = hub.models[0](
             tokens.unsqueeze(0).to(hub.device),
             torch.tensor([len(tokens)]),
             decoder_input.unsqueeze(0).to(hub.device),
         )
     label = "translation" if target is None else "given translation"
-    return _to_maps(
+    return _build_maps(
         records or _decoder_alignment(extra),
         _symbols(hub.src_dict, tokens),
         target=_symbols(hub.tgt_dict, translation),
@@ -182,20 +186,20 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
 
 
 def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
-    """Record the attention of a causal language model that scores a text.
+    """Return the attention maps of a causal language model while it scores a text.
 
     Args:
-        hub: loaded model, as returned by :func:`luna_fairseq.report.loading.load`.
-        tokens: token numbers [T] of the text.
+        hub: hub interface of the model.
+        tokens: token ids [T] of the text.
         text: the text, which the page shows.
 
     Returns:
         Attention maps of the text.
     """
-    decoder_input = _shift(tokens)
-    with recorded(hub.models[0]) as records:
+    decoder_input = _shift_right(tokens)
+    with record_attention(hub.models[0]) as records:
         hub.models[0](decoder_input.unsqueeze(0).to(hub.device))
-    return _to_maps(
+    return _build_maps(
         records,
         [],
         target=_symbols(hub.src_dict, tokens),
@@ -204,35 +208,42 @@ def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
     )
 
 
-def _shift(tokens: Tensor) -> Tensor:
-    """Move the final </s> to the front, because fairseq's decoders begin with </s>."""
+def _shift_right(tokens: Tensor) -> Tensor:
+    """Move the final </s> to the front, because fairseq's decoders begin with </s>.
+
+    Args:
+        tokens: token ids [T] that end with </s>, such as those of "a b </s>".
+
+    Returns:
+        Token ids [T] of the decoder's input, such as those of "</s> a b".
+    """
     return torch.cat([tokens[-1:], tokens[:-1]])
 
 
-def _decoder_alignment(extra: Any) -> List[Recorded]:
-    """Return the attention to the source that a decoder reports itself, as recurrent decoders do.
+def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
+    """Return the cross-attention weights in the output of a decoder, as fairseq's LSTM decoders return them.
 
     Args:
-        extra: second output of the model, a dict with ``attn`` if the decoder reports its attention.
+        extra: second output of the model. If it is a dictionary, its entry ``attn`` may hold the weights.
 
     Returns:
-        A list with one record, or an empty list.
+        List with the weights of the decoder's only cross-attention, or an empty list without weights.
     """
     weights = extra.get("attn") if isinstance(extra, dict) else None
-    return [Recorded("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
+    return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 
 
-def _translation_tokens(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
-    """Encode a given translation or, without one, translate the source.
+def _encode_or_translate(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
+    """Encode the given translation, or translate the source if there is none.
 
     Args:
-        hub: loaded model, as returned by :func:`luna_fairseq.report.loading.load`.
-        source: token numbers [S] of the source.
+        hub: hub interface of the translation model.
+        source: token ids [S] of the source.
         target: text of the translation, or None.
         beam: beam size.
 
     Returns:
-        Token numbers [T] of the translation.
+        Token ids [T] of the translation.
     """
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
@@ -242,25 +253,25 @@ def _translation_tokens(hub: Any, source: Tensor, target: Optional[str], beam: i
 
 
 def _check_length(tokens: Tensor) -> Tensor:
-    """Return the tokens, or raise InputError if there are more than ``MAX_TOKENS``."""
+    """Return the tokens, or raise InputError if there are more than 512 (``MAX_TOKENS``)."""
     if len(tokens) > MAX_TOKENS:
         raise InputError(f"Expected a text of at most {MAX_TOKENS} tokens, got {len(tokens)} tokens.")
     return tokens
 
 
-def _to_maps(records: List[Recorded], source: List[str], **fields: Any) -> AttentionMaps:
-    """Build the attention maps from the records of one run.
+def _build_maps(records: List[AttentionRecord], source: List[str], **fields: Any) -> AttentionMaps:
+    """Convert the recorded attention weights of a forward pass into attention maps.
 
     Args:
-        records: records of all attention modules, whose batch has one sentence.
-        source: tokens of the encoder.
-        fields: further fields of :class:`AttentionMaps`.
+        records: recorded weights of all attention modules. The batch holds one sentence.
+        source: tokens that the encoder reads.
+        **fields: other arguments of :class:`AttentionMaps`.
 
     Returns:
         The attention maps.
 
     Raises:
-        InputError: There are no records.
+        InputError: ``records`` is empty.
     """
     if not records:
         raise InputError("The model has no attention whose weights can be shown. Give another checkpoint.")

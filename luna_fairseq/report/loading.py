@@ -39,15 +39,15 @@ class Classifier:
         self.task, self.model = task, model
 
     def classify_text(self, text: str) -> Tuple[List[str], str]:
-        """Classify a text.
+        """Predict the class of a text.
 
         Args:
-            text: plain text. It is encoded as bytes if the dictionary consists of bytes, and is split at
-                spaces otherwise.
+            text: plain text. A byte-level model reads its UTF-8 bytes, and any other model splits it at
+                spaces.
 
         Returns:
-            symbols: tokens that the model reads, with printable bytes as characters.
-            label: the predicted class.
+            symbols: tokens that the model reads. Printable ASCII bytes are shown as characters.
+            label: predicted class.
         """
         dictionary = self.task.dictionary
         is_byte_level = all(str(value) in dictionary for value in range(256))
@@ -59,23 +59,31 @@ class Classifier:
         logits = self.model(torch.tensor([indices], device=device))
         label = self.task.label_dictionary[int(logits.argmax()) + self.task.label_dictionary.nspecial]
         symbols = [dictionary[index] for index in indices]
-        return [_printable(symbol) for symbol in symbols] if is_byte_level else symbols, label
+        return [_to_character(symbol) for symbol in symbols] if is_byte_level else symbols, label
 
 
-def _printable(symbol: str) -> str:
-    """Convert the number of a printable ASCII character to the character; keep every other symbol."""
+def _to_character(symbol: str) -> str:
+    """Return the character of a printable ASCII code, and any other symbol unchanged.
+
+    Args:
+        symbol: symbol of a byte-level dictionary, such as "97" or "</s>".
+
+    Example:
+        >>> _to_character("97"), _to_character("10"), _to_character("</s>")
+        ('a', '10', '</s>')
+    """
     return chr(int(symbol)) if symbol.isdigit() and 32 <= int(symbol) < 127 else symbol
 
 
 def load(path: Path, data: Optional[Path] = None) -> Any:
-    """Load a checkpoint as an object that ``attention_maps`` accepts.
+    """Load a checkpoint as an object that :func:`~luna_fairseq.report.attention.attention_maps` accepts.
 
     Args:
-        path: path of the checkpoint.
-        data: folder of its dictionaries. If None (default), the folder with which the model was trained.
+        path: checkpoint of luna_fairseq or fairseq.
+        data: folder of the dictionaries (default: None, the folder with which the model was trained).
 
     Returns:
-        A hub interface for a translation model or a language model, or a :class:`Classifier`.
+        Hub interface of a translation model or a language model, or a :class:`Classifier`.
 
     Raises:
         InputError: The checkpoint or its dictionaries are missing, or the model does not read text.
@@ -112,10 +120,10 @@ def _load_state(path: Path) -> Dict[str, Any]:
     """Load a checkpoint file on the CPU.
 
     Args:
-        path: path of the checkpoint.
+        path: file of the checkpoint.
 
     Returns:
-        Content of the checkpoint.
+        Contents of the checkpoint.
 
     Raises:
         InputError: The file cannot be read as a checkpoint.

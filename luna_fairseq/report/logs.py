@@ -1,9 +1,8 @@
-"""Parser of fairseq-train's logs, in every ``--log-format``, into columns of numbers.
+"""Parser that turns the logs of fairseq-train into tables of numbers, for every ``--log-format``.
 
-The formats json, simple and tqdm report training and validation. The format none reports only the saved
-checkpoints, with the score by which the best one is chosen. On a terminal and in hydra's log, each line
-begins with the time and the name of the logger. In a ``--log-file``, and in early versions of fairseq, it
-does not.
+The formats json, simple and tqdm report the statistics of training and validation. The format none reports
+only the saved checkpoints with their scores. Lines on a terminal and in hydra's log begin with the time and
+the name of the logger. Lines of a ``--log-file``, and of early versions of fairseq, do not.
 """
 
 from __future__ import annotations
@@ -16,13 +15,13 @@ from typing import Dict, List, Optional, Sequence, Tuple
 import numpy as np
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.report.options import Options, option, printed_options
+from luna_fairseq.report.options import Options, get_option, printed_options
 
-# Names of tables. The lines of INNER average the last updates, those of EPOCH a whole epoch.
+# Names of tables. A line of INNER averages the latest updates, and a line of EPOCH averages a whole epoch.
 INNER, EPOCH = "train_inner", "train"
-SAVED = "saved"  # the table of saved checkpoints
-UPDATES = "num_updates"
-# Name of a column -> its values, one for each line of the log.
+SAVED = "saved"  # table of saved checkpoints
+UPDATES = "num_updates"  # column with the number of updates
+# Table of statistics: name of a column -> its values, one for each line of the log.
 Table = Dict[str, np.ndarray]
 
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -35,22 +34,23 @@ _OPTIONS = re.compile(r"\{'_name': |Namespace\(")
 _PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 _MADE_WITH = re.compile(r"luna_fairseq (\d[\w.+]*)(?: \(commit ([0-9a-f]{7,64})\))?$")
 _MARK = re.compile(rb"begin training epoch|train_inner|epoch\b[^\n]{0,400}\bnum_updates\b")
-_HEAD = 1 << 20  # number of bytes at the beginning of a file in which a training log is recognised
+_HEAD = 1 << 20  # number of bytes at the beginning of a file that are searched for lines of training
 
 
 @dataclass
 class Log:
-    """Contents of the logs of one run.
+    """Contents of the logs of one training run.
 
     Attributes:
-        tables: tables by name: INNER, EPOCH, SAVED, and one for each validation subset. The values of a table
-            are in the order of updates, NaN if a line of the log lacks the column.
-        options: options with which fairseq-train was started, or None if the log does not state them.
-        parameters: number of model parameters, or None if the log does not state it.
-        made_with: version of luna_fairseq and, for a checkout, its commit. None if the log does not state
-            the version.
+        tables: tables of statistics by name: "train_inner" (within epochs), "train" (per epoch), "saved"
+            (saved checkpoints), and one for each validation subset. A table maps the name of a column to its
+            values in the order of updates. A value is NaN if a line of the log lacks the column.
+        options: options with which fairseq-train was started, or None if the log does not contain them.
+        parameters: number of model parameters, or None if the log does not contain it.
+        made_with: version of luna_fairseq and, for a git checkout, its commit. None if the log does not
+            contain the version.
         finished: True if the training ended and was not resumed afterwards.
-        cut: True if the last line is incomplete.
+        is_truncated: True if the last line is incomplete.
     """
 
     tables: Dict[str, Table] = field(default_factory=dict)
@@ -58,21 +58,21 @@ class Log:
     parameters: Optional[int] = None
     made_with: Optional[str] = None
     finished: bool = False
-    cut: bool = False
+    is_truncated: bool = False
 
     @property
     def training(self) -> Table:
-        """Figures of training within epochs, or once per epoch if the log has no others. May be empty."""
+        """Training statistics within epochs or, if there are none, per epoch. Empty if there are neither."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property
     def subsets(self) -> List[str]:
-        """Names of the subsets on which the model was validated."""
+        """Names of the validation subsets in the log, such as "valid"."""
         return [name for name in self.tables if name not in (INNER, EPOCH, SAVED)]
 
 
 def is_training_log(path: Path) -> bool:
-    """Return True if the beginning of a file contains lines of a training log.
+    """Return True if a file looks like a log of fairseq-train, judging by its first megabyte.
 
     Args:
         path: path of the file. The result is False if the file cannot be read.
@@ -88,10 +88,10 @@ def made_with(text: Optional[str]) -> Optional[str]:
     """Extract the version of luna_fairseq from a line of a log or an entry of a checkpoint.
 
     Args:
-        text: text that may contain the version, or None.
+        text: text that may end with the version, or None.
 
     Returns:
-        The version and the abbreviated commit, or None if the text contains no version.
+        Version and abbreviated commit, or None if the text contains no version.
 
     Example:
         >>> made_with("luna_fairseq 0.2.0 (commit 0123456789abcdef)")
@@ -108,7 +108,7 @@ def read_logs(paths: Sequence[Path]) -> Log:
         paths: paths of the logs, oldest first. A resumed run usually has several.
 
     Returns:
-        The merged log. If an update was repeated after a restart, the later line counts.
+        The merged log. If a resumed run repeated an update, the later line counts.
 
     Raises:
         InputError: A file cannot be read, or none of the files is a log of fairseq-train.
@@ -118,48 +118,62 @@ def read_logs(paths: Sequence[Path]) -> Log:
         try:
             reader.read(path.read_bytes())
         except OSError as error:
-            raise InputError(f"cannot read {path}: {error.strerror}") from error
+            raise InputError(f"{path} cannot be read: {error.strerror}.") from error
     log = reader.log()
     if not log.tables and log.options is None:
         raise InputError(
-            f"{paths[0]} is not a log of fairseq-train: it has no line of training or validation. Give the "
-            "folder or the log of a run."
+            f"{paths[0]} is not a log of fairseq-train, because it has no line of training or validation. "
+            "Give the folder or the log of a run."
         )
     return log
 
 
 class _LineFormat:
-    """Lines that list the same columns in the same way, and the values read from them.
+    """Parser for the log lines that list the same columns in the same layout.
 
-    One compiled regular expression for all these lines is much faster than splitting each line.
+    The parser is one regular expression, built from the first such line. Matching this expression is much
+    faster than splitting every line.
 
     Args:
-        table_name: name of the table to which the lines belong, unless JSON prefixes give another name.
-        head: names of the columns at the beginning of the line, whose values are passed separately.
-        stats: the rest of the first such line, from which the expression is built.
+        table_name: name of the table to which the lines belong. A prefix of the columns in JSON
+            ("valid_num_updates") overrides it.
+        head_names: names of the values at the beginning of a line, which are parsed separately, such as the
+            epoch.
+        statistics: rest of the first line, such as "loss 3.2 | num_updates 40".
 
     Attributes:
+        match: function that returns the match object of a line's statistics, or None if the layout differs.
+        names: names of all columns.
         table_name: name of the table to which the lines belong.
-        has_updates: True if the lines contain the number of updates. Other lines are no statistics.
-        rows: values of the lines read so far, as text.
+        has_updates: True if one of the columns is the number of updates. Lines without this column are
+            ignored.
+        rows: values of the lines parsed so far, as text.
     """
 
-    def __init__(self, table_name: str, head: Tuple[str, ...], stats: str) -> None:
+    def __init__(self, table_name: str, head_names: Tuple[str, ...], statistics: str) -> None:
         names, pattern, position = [], [], 0
-        for figure in _FIGURE.finditer(stats):
+        for figure in _FIGURE.finditer(statistics):
             names.append(figure[1])
-            pattern += [re.escape(stats[position : figure.start(3)]), r"([-+.\w]+)"]
+            pattern += [re.escape(statistics[position : figure.start(3)]), r"([-+.\w]+)"]
             position = figure.end(3)
-        self.match = re.compile("".join(pattern) + re.escape(stats[position:])).fullmatch
+        self.match = re.compile("".join(pattern) + re.escape(statistics[position:])).fullmatch
         # In JSON the name of the subset is a prefix of each column: valid_loss, valid_num_updates.
         prefix = next((name[: -len(UPDATES)] for name in names if name.endswith(UPDATES)), "")
         self.has_updates = prefix + UPDATES in names
         self.table_name = prefix[:-1] or table_name
-        self.names = (*head, *(name[len(prefix) :] if name.startswith(prefix) else name for name in names))
+        self.names = (
+            *head_names,
+            *(name[len(prefix) :] if name.startswith(prefix) else name for name in names),
+        )
         self.rows: List[Tuple[str, ...]] = []
 
     def table(self) -> Table:
-        """Return the columns of all lines, with ``epoch`` as the fractional number of finished epochs."""
+        """Return the parsed values as columns of numbers.
+
+        Returns:
+            Array of values by the name of the column. The column ``epoch`` counts finished epochs and may be
+            fractional.
+        """
         table = {name: _to_numbers(column) for name, column in zip(self.names, zip(*self.rows))}
         if "_done" in table:
             table["epoch"] = table["epoch"] - 1 + table.pop("_done") / np.maximum(table.pop("_batches"), 1)
@@ -169,28 +183,32 @@ class _LineFormat:
 
 
 class _LogReader:
-    """Reader that collects the lines of several logs into one :class:`Log`."""
+    """Reader that merges the lines of several log files into one :class:`Log`."""
 
     def __init__(self) -> None:
         self._log = Log()
         self._formats: List[_LineFormat] = []
-        # The formats of each kind of line, newest first, because a line usually repeats the last format.
+        # Formats by the kind of the line. The newest one is tried first, because most lines repeat it.
         self._newest_formats: Dict[str, List[_LineFormat]] = {}
 
     def read(self, content: bytes) -> None:
-        """Read the content of one file. An incomplete last line is skipped.
+        """Read one log file, and skip the last line if it is incomplete.
 
         Args:
-            content: content of a log file.
+            content: contents of the file.
         """
         text = content.decode("utf-8", errors="replace")
         lines = re.split(r"[\r\n]+", _TERMINAL.sub("", text) if "\x1b" in text else text)
-        self._log.cut = bool(lines.pop().strip())
+        self._log.is_truncated = bool(lines.pop().strip())
         for line in lines:
             self._read_line(line.rstrip())
 
     def log(self) -> Log:
-        """Return the merged log of all files read so far."""
+        """Return the merged log of all files read so far.
+
+        Returns:
+            The log. Its tables keep only the last line of each repeated update.
+        """
         tables: Dict[str, List[Table]] = {}
         for line_format in self._formats:
             tables.setdefault(line_format.table_name, []).append(line_format.table())
@@ -200,10 +218,10 @@ class _LogReader:
         return self._log
 
     def _read_line(self, line: str) -> None:
-        """Read a line of statistics, of any format, or any other line.
+        """Read a line of any log format.
 
         Args:
-            line: line of the log without its end.
+            line: line of the log without the line break.
         """
         match = _JSON.search(line) if '{"' in line else None
         if match:
@@ -212,8 +230,8 @@ class _LogReader:
             return self._read_other_line(line)
         match = _PROGRESS.search(line) if "=" in line else None
         if match:
-            head = ("epoch", "_done", "_batches")
-            return self._add_statistics("progress", INNER, head, match.groups(), line[match.end() :])
+            head_names = ("epoch", "_done", "_batches")
+            return self._add_statistics("progress", INNER, head_names, match.groups(), line[match.end() :])
         match = _END.search(line)
         if match:
             name = match[2] or EPOCH
@@ -221,40 +239,48 @@ class _LogReader:
         return self._read_other_line(line)
 
     def _add_statistics(
-        self, kind: str, table_name: str, names: Tuple[str, ...], head: Tuple[str, ...], stats: str
+        self,
+        kind: str,
+        table_name: str,
+        head_names: Tuple[str, ...],
+        head_values: Tuple[str, ...],
+        statistics: str,
     ) -> None:
-        """Add a line of statistics to the first format that matches, or to a new format.
+        """Parse the statistics of a line, and add a :class:`_LineFormat` if no existing one matches.
 
         Args:
-            kind: kind of line, under which formats are looked up.
+            kind: kind of the line, such as "json". Only formats of this kind are tried.
             table_name: name of the table to which the line belongs.
-            names: names of the values in ``head``.
-            head: values from the beginning of the line.
-            stats: rest of the line, with names and values.
+            head_names: names of the values at the beginning of the line, such as ("epoch",).
+            head_values: values at the beginning of the line, such as ("3",).
+            statistics: rest of the line, such as "loss 3.2 | num_updates 40".
         """
         formats = self._newest_formats.setdefault(kind, [])
         for line_format in formats:
-            match = line_format.match(stats)
+            match = line_format.match(statistics)
             if match:
-                line_format.rows.append(head + match.groups())
+                line_format.rows.append(head_values + match.groups())
                 return
-        line_format = _LineFormat(table_name, names, stats)
-        match = line_format.match(stats)
+        line_format = _LineFormat(table_name, head_names, statistics)
+        match = line_format.match(statistics)
         if match and line_format.has_updates:
-            line_format.rows.append(head + match.groups())
+            line_format.rows.append(head_values + match.groups())
             formats.insert(0, line_format)
             self._formats.append(line_format)
 
     def _read_other_line(self, line: str) -> None:
-        """Read a line without statistics, such as a message about a saved checkpoint, or the printed options.
+        """Read a line that reports no statistics of training or validation.
+
+        Examples are the printed options, the number of parameters, a saved checkpoint and the end of the
+        training.
 
         Args:
-            line: line of the log without its end.
+            line: line of the log without the line break.
         """
         saved = _SAVED.search(line)
         if saved:
-            stats = f"epoch {saved[1]} | {UPDATES} {saved[2]} | score {saved[3]}"
-            self._add_statistics(SAVED, SAVED, (), (), stats)
+            statistics = f"epoch {saved[1]} | {UPDATES} {saved[2]} | score {saved[3]}"
+            self._add_statistics(SAVED, SAVED, (), (), statistics)
         elif "done training in" in line:
             self._log.finished = True
         elif "begin training epoch" in line:
@@ -262,7 +288,7 @@ class _LogReader:
         elif _OPTIONS.search(line):
             options = printed_options(line)
             # Options with a path belong to a command that loads a model, such as fairseq-generate.
-            if not option(options, "path"):
+            if not get_option(options, "path"):
                 self._log.options = options or self._log.options
         elif "model params" in line and not self._log.parameters:
             found = _PARAMETERS.search(line)
@@ -279,13 +305,13 @@ def _to_numbers(column: Sequence[str]) -> np.ndarray:
 
 
 def _to_number(text: str) -> float:
-    """Convert text to a number.
+    """Convert a value of a log to a number.
 
     Args:
         text: number, ``None``, ``null`` or a word.
 
     Returns:
-        The number. NaN if the text is not a number.
+        The number, or NaN if the text is not a number.
     """
     try:
         return float(text)
@@ -294,13 +320,13 @@ def _to_number(text: str) -> float:
 
 
 def _concatenate(tables: List[Table]) -> Table:
-    """Concatenate tables.
+    """Concatenate tables whose columns may differ.
 
     Args:
-        tables: tables, each with a column of update numbers.
+        tables: tables from column name to values. Each has the column "num_updates".
 
     Returns:
-        Table with the columns of all tables. Cells of columns that a table lacks are NaN.
+        Table with the columns of all tables. Missing values are NaN.
     """
     names = {name: None for table in tables for name in table}
     sizes = [len(table[UPDATES]) for table in tables]
@@ -311,13 +337,13 @@ def _concatenate(tables: List[Table]) -> Table:
 
 
 def _drop_repeated_updates(table: Table) -> Table:
-    """Keep the last line of each update, because a restarted run repeats updates.
+    """Drop lines that a later line repeats or precedes, because a resumed run repeats updates.
 
     Args:
-        table: columns by name, one of which holds update numbers.
+        table: values by column name, in the order of the logs, such as {"num_updates": [1, 2, 3, 2, 3]}.
 
     Returns:
-        Table with increasing update numbers.
+        Table with strictly increasing update numbers, such as those of the last lines 1, 2, 3.
     """
     updates = table[UPDATES]
     smallest_later_update = np.minimum.accumulate(np.append(updates, np.inf)[::-1])[::-1][1:]

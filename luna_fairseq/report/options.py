@@ -1,6 +1,6 @@
-"""The options with which a run was started, and the options that differ between runs.
+"""Read the options of training runs, and find the options that differ between runs.
 
-Options are read from a line of the log, from hydra's files or from a checkpoint.
+Options come from a line of the log, from hydra's files or from a checkpoint.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ def printed_options(line: str) -> Optional[Options]:
     """Parse the line of a log in which fairseq-train prints its options.
 
     Args:
-        line: line with a dict or a Namespace as Python prints it, in which enum values have no quotes.
+        line: line with a dictionary or a Namespace as Python prints it. Enum values have no quotes there.
 
     Returns:
-        The options, or None if the line cannot be parsed.
+        Options by name, or None if the line cannot be parsed.
 
     Example:
         >>> printed_options("Namespace(arch='luna', ddp_backend=no_c10d)")
@@ -50,21 +50,23 @@ def printed_options(line: str) -> Optional[Options]:
     starts = [start for start in (line.find("{'_name': "), line.find("Namespace(")) if start >= 0]
     text = line[min(starts) :] if starts else ""
     try:
-        return flat(_evaluate(ast.parse(text.strip(), mode="eval").body, text.strip()))
+        return flatten_options(_evaluate(ast.parse(text.strip(), mode="eval").body, text.strip()))
     except (SyntaxError, ValueError, RecursionError, AttributeError):
         return None
 
 
 def _evaluate(node: Any, text: str) -> Any:
-    """Evaluate the syntax tree of printed options.
+    """Evaluate a node of Python's syntax tree without running code.
+
+    A bare name becomes a string, and a call becomes a dictionary of its keyword arguments: ``f(a=b, c=1)``
+    gives ``{"a": "b", "c": 1}``. An expression of another kind remains source text.
 
     Args:
-        node: node of Python's syntax tree.
-        text: source text of the tree.
+        node: node of the syntax tree.
+        text: source text of the whole tree.
 
     Returns:
-        Value of the node. Bare names become strings, calls become dictionaries of their keyword arguments,
-        and unknown expressions remain source text.
+        Value of the node.
     """
     if isinstance(node, ast.Dict):
         return {_evaluate(key, text): _evaluate(value, text) for key, value in zip(node.keys, node.values)}
@@ -80,17 +82,18 @@ def _evaluate(node: Any, text: str) -> Any:
         return ast.get_source_segment(text, node)
 
 
-def flat(config: Any) -> Options:
-    """Flatten a fairseq configuration into one level.
+def flatten_options(config: Any) -> Options:
+    """Flatten a fairseq configuration into one dictionary.
 
     Args:
-        config: mapping of groups, as current versions of fairseq have, or Namespace, as early ones have.
+        config: mapping of groups of options or, in early versions of fairseq, a Namespace without groups.
 
     Returns:
-        The options, without the groups of hydra.
+        Values by ``group.name``, or by the name alone without groups. The groups that belong to hydra are
+        dropped.
 
     Example:
-        >>> flat({"common": {"seed": 1}})
+        >>> flatten_options({"common": {"seed": 1}})
         {'common.seed': 1}
     """
     groups = vars(config) if isinstance(config, Namespace) else config
@@ -106,37 +109,44 @@ def flat(config: Any) -> Options:
     return options
 
 
-def option(options: Optional[Options], name: str) -> Any:
-    """Look up an option by its name without the group.
+def get_option(options: Optional[Options], name: str) -> Any:
+    """Return the value of an option, which may be in any group.
 
     Args:
-        options: the options, or None if they are unknown.
-        name: name of the option, such as ``save_dir``.
+        options: options by ``group.name``, or None if they are unknown.
+        name: name of the option without the group, such as "save_dir".
 
     Returns:
-        The value, or None if the options are unknown or have no such name.
+        Value of the option, or None if it is unknown.
+
+    Example:
+        >>> get_option({"common.seed": 1}, "seed")
+        1
     """
     return next((value for key, value in (options or {}).items() if key.rpartition(".")[2] == name), None)
 
 
 def architecture(options: Optional[Options]) -> str:
-    """Return the value of ``--arch``, or an empty string if it is unknown.
+    """Return the value of ``--arch`` (or ``model=`` for hydra).
 
     Args:
-        options: the options, or None if they are unknown.
+        options: options by ``group.name``, or None if they are unknown.
+
+    Returns:
+        Name of the architecture, or an empty string if it is unknown.
     """
     options = options or {}
     return str(options.get("model._name") or options.get("model.arch") or options.get("arch") or "")
 
 
 def hydra_options(folder: Path) -> Optional[Options]:
-    """Read the options that hydra stored below a folder.
+    """Read the options that hydra stored in the output folder of a run.
 
     Args:
         folder: output folder of hydra, which contains ``.hydra/config.yaml``.
 
     Returns:
-        The options, or None if the file is absent or damaged.
+        Options by ``group.name``, or None if the file is absent or damaged.
     """
     from omegaconf import OmegaConf
 
@@ -144,12 +154,12 @@ def hydra_options(folder: Path) -> Optional[Options]:
     if not path.is_file():
         return None
     try:
-        return flat(OmegaConf.to_container(OmegaConf.load(str(path))))
+        return flatten_options(OmegaConf.to_container(OmegaConf.load(str(path))))
     except Exception:  # A damaged file raises many types, and other sources of the options may exist.
         return None
 
 
-def differences(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
+def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
     """Return the options whose values differ between runs.
 
     Args:
@@ -160,7 +170,8 @@ def differences(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
         run has no such option, and "not known" if its options are unknown.
 
     Example:
-        >>> differences([{"common.seed": 1, "common.fp16": True}, {"common.seed": 2, "common.fp16": True}])
+        >>> first, second = {"common.seed": 1, "common.fp16": True}, {"common.seed": 2, "common.fp16": True}
+        >>> differing_options([first, second])
         [('--seed', ['1', '2'])]
     """
     options_by_run = [_command_line_options(options) for options in runs]
@@ -175,15 +186,17 @@ def differences(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
 
 
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
-    """Convert options to text, without names and output paths of the run.
+    """Convert options to text, named as on the command line.
 
-    An option that several groups share appears once. If its values differ, the group is added to the name.
+    Options that name or place a run, such as ``save_dir``, are dropped. If several groups have an option of
+    the same name but different values, the group is added to the name.
 
     Args:
-        options: options of a run by name, such as "optimization.lr". None if they are not known.
+        options: options by ``group.name``, or None if they are unknown.
 
     Returns:
-        Text of each value by the name of its option, such as "--lr".
+        Text of each value by the name of the option: ``{"optimization.lr": [0.1]}`` gives ``{"--lr":
+        "0.1"}``.
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

@@ -1,8 +1,8 @@
-"""Self-contained HTML pages: one file that holds its styles, its scripts and its data.
+"""Build HTML pages that consist of a single file with all styles, scripts and data.
 
-The content security policy of a page allows only the scripts inside the page, identified by their hashes,
-and no network requests. The data is stored as JSON that is escaped so that no string can end the script
-element. The scripts insert text as text nodes, never as HTML.
+The content security policy of a page forbids network requests, and allows only the scripts inside the page,
+identified by their hashes. The data is stored as escaped JSON, so that no string can end the script element.
+The scripts insert text as text nodes, never as HTML.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NOTEBOOK_HEIGHT = 720  # pixels
 
 @dataclass(frozen=True)
 class Page:
-    """A complete HTML page, which a Jupyter notebook displays in a frame.
+    """Complete HTML page. A Jupyter notebook displays it in a frame.
 
     Attributes:
         text: HTML source of the page.
@@ -36,18 +36,18 @@ class Page:
 
     @property
     def size(self) -> str:
-        """Size of the file as text, for example "85 KB"."""
+        """Size of the file with its unit, such as "85 KB"."""
         count = len(self._encode())
         return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 
     def write(self, path: Path) -> None:
         """Write the page to a file.
 
-        An interrupted write leaves no partial file. Characters that UTF-8 cannot encode, which file names may
-        contain, become question marks.
+        An interrupted write leaves no partial file. Characters that UTF-8 cannot encode become question
+        marks. File names may contain such characters.
 
         Args:
-            path: path of the HTML file, replaced if it exists.
+            path: HTML file to write. An existing file is replaced.
         """
         with replacing(path) as temporary:
             temporary.write_bytes(self._encode())

@@ -1,8 +1,8 @@
-"""Recorder of the attention weights of a model while it runs.
+"""Record the attention weights of a model while it runs.
 
-The recorder learns the arguments of each forward call of an attention module, and asks the module for the
-weights that belong to them. The attentions of this package call a function, their ``watcher``. fairseq's
-attention gets a forward hook of torch.
+Each attention module reports the arguments of its forward calls, and is then asked for the weights of the
+same arguments. The attention modules of this package call their attribute ``watcher``. fairseq's attention
+has no such attribute and gets a forward pre-hook instead.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+from luna_fairseq.ops.causal_luna.naive import decayed_shares
 from luna_fairseq.peers.attention import PeerAttention
 from luna_fairseq.requirements import version_numbers
 
@@ -34,15 +35,18 @@ Call = Dict[str, Any]
 Reader = Callable[[Any, Call], Weights]
 
 
-class Recorded(NamedTuple):
-    """Attention weights of one layer for one forward call.
+class AttentionRecord(NamedTuple):
+    """Attention weights of one layer in one forward pass.
+
+    Shapes: B batch size, H attention heads, T queries, S context tokens, L length of the packed sequence P.
 
     Attributes:
-        name: name of the attention, made of the stack, the layer counted from 0, and the kind:
-            "encoder.0.self" or "decoder.5.cross".
-        weights: PACK [B, H, L, S], UNPACK [B, H, T, L] and READ [B, H, T, S]. Attention without
-            the packed sequence P has READ only.
-        strengths: learned parameters [H] of anchored attention, by name. Empty for other attention.
+        name: stack, number of the layer from 0, and kind of the attention, such as "encoder.0.self" or
+            "decoder.5.cross".
+        weights: weights by name: "pack" [B, H, L, S], "unpack" [B, H, T, L], and "read" [B, H, T, S], which
+            is their product. Attention without P has "read" only.
+        strengths: learned parameters [H] of anchored attention by name, such as "pack gamma". Empty for other
+            attention.
     """
 
     name: str
@@ -51,7 +55,7 @@ class Recorded(NamedTuple):
 
 
 @contextmanager
-def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
+def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
     """Context manager that records the attention weights of a model.
 
     Within the context, run the model on whole sequences, not step by step. Gradients are disabled.
@@ -60,25 +64,25 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
         model: model of luna_fairseq or fairseq.
 
     Yields:
-        A list, to which each forward call of an attention module appends a record.
+        List to which each call of an attention module appends an :class:`AttentionRecord`.
 
     Raises:
         InputError: The model has fairseq's attention, and torch is older than 2.0.
 
     Example:
-        >>> with recorded(model) as records:  # doctest: +SKIP
+        >>> with record_attention(model) as records:  # doctest: +SKIP
         ...     model(source_tokens, source_lengths, previous_output_tokens)
         >>> records[0].name  # doctest: +SKIP
         'encoder.0.self'
     """
-    records: List[Recorded] = []
+    records: List[AttentionRecord] = []
     stops: List[Callable[[], None]] = []
     try:
         for name, module in model.named_modules():
-            match, read = _ATTENTION_NAME.fullmatch(name), _reader(module)
+            match, read = _ATTENTION_NAME.fullmatch(name), _find_reader(module)
             if match is not None and read is not None:
-                recorder = _Recorder(read, match[1], int(match[2]), KINDS[match[3]], records)
-                stops.append(_watch(module, recorder))
+                recorder = _CallRecorder(read, match[1], int(match[2]), KINDS[match[3]], records)
+                stops.append(_attach_recorder(module, recorder))
             # The fast path of fairseq 0.12.2 does not call the attention module.
             if getattr(module, "can_use_fastpath", False):
                 module.can_use_fastpath = False
@@ -89,41 +93,46 @@ def recorded(model: nn.Module) -> Iterator[List[Recorded]]:
             stop()
 
 
-class _Recorder:
-    """Function of (attention, arguments of its forward call) that appends the weights of the call to a list.
+class _CallRecorder:
+    """Callback that computes the attention weights of a forward call and appends them to a list.
+
+    The callback takes an attention module and the arguments of its forward call by name. A layer that runs
+    several times, because layers share their weights, gets a new layer number each time.
 
     Args:
-        read: function that returns the weights of a call.
+        read: function that computes the weights from the module and the arguments.
         stack: "encoder" or "decoder".
-        layer: number of the first layer that the attention belongs to.
+        layer: number of the layer, counted from 0.
         kind: "self" or "cross".
         records: list to append to.
     """
 
-    def __init__(self, read: Reader, stack: str, layer: int, kind: str, records: List[Recorded]) -> None:
+    def __init__(
+        self, read: Reader, stack: str, layer: int, kind: str, records: List[AttentionRecord]
+    ) -> None:
         self.read, self.stack, self.kind, self.records = read, stack, kind, records
         self.layers = count(layer)
 
     def __call__(self, attention: nn.Module, call: Call) -> None:
-        layer = next(self.layers)  # each call of a shared layer counts as a layer of its own
+        layer = next(self.layers)  # Each call of a shared layer counts as a layer of its own.
         weights = self.read(attention, call)
         if weights:
             name = f"{self.stack}.{layer}.{self.kind}"
-            self.records.append(Recorded(name, weights, _strengths(attention)))
+            self.records.append(AttentionRecord(name, weights, _anchor_strengths(attention)))
 
 
-def _watch(attention: nn.Module, recorder: _Recorder) -> Callable[[], None]:
-    """Call a recorder at the start of each forward call of an attention.
+def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[[], None]:
+    """Make an attention module call a recorder at the start of each forward call.
 
     Args:
-        attention: attention of this package or of fairseq.
-        recorder: function to call.
+        attention: attention module of this package or of fairseq.
+        recorder: callback that records the weights.
 
     Returns:
-        Function that ends the watch.
+        Function without arguments that detaches the recorder.
 
     Raises:
-        InputError: The attention is fairseq's, and torch is older than 2.0.
+        InputError: The module is fairseq's, and torch is older than 2.0.
     """
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
@@ -132,18 +141,18 @@ def _watch(attention: nn.Module, recorder: _Recorder) -> Callable[[], None]:
     return lambda: setattr(attention, "watcher", None)
 
 
-def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _Recorder) -> Callable[[], None]:
-    """Call a recorder before each forward call of fairseq's attention.
+def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecorder) -> Callable[[], None]:
+    """Register a forward pre-hook that passes the arguments of fairseq's attention to a recorder.
 
     Args:
         attention: fairseq's attention module.
-        recorder: function that is called with the module and its arguments by name.
+        recorder: callback that takes the module and its arguments by name.
 
     Returns:
-        Function that removes the hook.
+        Function without arguments that removes the hook.
 
     Raises:
-        InputError: The version of torch is too old.
+        InputError: torch is older than 2.0, whose hooks do not receive keyword arguments.
     """
     if version_numbers(torch.__version__) < (2,):
         raise InputError(
@@ -160,11 +169,22 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _Recorder) 
     return attention.register_forward_pre_hook(hook, with_kwargs=True).remove
 
 
-def _reader(module: nn.Module) -> Optional[Reader]:
-    """Return the function that reads the weights of a module, or None if the module has no weights."""
+def _find_reader(module: nn.Module) -> Optional[Reader]:
+    """Return the function that computes the attention weights of a module.
+
+    Args:
+        module: any module of a model.
+
+    Returns:
+        Function from the module and the arguments of its forward call to the weights by name. None if the
+        module is no attention or has no weights.
+    """
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
-    return next((read for kind, read in _READERS.items() if isinstance(module, kind)), None)
+    for attention_class, read in _READERS.items():
+        if isinstance(module, attention_class):
+            return read
+    return None
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
@@ -173,10 +193,25 @@ def _read_luna(attention: LunaAttention, call: Call) -> Weights:
 
 
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
+    """Compute the weights of causal Luna attention, including the resulting weights over the tokens.
+
+    Position t reads an earlier position j with the weight ``share[t, j] * (unpack[t] @ pack[j])``. The share
+    is 1 / t, or decays with the distance between t and j.
+
+    Args:
+        attention: causal attention module.
+        call: arguments of its method ``weights``, by name.
+
+    Returns:
+        Weights by name, as in :class:`AttentionRecord`.
+    """
     pack, unpack = attention.weights(**call)  # [B, H, T, L]
-    steps = torch.arange(1, pack.size(2) + 1, device=pack.device)
-    read = (unpack @ pack.transpose(-2, -1)).tril() / steps[:, None]
-    return {PACK: pack.transpose(-2, -1), UNPACK: unpack, READ: read}
+    log_decay = attention.log_decay()
+    if log_decay is None:
+        log_decay = pack.new_zeros(attention.num_heads)
+    shares = decayed_shares(log_decay, call["key_padding_mask"], pack.size(2))
+    packed_tokens = pack.transpose(-2, -1)
+    return {PACK: packed_tokens, UNPACK: unpack, READ: unpack @ packed_tokens * shares}
 
 
 def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
@@ -197,8 +232,8 @@ _READERS: Dict[type, Reader] = {
     MultiheadAttention: _read_softmax,
     PeerAttention: _read_peer,
 }
-# Arguments that an attention passes to its watcher after itself. They are arguments of the function that
-# returns its weights.
+# Names of the arguments that an attention module passes to its watcher after itself. The method that returns
+# the weights takes the same arguments.
 _WATCHED: Dict[Reader, Tuple[str, ...]] = {
     _read_luna: ("query", "packed", "context", "source", "geometry"),
     _read_causal: ("query", "packed", "key_padding_mask", "packed_padding_mask"),
@@ -206,14 +241,15 @@ _WATCHED: Dict[Reader, Tuple[str, ...]] = {
 }
 
 
-def _strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters of anchored attention.
+def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
+    """Return the learned parameters of anchored attention, which favours nearby tokens.
 
     Args:
         module: attention module.
 
     Returns:
-        Value [H] of each head, by the name of the parameter. Empty if the module has no such parameters.
+        Value [H] of each of the H heads, by the name of the parameter, such as "pack gamma". Empty if the
+        module has no such parameters.
     """
     strengths = {}
     for step in ("pack", "unpack"):

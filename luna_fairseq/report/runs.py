@@ -1,4 +1,4 @@
-"""Search folders for training runs and read the logs, options and results of each run."""
+"""Search folders for training runs, and read the logs, options and results of each run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import numpy as np
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
 from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, is_training_log, made_with, read_logs
-from luna_fairseq.report.options import Options, architecture, flat, hydra_options, option
+from luna_fairseq.report.options import Options, architecture, flatten_options, get_option, hydra_options
 
 # Levels of subfolders that are searched. luna-lra-seeds writes <task>/<model>/<seed>.
 DEPTH = 4
@@ -26,16 +26,16 @@ SECONDS_AN_HOUR = 3600
 
 @dataclass
 class Run:
-    """Training run.
+    """Training run with the contents of its logs.
 
     Attributes:
-        name: name on the page.
-        folder: folder of the log or of the checkpoints.
+        name: name of the run on the page.
+        folder: folder that contains the log or the checkpoints.
         log: merged contents of the logs. Empty if the run left only checkpoints.
-        files: paths of the logs.
-        options: fairseq's options, read from the log, from hydra's files or from a checkpoint. None if they
-            are unknown.
-        result: result that luna-lra-seeds stored, or None.
+        files: paths of the logs, oldest first.
+        options: options of fairseq-train by ``group.name``, from the log, hydra's files or a checkpoint. None
+            if they are unknown.
+        result: contents of ``result.json``, which luna-lra-seeds writes, or None without this file.
         notes: remarks about missing information, which the page shows.
     """
 
@@ -49,19 +49,19 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Number of the last update in the logs, 0 if they have none."""
+        """Number of the last update in the logs, or 0 if the logs have none."""
         tables = self.log.tables.values()
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Find the best validation result by ``--best-checkpoint-metric``.
+        """Return the best validation result by ``--best-checkpoint-metric``.
 
         Returns:
-            Name of the metric, its best value, and the update of that validation. None if the logs have no
-            finite value of the metric.
+            Name of the metric, its best value, and the number of the update. None if the logs have no finite
+            value of the metric.
         """
-        metric = str(option(self.options, "best_checkpoint_metric") or "loss")
-        sign = 1 if option(self.options, "maximize_best_checkpoint_metric") else -1
+        metric = str(get_option(self.options, "best_checkpoint_metric") or "loss")
+        sign = 1 if get_option(self.options, "maximize_best_checkpoint_metric") else -1
         for kind, column in (*((subset, metric) for subset in self.log.subsets), (SAVED, "score")):
             table = self.log.tables.get(kind, {})
             finite = np.flatnonzero(np.isfinite(table.get(column, ())))
@@ -75,14 +75,14 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
     """Search paths for training runs and read them.
 
     Args:
-        paths: folders, log files or checkpoints. ``NAME=PATH`` gives a name to the run. Folders are searched
-            four levels deep.
+        paths: folders, log files or checkpoints. ``NAME=PATH`` also names the run. Folders are searched four
+            levels deep.
 
     Returns:
-        The runs, with unique names that are derived from their folders.
+        The runs. Each has a unique name, which is derived from its folder by default.
 
     Raises:
-        InputError: A path does not exist, or no run was found below it.
+        InputError: A path does not exist, or contains no run.
 
     Example:
         >>> [run.name for run in find_runs([Path("checkpoints")])]  # doctest: +SKIP
@@ -91,8 +91,8 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
     runs: List[Run] = []
     for named_path in paths:
         name, path = _split_name(named_path)
-        logs = progress(_logs_below(path), "read", "runs")
-        found = [_read_run(run_path, files) for run_path, files in logs] or _run_of_checkpoint(path)
+        logs = progress(_find_logs(path), "read", "runs")
+        found = [_read_run(run_path, files) for run_path, files in logs] or _read_checkpoint_runs(path)
         if not found:
             raise InputError(
                 f"{path} contains no training run: neither a log of fairseq-train nor a checkpoint. Give the "
@@ -100,7 +100,7 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
             )
         for run in found:
             relative_path = os.path.relpath(run.name, str(path)) if len(found) > 1 else ""
-            run.name = "/".join(part for part in (name or _last_part(path), relative_path) if part)
+            run.name = "/".join(part for part in (name or _default_name(path), relative_path) if part)
         runs += found
     return _make_names_unique(runs)
 
@@ -112,7 +112,7 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
         named_path: argument of the command line, with or without ``NAME=``.
 
     Returns:
-        Name, which is empty if it is missing, and path.
+        Name, or an empty string without ``NAME=``, and path.
 
     Raises:
         InputError: The path does not exist.
@@ -126,15 +126,20 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
     return name, path
 
 
-def _last_part(path: Path) -> str:
-    """Return the last part of a path that is not a generic name, such as ``checkpoints``."""
+def _default_name(path: Path) -> str:
+    """Return the name of a run for a path: its last part, or its folder if that part is generic.
+
+    Args:
+        path: log file, checkpoint or folder. ``runs/luna/train.log`` and ``runs/luna/checkpoints`` give
+            "luna".
+    """
     resolved = path.resolve()
     stem = resolved.name if resolved.is_dir() else resolved.stem
     return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
 
 
 def _make_names_unique(runs: List[Run]) -> List[Run]:
-    """Prefix ambiguous names with the parent folder, then append numbers to names that remain ambiguous.
+    """Make the names of runs unique by adding the parent folder and, if necessary, a number.
 
     Args:
         runs: runs, whose names are changed in place.
@@ -154,14 +159,14 @@ def _make_names_unique(runs: List[Run]) -> List[Run]:
     return runs
 
 
-def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Find the logs of all runs below a path.
+def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
+    """Find the logs of all training runs below a path.
 
     Args:
         path: log file, or folder to search.
 
     Yields:
-        Path of a run, and its logs, oldest first.
+        Path of a run, and the logs of this run, oldest first.
     """
     if path.is_file():
         if path.suffix != ".pt":
@@ -181,17 +186,20 @@ def _logs_below(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 
 
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
-    """Group the logs of one folder by run. Logs with the same ``--save-dir`` belong to the same run.
+    """Group the logs of one folder by the run that wrote them.
+
+    Logs with the same ``--save-dir`` belong to the same run. A log without options belongs to the only other
+    run.
 
     Args:
         logs: paths of training logs.
 
     Returns:
-        Logs of each run.
+        List of the logs of each run.
     """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
-        save_dir = option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
+        save_dir = get_option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
         groups.setdefault(save_dir, []).append(log)
     if None in groups and len(groups) == 2:
         # Logs without options belong to the only run that is known.
@@ -203,13 +211,15 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 def _read_run(path: str, files: List[Path]) -> Run:
     """Read the logs and the options of a run.
 
+    If the logs do not contain the options, the options come from hydra's files or a checkpoint in the same
+    folder.
+
     Args:
-        path: path of the run, which the page shows.
-        files: logs of the run, oldest first. If they have no options, the options are read from the files
-            beside them.
+        path: path that identifies the run. It is the name of the run at first.
+        files: logs of the run, oldest first.
 
     Returns:
-        The run, with notes about what is missing.
+        The run, with notes about missing information.
     """
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)
@@ -217,13 +227,13 @@ def _read_run(path: str, files: List[Path]) -> Run:
     if run.options is None:
         reason = "there is no checkpoint beside it"
         try:
-            for other in _run_of_checkpoint(folder):
+            for other in _read_checkpoint_runs(folder):
                 run.options = other.options
         except InputError as error:  # The log can be shown without the options.
             reason = str(error).rstrip(".")
         if run.options is None:
             run.notes.append(f"The log does not contain the options, and {reason}.")
-    if log.cut:
+    if log.is_truncated:
         run.notes.append("The last line of the log is incomplete and was skipped.")
     if not log.training:
         run.notes.append(
@@ -232,11 +242,17 @@ def _read_run(path: str, files: List[Path]) -> Run:
     return run
 
 
-def _run_of_checkpoint(path: Path) -> List[Run]:
-    """Return the run that wrote a checkpoint, as a list that is empty if there is no checkpoint.
+def _read_checkpoint_runs(path: Path) -> List[Run]:
+    """Read a run from its checkpoint. Such a run has options and a best score, but no learning curve.
 
     Args:
-        path: path of a checkpoint, or of a folder with checkpoints in it or in its subfolder ``checkpoints``.
+        path: checkpoint, or folder that contains checkpoints or a subfolder ``checkpoints``.
+
+    Returns:
+        List with the run, or an empty list if there is no checkpoint.
+
+    Raises:
+        InputError: The checkpoint is damaged or was not written by fairseq.
     """
     folders = [path, path / "checkpoints"] if path.is_dir() else []
     files = [path] if path.suffix == ".pt" else [folder / name for folder in folders for name in CHECKPOINTS]
@@ -244,7 +260,7 @@ def _run_of_checkpoint(path: Path) -> List[Run]:
     if file is None:
         return []
     state = _load_checkpoint(file)
-    options = flat(state["cfg"] if state.get("cfg") is not None else state.get("args") or {})
+    options = flatten_options(state["cfg"] if state.get("cfg") is not None else state.get("args") or {})
     run = Run(str(path), file.parent, Log(), [], options)
     updates = (state.get("optimizer_history") or [{}])[-1].get("num_updates")
     score = state.get("extra_state", {}).get("val_loss")
@@ -256,13 +272,13 @@ def _run_of_checkpoint(path: Path) -> List[Run]:
 
 
 def _load_checkpoint(file: Path) -> Dict[str, Any]:
-    """Load a checkpoint of fairseq on the CPU.
+    """Load a fairseq checkpoint on the CPU.
 
     Args:
-        file: path of the checkpoint.
+        file: file of the checkpoint.
 
     Returns:
-        Content of the checkpoint.
+        Contents of the checkpoint.
 
     Raises:
         InputError: The file is damaged or not a checkpoint of fairseq.
@@ -286,13 +302,13 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
 
 
 def _read_result(path: Path) -> Optional[Dict[str, Any]]:
-    """Read the result that luna-lra-seeds stored.
+    """Read the result of a run of luna-lra-seeds.
 
     Args:
         path: path of ``result.json``.
 
     Returns:
-        The result. None if the file is absent or damaged.
+        Contents of the file, which include "accuracy". None if the file is absent or damaged.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -301,21 +317,25 @@ def _read_result(path: Path) -> Optional[Dict[str, Any]]:
     return result if isinstance(result, dict) and "accuracy" in result else None
 
 
-def summary(run: Run) -> Dict[str, str]:
-    """Return the figures of a run for the table of runs.
+def summarize_run(run: Run) -> Dict[str, str]:
+    """Return the cells of a run in the overview table of the page.
 
     Args:
-        run: run as returned by ``find_runs``.
+        run: run from :func:`find_runs`.
 
     Returns:
-        Heading -> text of the cell, without the headings for which the run has no value.
+        Text of each cell by its heading, such as "Updates". Empty cells are dropped.
     """
-    cells = {"Architecture": architecture(run.options), "State": _state(run), "Updates": f"{run.updates:,}"}
+    cells = {
+        "Architecture": architecture(run.options),
+        "State": _describe_progress(run),
+        "Updates": f"{run.updates:,}",
+    }
     training = run.log.training
     if len(training.get("epoch", ())):
         cells["Epochs"] = f"{training['epoch'][-1]:.1f}"
     if len(training.get("wall", ())):
-        cells["Hours"] = f"{hours(training)[-1]:.2f}"
+        cells["Hours"] = f"{training_hours(training)[-1]:.2f}"
     if "wps" in training:
         speeds = training["wps"][training["wps"] > 0].tolist()  # The first line of a run reports speed 0.
         cells["Tokens/s (median)"] = f"{statistics.median_high(speeds or [0.0]):,.0f}"
@@ -330,16 +350,16 @@ def summary(run: Run) -> Dict[str, str]:
                 cells[f"Last {figure}, {subset}"] = f"{table[figure][-1]:g}"
     if run.log.parameters:
         cells["Parameters"] = f"{run.log.parameters:,}"
-    cells["Seed"] = str(option(run.options, "seed") or "")
+    cells["Seed"] = str(get_option(run.options, "seed") or "")
     cells["luna_fairseq"] = run.log.made_with or ""
     return {heading: text for heading, text in cells.items() if text}
 
 
-def hours(table: Table) -> np.ndarray:
-    """Compute the cumulative training time at each line of a table.
+def training_hours(table: Table) -> np.ndarray:
+    """Compute the cumulative training time at each line of a log.
 
-    After a restart, fairseq's ``wall`` begins again or stays at 0. The ``train_wall`` of such a line is added
-    instead.
+    The column ``wall`` starts again at 0 when a run is resumed, and may stay at 0. The column ``train_wall``,
+    the time since the previous line, then replaces the difference of two values of ``wall``.
 
     Args:
         table: table of a log with the column ``wall`` in seconds.
@@ -352,18 +372,18 @@ def hours(table: Table) -> np.ndarray:
     return np.cumsum(np.where(elapsed > 0, elapsed, train_wall)) / SECONDS_AN_HOUR
 
 
-def _state(run: Run) -> str:
-    """Describe the progress of a run in a few words.
+def _describe_progress(run: Run) -> str:
+    """Describe the progress of a run for the overview table.
 
     Args:
-        run: run of fairseq-train.
+        run: run from :func:`find_runs`.
 
     Returns:
-        Description, such as "finished". Empty if only checkpoints are known.
+        Text such as "finished" or "25% of 8,000 updates". Empty if the run has no logs.
     """
     if run.log.finished:
         return "finished"
-    max_update = option(run.options, "max_update")
+    max_update = get_option(run.options, "max_update")
     if max_update and run.updates:
         return f"{100 * run.updates / float(max_update):.0f}% of {int(max_update):,} updates"
     return "not finished" if run.files else ""

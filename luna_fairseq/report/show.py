@@ -2,10 +2,10 @@
 
 Show which words a trained model attends to, in every layer, on one interactive HTML page.
 
-For each layer and head, the page draws three maps: the tokens that each row of the packed sequence P
-packs; the rows of P that each token unpacks; and the tokens that each token reads as a result. A table lists
-the entropy and the coverage of every head. For a translation model, the page also shows the translation and
-its alignment.
+For each layer and head, the page draws three maps. The pack map shows which tokens each vector of the packed
+sequence P reads. The unpack map shows which vectors of P each token reads. The third map shows which tokens
+each token reads as a result. A table lists the entropy and the coverage of every head. For a translation
+model, the page also shows the translation and its alignment.
 
 CHECKPOINT is a translation model, a masked or causal language model, or a text classifier. Models of
 luna_fairseq and of fairseq are supported. The files of the encoding (sentencepiece.bpe.model, bpe.codes, or
@@ -42,7 +42,7 @@ LEVELS = 255  # weights are stored in one byte each, as fractions of the largest
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-show."""
     example = f'example: {PROGRAM} checkpoint_best.pt --text "Ein Mann rennt."'
     parser = CommandParser(PROGRAM, __doc__, epilog=example)
     parser.path("checkpoint", "checkpoint of a trained model", "CHECKPOINT")
@@ -68,10 +68,14 @@ def build_parser() -> CommandParser:
 
 
 def _show(args: argparse.Namespace) -> None:
-    """Write the page for the texts of the command line.
+    """Run the command: read the texts, compute their attention maps, and write the page.
 
     Args:
         args: parsed options of the command.
+
+    Raises:
+        InputError: There are no texts or too many, ``--target`` is given for several texts, or the checkpoint
+            cannot be shown.
     """
     texts = args.text or [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MAX_TEXTS:
@@ -93,28 +97,29 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
-    """Build the page that shows attention maps.
+    """Build an HTML page that shows the attention maps of one or several texts.
 
     Args:
-        maps: attention maps of each text, as returned by ``attention_maps``.
-        title: heading of the page.
-        path: path of the checkpoint, shown below the heading. Empty by default.
+        maps: attention maps of each text, from :func:`~luna_fairseq.report.attention.attention_maps`.
+        title: heading of the page (default: "Attention").
+        path: path of the checkpoint, shown below the heading (default: "", not shown).
 
     Returns:
-        The page, which a notebook displays and ``page.write(path)`` writes.
+        The page. A notebook displays it, and ``page.write(path)`` writes it to a file.
     """
     data = {"title": title, "path": path, "texts": [_text_data(text_maps) for text_maps in maps]}
     return build_page(title, data, STYLES, SCRIPTS)
 
 
 def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
-    """Return the data that the page shows about one text.
+    """Convert the attention maps of one text to data that can be written as JSON.
 
     Args:
         maps: attention maps of the text.
 
     Returns:
-        Data that can be written as JSON.
+        Dictionary with the texts and a list of the attentions. Each attention has a name, tokens on both
+        axes, compressed maps, and learned strengths.
     """
     maps_by_attention: Dict[str, Dict[str, Any]] = {}
     for name, weights in maps.items():
@@ -140,13 +145,13 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantise attention weights to one byte each and compress the bytes.
+    """Quantise attention weights to one byte each, and compress the bytes.
 
     Args:
-        weights: attention weights [H, T, S].
+        weights: attention weights [H, T, S] from T queries to S keys for each of H heads.
 
     Returns:
-        Shape, largest weight of each head, and compressed bytes in base64.
+        Dictionary with the shape, the largest weight of each head, and the compressed bytes in base64.
     """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()

@@ -23,10 +23,10 @@ from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
-from luna_fairseq.report.options import differences
+from luna_fairseq.report.options import differing_options
 from luna_fairseq.report.page import Page, build_page
-from luna_fairseq.report.runs import Run, find_runs, summary
-from luna_fairseq.report.translations import Translations, by_length, read_translations, samples
+from luna_fairseq.report.runs import Run, find_runs, summarize_run
+from luna_fairseq.report.translations import Translations, bleu_by_length, choose_samples, read_translations
 
 PROGRAM = "luna-report"
 STYLES = ("page.css", "training.css")
@@ -37,7 +37,7 @@ MAX_RUNS = 24
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-report."""
     example = "example: luna-report checkpoints/luna checkpoints/transformer"
     parser = CommandParser(PROGRAM, __doc__, epilog=example)
     parser.path("runs", "folder or log file of a run, or NAME=RUN", "RUN", nargs="+")
@@ -64,7 +64,9 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Write the page once or, with ``--watch``, each time that a log has grown.
+    """Run the command: write the page once or, with ``--watch``, each time that a log has grown.
+
+    Watching ends when all runs are finished, or on Ctrl-C.
 
     Args:
         args: parsed options of the command.
@@ -88,7 +90,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
-    """Write the page and print the notes of the runs.
+    """Write the page, and print the notes about missing information.
 
     Args:
         args: parsed options of the command.
@@ -109,18 +111,18 @@ def report_page(
     number_of_samples: int = 200,
     watch: int = 0,
 ) -> Page:
-    """Build the page that compares training runs.
+    """Build an HTML page that compares training runs.
 
     Args:
-        runs: runs as returned by ``find_runs``, at most 24.
-        title: heading of the page.
-        results: one folder of translations for each run. If None (default), the translations are searched in
-            the folder of each run.
-        number_of_samples: maximum number of translated sentences to show.
-        watch: number of seconds after which an open page reloads itself. If 0 (default), it never reloads.
+        runs: runs from :func:`~luna_fairseq.report.runs.find_runs`, at most 24.
+        title: heading of the page (default: "Training runs").
+        results: folder of translations of each run (default: None, the folder of the run and its subfolders
+            are searched).
+        number_of_samples: maximum number of translated sentences to show (default: 200).
+        watch: number of seconds after which an open page reloads itself (default: 0, never).
 
     Returns:
-        The page, which a notebook displays and ``page.write(path)`` writes.
+        The page. A notebook displays it, and ``page.write(path)`` writes it to a file.
 
     Raises:
         InputError: There are more than 24 runs, the number of ``results`` differs from the number of runs, or
@@ -144,9 +146,9 @@ def report_page(
     data = {
         "title": title,
         "watch": watch,
-        "options": differences([run.options for run in runs]),
-        "samples": samples(translations, number_of_samples),
-        "lengths": by_length(translations),
+        "options": differing_options([run.options for run in runs]),
+        "samples": choose_samples(translations, number_of_samples),
+        "lengths": bleu_by_length(translations),
         "runs": [_run_data(run, translated) for run, translated in zip(runs, translations)],
         "seeds": _accuracy_over_seeds(runs),
     }
@@ -154,34 +156,35 @@ def report_page(
 
 
 def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
-    """Return the data that the page shows about one run.
+    """Convert a run to the data that the page shows, which can be written as JSON.
 
     Args:
         run: run to show.
         translations: translations and scores of the run.
 
     Returns:
-        Data that can be written as JSON.
+        Dictionary with the name and the path of the run, its summary, the signatures of its scores, and its
+        notes.
     """
     scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in translations.scores}
     return {
         "name": run.name,
         "path": str(run.folder),
-        "summary": {**summary(run), **scores},
+        "summary": {**summarize_run(run), **scores},
         "signatures": [f"{score['name']}: {score['signature']}" for score in translations.scores],
         "notes": [*run.notes, *([translations.note] if translations.note else [])],
     }
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
-    """Return the translations of a run.
+    """Read the translations of a run from the first folder that has some.
 
     Args:
         run: run whose folder and subfolders are searched if ``results`` is None.
         results: folder of the translations, or None.
 
     Returns:
-        The translations of the first folder that has some, or an empty object if no folder has any.
+        Translations and scores, both empty if no folder has any.
 
     Raises:
         InputError: ``results`` is not a folder.
@@ -200,14 +203,14 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 
 
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
-    """Return the mean and the sample standard deviation of the test accuracy over seeds.
+    """Compute the mean and the sample standard deviation of the test accuracy over seeds.
 
     Args:
-        runs: runs of any kind. Only those of luna-lra-seeds have a test accuracy.
+        runs: runs of any kind. Only runs of luna-lra-seeds have a test accuracy.
 
     Returns:
-        One dict for each task and model, with the keys ``task``, ``model``, ``seeds`` (number of runs),
-        ``mean`` and ``deviation`` (None for a single run), in percent.
+        One dictionary for each pair of task and model. Its keys are ``task``, ``model``, ``seeds`` (number of
+        runs), ``mean`` and ``deviation`` in percent. ``deviation`` is None for a single run.
     """
     accuracies: Dict[Tuple[str, str], List[float]] = {}
     for run in runs:

@@ -1,4 +1,4 @@
-"""Translations of several runs: scores, samples side by side, and BLEU by source length."""
+"""Read the translations of several runs, and compare them by samples, scores and BLEU by source length."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class Translations:
     """Translations and scores of one run.
 
     Attributes:
-        sentences: translations by the index of the sentence in the text.
-        scores: scores written by luna-evaluate or luna-score, as dicts with ``name``, ``value`` and
-            ``signature``.
+        sentences: translations by the index of the sentence in the test set.
+        scores: scores that luna-evaluate or luna-score wrote, as dictionaries with the keys ``name``,
+            ``value`` and ``signature`` (of sacreBLEU).
         note: remark about missing translations, or an empty string.
     """
 
@@ -54,14 +54,14 @@ class Translations:
 def read_translations(folder: Path) -> Translations:
     """Read the output of luna-evaluate, luna-score or fairseq-generate from a folder.
 
-    Output on the test set takes precedence over output on the validation set. Of several files, the newest
-    one is read.
+    Output on the test set takes precedence over output on the validation set. If several files match, the
+    newest file is read.
 
     Args:
         folder: folder with ``scores.json``, ``generate-test.txt`` or similar files.
 
     Returns:
-        The translations and scores, both empty if the folder has none.
+        Translations and scores, both empty if the folder has none.
     """
     translations = Translations(scores=_read_scores(folder / SCORES))
     for pattern in GENERATED:
@@ -73,13 +73,14 @@ def read_translations(folder: Path) -> Translations:
 
 
 def _read_scores(path: Path) -> List[Dict[str, Any]]:
-    """Read a file of scores.
+    """Read the scores that luna-evaluate or luna-score wrote.
 
     Args:
-        path: path of the JSON file.
+        path: path of ``scores.json``.
 
     Returns:
-        Name, value and signature of each score. Empty if the file is absent or damaged.
+        One dictionary for each score, with the keys ``name``, ``value`` and ``signature``. Empty if the file
+        is absent or damaged.
     """
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
@@ -89,13 +90,14 @@ def _read_scores(path: Path) -> List[Dict[str, Any]]:
 
 
 def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
-    """Read the output of fairseq-generate.
+    """Read the translations from an output file of fairseq-generate.
 
     Args:
-        path: path of the output. If it was written with ``--nbest``, the best hypothesis counts.
+        path: path of the output file. If it was written with ``--nbest``, the best hypothesis of each
+            sentence is read.
 
     Returns:
-        sentences: translations by sentence index. Sentences without a source, a reference or a hypothesis are
+        sentences: translations by sentence index. A sentence without source, reference or hypothesis is
             skipped.
         note: remark about a damaged or incomplete file, or an empty string.
     """
@@ -109,17 +111,17 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
     return sentences, "".join(f"{note}." for note in notes)
 
 
-def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
-    """Choose sentences evenly from the text and compare the translations of the runs.
+def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
+    """Choose evenly spaced sentences of the test set, and score their translations by all runs.
 
     Args:
         runs: translations of each run. Some runs may have none.
         number: maximum number of sentences.
 
     Returns:
-        Dicts with ``source``, ``reference`` and ``runs``, a list with ``[hypothesis, chrF]`` or None for each
-        run. The sentence with the largest difference in chrF comes first. With a single run, the sentence
-        with the lowest chrF comes first.
+        One dictionary for each sentence, with the keys ``source``, ``reference`` and ``runs``. ``runs`` holds
+        ``[hypothesis, chrF]`` for each run, or None. The sentence with the largest difference in chrF comes
+        first. With a single run, the sentence with the lowest chrF comes first.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}
@@ -139,50 +141,56 @@ def samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
             for text in hypotheses[source, reference]
         ]
         compared.append({"source": source, "reference": reference, "runs": scored})
-    return sorted(compared, key=_difference, reverse=True)
+    return sorted(compared, key=_chrf_difference, reverse=True)
 
 
 def _count_present(values: Sequence[Any]) -> int:
     return sum(value is not None for value in values)
 
 
-def _difference(sample: Dict[str, Any]) -> float:
-    """Return the difference between the best and the worst chrF; for a single run, the negative chrF."""
+def _chrf_difference(sample: Dict[str, Any]) -> float:
+    """Return the sort key of a sample: the difference between the best and the worst chrF of the runs.
+
+    Args:
+        sample: sentence from :func:`choose_samples`.
+
+    Returns:
+        The difference or, if only one run translated the sentence, the negative chrF.
+    """
     scores = [entry[1] for entry in sample["runs"] if entry is not None]
     return max(scores) - min(scores) if len(scores) > 1 else -min(scores, default=0.0)
 
 
-def by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
-    """Compute BLEU and the length ratio of each run, by the number of words in the source.
+def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
+    """Compute BLEU and the length ratio of each run, grouped by the number of words in the source.
+
+    Groups with fewer than 20 sentences are dropped. The last group is the whole test set.
 
     Args:
         runs: translations of each run. Some runs may have none.
 
     Returns:
-        One dict for each length group and one for the whole text, with.
-
-        - ``words``: number of source words, such as "1–10", or "all".
-        - ``runs``: for each run ``[number of sentences, BLEU, length ratio]``, or None if the run has no such
-          sentence. The length ratio divides the length of the hypotheses by the length of the references.
-
-        Groups with fewer than 20 sentences are left out.
+        One dictionary for each group, with the keys ``words`` (such as "1–10", or "all") and ``runs``.
+        ``runs`` holds ``[number of sentences, BLEU, length ratio]`` for each run, or None if the run has no
+        sentence in the group. The length ratio is the length of the hypotheses divided by the length of the
+        references.
     """
-    statistics = [_bleu_statistics(run) for run in runs]
+    statistics = [_sum_bleu_statistics(run) for run in runs]
     names = [*(_length_group(length) for length in LENGTHS), _length_group(LENGTHS[-1] + 1), ALL]
     groups = []
     for name in names:
         sentences = max((by_group[name][0] for by_group in statistics if name in by_group), default=0)
         if sentences >= (1 if name == ALL else MIN_SENTENCES):
-            figures = [_bleu(by_group[name]) if name in by_group else None for by_group in statistics]
+            figures = [_compute_bleu(by_group[name]) if name in by_group else None for by_group in statistics]
             groups.append({"words": name, "runs": figures})
     return groups
 
 
 def _length_group(words: int) -> str:
-    """Return the name of the length group to which a source sentence belongs.
+    """Return the name of the group to which a source sentence belongs by its length.
 
     Args:
-        words: number of words of the sentence.
+        words: number of words in the sentence.
 
     Returns:
         Name of the group, such as "11–20".
@@ -195,15 +203,15 @@ def _length_group(words: int) -> str:
     return f"{begin} and more"
 
 
-def _bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
-    """Sum the statistics from which BLEU is computed, for each length group and for the whole text.
+def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
+    """Sum the statistics of BLEU over the sentences of each length group and of the whole test set.
 
     Args:
         run: translations of a test set.
 
     Returns:
-        Name of the group -> array with the number of sentences, the length of the hypotheses, the length of
-        the references, the matching n-grams of order 1 to 4, and all n-grams of order 1 to 4.
+        Array [11] by the name of the group: number of sentences, length of the hypotheses, length of the
+        references, matching n-grams of order 1 to 4, and all n-grams of order 1 to 4.
     """
     # Generated text may be tokenised. ``force`` silences sacreBLEU's warning about it.
     bleu = BLEU(effective_order=True, force=True)
@@ -216,14 +224,14 @@ def _bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
     return statistics
 
 
-def _bleu(statistics: np.ndarray) -> List[float]:
-    """Compute BLEU from summed statistics.
+def _compute_bleu(statistics: np.ndarray) -> List[float]:
+    """Compute BLEU and the length ratio from summed statistics.
 
     Args:
-        statistics: sums over the sentences of a group, from :func:`_bleu_statistics`.
+        statistics: array from :func:`_sum_bleu_statistics` for one group.
 
     Returns:
-        Number of sentences, BLEU, and the ratio of the hypotheses' length to the references' length.
+        Number of sentences, BLEU, and length of the hypotheses divided by length of the references.
     """
     sentences, length, reference_length, *ngrams = statistics.tolist()
     orders = len(ngrams) // 2

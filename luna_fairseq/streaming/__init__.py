@@ -1,1 +1,1 @@
-"""Language modelling of unlimited text: the model carries its state from segment to segment."""
+"""Language modelling of texts of any length. The model carries its state from one segment to the next."""

@@ -1,4 +1,8 @@
-"""Dataset and iterator of streams, whose examples continue from batch to batch."""
+"""Dataset and iterator for ``--task streaming_lm``.
+
+A text is cut into as many contiguous streams as a batch has examples. Each batch holds the next segment of
+every stream, so that the model can carry its state from batch to batch.
+"""
 
 from typing import Any, Dict, Iterator, List, Tuple
 
@@ -13,21 +17,21 @@ from luna_fairseq.errors import InputError
 
 
 class StreamDataset(FairseqDataset):
-    """Dataset that cuts a text into streams, and each stream into segments.
+    """Dataset that cuts a text into contiguous streams, and each stream into segments.
 
-    Item i has segment i of all streams. All streams have the same length, so that a few tokens at the end of
-    the text are not read, fewer than the number of streams. With ``every_token``, these tokens are read: some
-    of the first streams are longer by one token.
+    Item i of the dataset is a whole batch: segment i of every stream. Training drops the last few tokens of
+    the text so that all streams have the same length. With ``every_token``, no token is dropped, and some of
+    the first streams are one token longer.
 
     Args:
-        dataset: indexed dataset with the items of the text in their order.
-        streams: number of streams of this process, the batch size B.
-        segment_length: number of tokens of a segment.
-        pad: index of the padding symbol.
-        eos: index of the symbol that precedes the first token.
-        context_segments: number of earlier segments that are read again with each segment, so that gradients
-            flow into them.
-        all_streams: number of streams of all processes.
+        dataset: indexed dataset with the token ids of the text.
+        num_streams: number of streams of this process, which is the batch size.
+        segment_length: number of tokens of each stream in a batch.
+        pad: id of the padding token.
+        eos: id of the end-of-sentence token, which precedes the first token of the text.
+        context_segments: number of earlier segments that each item repeats as context (truncated
+            backpropagation through time).
+        total_streams: number of streams of all processes.
         first_stream: index of the first stream of this process.
         every_token: read every token of the text (default: False).
     """
@@ -35,80 +39,91 @@ class StreamDataset(FairseqDataset):
     def __init__(
         self,
         dataset: Any,
-        streams: int,
+        num_streams: int,
         segment_length: int,
         pad: int,
         eos: int,
         context_segments: int,
-        all_streams: int,
+        total_streams: int,
         first_stream: int,
         every_token: bool = False,
     ):
         super().__init__()
-        self.dataset, self.streams, self.first_stream = dataset, streams, first_stream
+        self.dataset, self.num_streams, self.first_stream = dataset, num_streams, first_stream
         self.segment_length, self.context_segments = segment_length, context_segments
         self.pad, self.eos = pad, eos
         self.ends = np.cumsum(np.asarray(dataset.sizes, dtype=np.int64))
         total = int(self.ends[-1]) if len(self.ends) else 0
-        self.stream_length, left = divmod(total, all_streams)
-        self.longer = left if every_token else 0  # number of streams with one token more
-        self.longest = self.stream_length + bool(self.longer)
+        self.stream_length, remainder = divmod(total, total_streams)
+        # The first streams of all processes have one more token each if every token is read.
+        self.num_longer_streams = remainder if every_token else 0
+        self.max_stream_length = self.stream_length + bool(self.num_longer_streams)
 
     def __len__(self) -> int:
-        return -(-self.longest // self.segment_length)
+        return -(-self.max_stream_length // self.segment_length)
 
     def __getitem__(self, index: int) -> Dict[str, Any]:
-        """Return one segment of every stream, preceded by the earlier segments that are read again.
+        """Return one segment of every stream, after the earlier segments that serve as context.
 
         Args:
             index: index of the segment.
 
         Returns:
-            A dict with.
+            Dictionary with three entries:
 
-            - ``tokens`` [B, 1 + T]: the preceding token and the T tokens of the segments. In shorter streams,
-              the last token is padding.
-            - ``context``: number of tokens that are read again.
-            - ``keep_after``: number of tokens before the first token of the next item.
+            - ``tokens``: token ids [B, 1 + T] of B streams. The first column is the token before the T tokens
+              of context and segment. A stream that ends early is padded by one token.
+            - ``context``: number of context tokens, which have no loss.
+            - ``keep_after``: number of tokens before the first token of the next item. The model keeps its
+              state after these tokens.
         """
         first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
         start = first * self.segment_length
-        end = min((index + 1) * self.segment_length, self.longest)
+        end = min((index + 1) * self.segment_length, self.max_stream_length)
         return {
-            "tokens": torch.stack([self._tokens(stream, start, end) for stream in range(self.streams)]),
+            "tokens": torch.stack([self._tokens(stream, start, end) for stream in range(self.num_streams)]),
             "context": index * self.segment_length - start,
             "keep_after": min(next_first * self.segment_length, end) - start,
         }
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
-        """Return tokens of a stream, after the token that precedes them [1 + T].
+        """Return a range of tokens of a stream, with the preceding token in front.
 
         Args:
-            stream: index of the stream in this process.
+            stream: index of the stream among the streams of this process.
             start: position of the first token in the stream.
-            end: position after the last token.
+            end: position after the last token. It may exceed the length of the stream by 1. The last token is
+                then padding.
+
+        Returns:
+            Token ids [1 + ``end`` - ``start``]. The first one is the end-of-sentence token at the beginning
+            of the text.
         """
-        number = self.first_stream + stream
-        if end > self.stream_length + (number < self.longer):
+        index = self.first_stream + stream
+        if end > self.stream_length + (index < self.num_longer_streams):
             return F.pad(self._tokens(stream, start, end - 1), (0, 1), value=self.pad)
-        offset = number * self.stream_length + min(number, self.longer)
-        start, end = offset + start, offset + end
-        begin = max(0, start - 1)
+        stream_start = index * self.stream_length + min(index, self.num_longer_streams)
+        begin, end = max(0, stream_start + start - 1), stream_start + end
         item = int(np.searchsorted(self.ends, begin, side="right"))
-        offset = begin - (int(self.ends[item - 1]) if item else 0)
-        parts, number_read = [], -offset
+        skipped = begin - (int(self.ends[item - 1]) if item else 0)
+        parts, number_read = [], -skipped
         while number_read < end - begin:
             parts.append(self.dataset[item])
             number_read += len(parts[-1])
             item += 1
-        tokens = torch.cat(parts)[offset : offset + end - begin].long()
-        return tokens if start else torch.cat([tokens.new_tensor([self.eos]), tokens])
+        tokens = torch.cat(parts)[skipped : skipped + end - begin].long()
+        is_start_of_text = stream_start + start == 0
+        return torch.cat([tokens.new_tensor([self.eos]), tokens]) if is_start_of_text else tokens
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Convert an item to a batch. Tokens that are read again have padding as their target.
+        """Convert an item to a batch for fairseq's criterions.
 
         Args:
-            samples: list with one item.
+            samples: list with one item of the dataset.
+
+        Returns:
+            Batch with the source tokens and the target tokens [B, T] of B streams. The targets of context
+            tokens are padding, which has no loss.
         """
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()
@@ -129,17 +144,17 @@ class StreamDataset(FairseqDataset):
 
 
 class StreamIterator(EpochBatchIterator):
-    """Iterator over the segments of a text in their order, with the state of the model in every batch.
+    """Iterator over the segments of a text in order, which adds the state of the model to every batch.
 
-    A checkpoint stores the state, so that a resumed run continues within the text. With several processes,
-    only the first process writes checkpoints, and it does not have the states of the other processes. All
-    streams of a resumed run then start with an empty state.
+    Checkpoints store the state, so a resumed run continues within the text. With several processes, only the
+    first process writes checkpoints, and it lacks the states of the others. A resumed run then starts every
+    stream with an empty state.
 
     Args:
         dataset: segments of the text.
         stream: state of the model between segments, a :class:`luna_fairseq.models.stream.Stream`.
         processes: number of training processes.
-        kwargs: further arguments of fairseq's iterator.
+        **kwargs: keyword arguments of fairseq's ``EpochBatchIterator``.
     """
 
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
@@ -150,11 +165,16 @@ class StreamIterator(EpochBatchIterator):
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Return fairseq's iterator with the stream in every batch. A new epoch clears the stream.
+        """Override ``EpochBatchIterator.next_epoch_itr`` to add the state of the model to every batch.
+
+        A new epoch starts with an empty state. A resumed epoch continues with the restored state.
 
         Args:
-            args: positional arguments of fairseq's method.
-            kwargs: keyword arguments of fairseq's method.
+            *args: positional arguments of the overridden method.
+            **kwargs: keyword arguments of the overridden method.
+
+        Returns:
+            Iterator over the batches of the epoch.
         """
         itr = super().next_epoch_itr(*args, **kwargs)
         if not itr.n:
@@ -163,30 +183,46 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
-        """Yield the batches with the stream among the arguments of the model."""
+        """Yield the batches with the state of the model as the model's keyword argument ``stream``.
+
+        Args:
+            batches: iterable of batches from :meth:`StreamDataset.collater`.
+
+        Yields:
+            The same batches, changed in place.
+        """
         for batch in batches:
             batch["net_input"]["stream"] = self.stream
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return fairseq's state and, within an epoch, the stream and the division of the text."""
+        """Return the iterator's state for a checkpoint.
+
+        Returns:
+            State of fairseq's iterator. Within an epoch, the entry ``stream`` holds the state of the model
+            and the settings that a resumed run must repeat.
+        """
         state = super().state_dict()
         if state["iterations_in_epoch"]:
             stream_state = self.stream.state_dict() if self.processes == 1 else None
-            state["stream"] = {**{key: value for key, _, value in self._division()}, "state": stream_state}
+            state["stream"] = {
+                **{key: value for key, _, value in self._division_settings()},
+                "state": stream_state,
+            }
         return state
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Restore the position in the text and the stream.
+        """Restore the position in the text and the state of the model from a checkpoint.
 
         Args:
-            state_dict: result of :meth:`state_dict`.
+            state_dict: return value of :meth:`state_dict`.
 
         Raises:
-            InputError: The text was divided into another number of streams or segments.
+            InputError: The checkpoint was written with another number of streams, segment length, number of
+                context segments or number of processes.
         """
         saved = state_dict.get("stream")
-        for key, name, value in self._division():
+        for key, name, value in self._division_settings():
             if saved is not None and saved[key] != value:
                 raise InputError(
                     f"The checkpoint was written within an epoch with {name} {saved[key]}, got {value}. Use "
@@ -196,11 +232,15 @@ class StreamIterator(EpochBatchIterator):
         if saved is not None and self.processes == 1:
             self.stream.load_state_dict(saved["state"])
 
-    def _division(self) -> List[Tuple[str, str, int]]:
-        """Return the numbers that divide the text: tuples of key in checkpoints, name in messages, number."""
+    def _division_settings(self) -> List[Tuple[str, str, int]]:
+        """Return the settings that determine which tokens a batch holds. They must match to resume an epoch.
+
+        Returns:
+            Tuples of the setting's key in checkpoints, its name in messages, and its value.
+        """
         dataset: Any = self.dataset
         return [
-            ("rows", "number of streams", dataset.streams),
+            ("rows", "number of streams", dataset.num_streams),
             ("segment_length", "segment length", dataset.segment_length),
             ("context_segments", "context segments", dataset.context_segments),
             ("processes", "processes", self.processes),

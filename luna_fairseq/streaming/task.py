@@ -1,4 +1,4 @@
-"""Task ``streaming_lm``: language modelling of contiguous text in constant memory."""
+"""Task ``streaming_lm``: language modelling of a long text with a model state of constant size."""
 
 import logging
 import os
@@ -26,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class StreamingLMConfig(FairseqDataclass):
-    """Options of ``--task streaming_lm``."""
+    """Options of ``--task streaming_lm``; ``--help`` describes each option."""
 
     data: str = option(MISSING, "folder of the data, as for language_modeling")
     segment_length: int = option(512, "number of tokens of each stream in a batch", least=1)
@@ -48,25 +48,33 @@ class StreamingLMConfig(FairseqDataclass):
 class StreamingLMTask(LanguageModelingTask):
     """Language modelling task in which each example of a batch continues an example of the previous batch.
 
-    The task reads the data of ``--task language_modeling``, and cuts the text into streams. There is a stream
-    for each example in the batches of all processes, and each stream starts with an empty state. Validation
-    and evaluation read every token. Training skips a few tokens at the end of the text, fewer than the number
-    of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single stream.
+    The task reads the data of ``--task language_modeling`` and cuts the text into contiguous streams. Each
+    example of a batch, in each process, has a stream of its own. Every stream starts with an empty state.
+
+    Validation and evaluation read every token. Training drops a few tokens at the end of the text, fewer than
+    the number of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single
+    stream.
 
     Args:
-        cfg: a :class:`StreamingLMConfig`.
+        cfg: options of the task, a :class:`StreamingLMConfig`.
         dictionary: dictionary of the text.
+
+    Attributes:
+        has_positions: True if the model adds positional embeddings to its tokens.
     """
 
     has_positions = False
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
-        """Load the dictionary and return the task.
+        """Load the dictionary from the data folder and create the task.
 
         Args:
-            cfg: a :class:`StreamingLMConfig`.
-            kwargs: ignored.
+            cfg: options of the task, a :class:`StreamingLMConfig`.
+            **kwargs: ignored.
+
+        Returns:
+            The task.
 
         Raises:
             InputError: The dictionary is missing, or ``cfg.data`` names more than one folder.
@@ -85,7 +93,7 @@ class StreamingLMTask(LanguageModelingTask):
         return cls(cfg, Dictionary.load(str(path)))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model.
+        """Build the model and check that it can carry its state from segment to segment.
 
         Args:
             cfg: configuration of the model.
@@ -95,7 +103,8 @@ class StreamingLMTask(LanguageModelingTask):
             The model.
 
         Raises:
-            InputError: The model cannot pass its state from segment to segment.
+            InputError: The model is not a :class:`LunaLanguageModel`, or uses layer dropout or activation
+                checkpointing.
         """
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, LunaLanguageModel):
@@ -112,16 +121,18 @@ class StreamingLMTask(LanguageModelingTask):
         return model
 
     def max_positions(self) -> None:
-        """Return None, because a stream has no maximum length."""
+        """Return None, because a stream may have any length."""
         return None
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split, and cut it into streams. Earlier segments are read again in training only.
+        """Load a split of the data and cut it into streams.
+
+        Only the training split repeats earlier segments as context (``--bptt-segments``).
 
         Args:
-            split: name of the split, such as train, valid or test.
+            split: name of the split, such as "train", "valid" or "test".
             combine: also load the numbered files of the split, such as train1 (default: False).
-            kwargs: ignored.
+            **kwargs: ignored.
 
         Raises:
             InputError: The split is missing, or has fewer tokens than streams.
@@ -129,28 +140,29 @@ class StreamingLMTask(LanguageModelingTask):
         options, dictionary = self.args, self.source_dictionary
         path = Path(options.data) / split
         text = read_indexed(path, dictionary, combine)
-        training = split == options.train_subset
-        streams = (options.batch_size if training else options.batch_size_valid) or 1
-        all_streams, first_stream = streams * get_global_world_size(), streams * get_global_rank()
+        is_training = split == options.train_subset
+        num_streams = (options.batch_size if is_training else options.batch_size_valid) or 1
+        total_streams = num_streams * get_global_world_size()
+        first_stream = num_streams * get_global_rank()
         dataset = StreamDataset(
             text,
-            streams,
+            num_streams,
             options.segment_length,
             dictionary.pad(),
             dictionary.eos(),
-            options.bptt_segments if training else 0,
-            all_streams,
+            options.bptt_segments if is_training else 0,
+            total_streams,
             first_stream,
-            every_token=not training,
+            every_token=not is_training,
         )
         if not dataset.stream_length:
             raise InputError(
-                f"{path} has fewer tokens than streams ({all_streams}). Use a smaller --batch-size."
+                f"{path} has fewer tokens than streams ({total_streams}). Use a smaller --batch-size."
             )
         logger.info(
-            f"{split}: {all_streams} streams of {dataset.stream_length:,} tokens, {len(dataset):,} segments"
+            f"{split}: {total_streams} streams of {dataset.stream_length:,} tokens, {len(dataset):,} segments"
         )
-        if self.has_positions and training:
+        if self.has_positions and is_training:
             logger.warning(
                 f"positions are counted from the beginning of a stream, up to {dataset.stream_length:,}. The "
                 "model will predict longer texts badly. Use --no-token-positional-embeddings and "
@@ -159,26 +171,30 @@ class StreamingLMTask(LanguageModelingTask):
         self.datasets[split] = dataset
 
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
-        """Return an iterator over the segments in their order.
+        """Return an iterator over the segments of the text in order.
 
-        Other limits on the batch, such as ``--max-tokens``, do not apply. For other datasets, such as the
-        sentences of fairseq-interactive, fairseq's iterator without a maximum length is returned.
+        Options that limit the size of a batch, such as ``--max-tokens``, have no effect. A dataset of another
+        class, such as the sentences of fairseq-interactive, gets fairseq's iterator without a limit on the
+        length.
 
         Args:
             dataset: dataset to iterate over.
-            kwargs: arguments of fairseq's method.
+            **kwargs: keyword arguments of ``FairseqTask.get_batch_iterator``.
+
+        Returns:
+            A :class:`StreamIterator`, or fairseq's iterator.
 
         Raises:
-            InputError: The dataset was loaded for another batch size, such as the checkpoint's in
-                fairseq-validate.
+            InputError: ``max_sentences`` (``--batch-size``) differs from the batch size for which the dataset
+                was loaded.
         """
         if not isinstance(dataset, StreamDataset):
             return super().get_batch_iterator(dataset, **{**kwargs, "max_positions": None})
         batch_size = kwargs.get("max_sentences")
-        if batch_size is not None and batch_size != dataset.streams:
+        if batch_size is not None and batch_size != dataset.num_streams:
             raise InputError(
-                f"--batch-size {batch_size} differs from the {dataset.streams} streams of the text. Also use "
-                f"--batch-size-valid {batch_size}."
+                f"--batch-size {batch_size} differs from the {dataset.num_streams} streams of the text. Also "
+                f"use --batch-size-valid {batch_size}."
             )
         return StreamIterator(
             dataset,
@@ -194,9 +210,13 @@ class StreamingLMTask(LanguageModelingTask):
         """Return the batches that fairseq-eval-lm scores.
 
         Args:
-            dataset: segments of the text.
-            context_window: value of ``--context-window``, which must be 0.
-            kwargs: arguments of fairseq's method, of which only ``num_workers`` is used.
+            dataset: a :class:`StreamDataset`.
+            context_window: value of ``--context-window``, which must be 0 (default: 0).
+            **kwargs: keyword arguments of ``LanguageModelingTask.eval_lm_dataloader``. Only ``num_workers``
+                is used.
+
+        Returns:
+            Iterator over the batches.
 
         Raises:
             InputError: ``context_window`` is not 0.

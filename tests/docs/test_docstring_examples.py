@@ -88,6 +88,7 @@ MODULES = [
     "luna_fairseq.peers.rnn_attention_config",
     "luna_fairseq.progress",
     "luna_fairseq.report.attention",
+    "luna_fairseq.report.loading",
     "luna_fairseq.report.logs",
     "luna_fairseq.report.options",
     "luna_fairseq.report.page",

@@ -1,4 +1,4 @@
-"""Recorded weights of the peers reproduce their outputs."""
+"""Recorded attention weights of the peers reproduce their outputs."""
 
 import peer_cases
 import pytest
@@ -7,7 +7,7 @@ from tiny_luna import assert_close
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.heads import merge_heads, split_heads
-from luna_fairseq.report.recording import recorded
+from luna_fairseq.report.recording import record_attention
 
 
 def maps(attention, *inputs, **options):
@@ -17,7 +17,7 @@ def maps(attention, *inputs, **options):
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({name: attention})])
     model.add_module(side, torch.nn.ModuleDict({"layers": layers}))
     modules = dict(attention.named_modules())
-    with recorded(model) as found:
+    with record_attention(model) as found:
         output, _ = attention(*inputs, **options)
         assert "forward" not in vars(attention) and dict(attention.named_modules()) == modules
     assert attention.watcher is None

@@ -12,11 +12,12 @@ from tiny_models import classifier, language_model
 
 from fairseq.models.transformer import TransformerModel
 from fairseq.modules import MultiheadAttention
+from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import LunaCausalAttention
 from luna_fairseq.ops.causal_luna import naive_causal_luna
 from luna_fairseq.report.attention import AttentionMaps, attention_maps
-from luna_fairseq.report.recording import recorded
+from luna_fairseq.report.recording import record_attention
 
 
 def one_sentence():
@@ -26,7 +27,7 @@ def one_sentence():
 
 def run(model, source, target):
     """Return the records by name, the logits and the second output of the model."""
-    with recorded(model) as found:
+    with record_attention(model) as found:
         logits, extra = model(source, torch.tensor([source.size(1)]), target)
     return {one.name: one for one in found}, logits, extra
 
@@ -79,17 +80,18 @@ def test_learned_strengths_of_anchored_attention():
     assert found["decoder.0.self"].strengths == {}
 
 
-def test_causal_read_map_reproduces_the_output():
+@pytest.mark.parametrize("attention_class", [LunaCausalAttention, DecayingCausalAttention])
+def test_causal_read_map_reproduces_the_output(attention_class):
     torch.manual_seed(0)
-    attention = LunaCausalAttention(12, 3, untie_kv=True).double()
+    attention = attention_class(12, 3, untie_kv=True).double()
     query, packed = torch.randn(7, 1, 12).double(), torch.randn(5, 1, 12).double()
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": attention})])
     model = torch.nn.ModuleDict({"decoder": torch.nn.ModuleDict({"layers": layers})})
-    with recorded(model) as found:
+    with record_attention(model) as found:
         output = attention(query, packed)
     pack, unpack = attention.weights(query, packed)
     _, q, k, v = attention._project_x(query)
-    expected, weights = naive_causal_luna(q, k, v, pack)
+    expected, weights = naive_causal_luna(q, k, v, pack, log_decay=attention.log_decay())
     assert_close(found[0].weights["read"] @ v, expected)
     assert_close(unpack, weights)
     assert_close(attention.out_proj((found[0].weights["read"] @ v).permute(2, 0, 1, 3).flatten(2)), output)
@@ -119,7 +121,7 @@ def test_maps_of_fairseqs_attention_need_torch_2(monkeypatch):
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": attention})])
     model = torch.nn.ModuleDict({"encoder": torch.nn.ModuleDict({"layers": layers})})
     with pytest.raises(InputError, match="need torch 2.0 or later, this is 1.13.1"):
-        with recorded(model):
+        with record_attention(model):
             pass
 
 

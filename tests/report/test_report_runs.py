@@ -10,8 +10,8 @@ import torch
 from training_logs import LOGS, write_run
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.report.options import differences, flat
-from luna_fairseq.report.runs import find_runs, hours, summary
+from luna_fairseq.report.options import differing_options, flatten_options
+from luna_fairseq.report.runs import find_runs, summarize_run, training_hours
 
 
 def copy_log(name, folder, as_name="train.log"):
@@ -63,7 +63,7 @@ def test_options_are_read_from_hydras_folder(tmp_path):
     lines = (LOGS / "hydra_train.log").read_text(encoding="utf-8").splitlines(keepends=True)
     (folder / "hydra_train.log").write_text("".join(lines[1:]), encoding="utf-8")
     (run,) = find_runs([folder])
-    assert summary(run)["Seed"] == "7" and summary(run)["Architecture"] == "luna"
+    assert summarize_run(run)["Seed"] == "7" and summarize_run(run)["Architecture"] == "luna"
 
 
 def test_options_missing_in_the_log_are_read_from_a_checkpoint(tmp_path):
@@ -77,7 +77,9 @@ def test_options_missing_in_the_log_are_read_from_a_checkpoint(tmp_path):
     options = {"common": {"seed": 3}, "model": Namespace(arch="luna")}
     save_checkpoint(folder / "checkpoints" / "checkpoint_last.pt", options)
     (run,) = find_runs([folder])
-    assert summary(run)["Seed"] == "3" and summary(run)["Architecture"] == "luna" and not run.notes
+    assert (
+        summarize_run(run)["Seed"] == "3" and summarize_run(run)["Architecture"] == "luna" and not run.notes
+    )
 
 
 def test_a_run_that_left_only_checkpoints(tmp_path):
@@ -92,7 +94,7 @@ def test_a_run_in_progress(tmp_path):
     text = log.read_text(encoding="utf-8").replace("'max_update': 2000", "'max_update': 8000")
     log.write_text(text, encoding="utf-8")
     (run,) = find_runs([folder])
-    assert summary(run)["State"] == "25% of 8,000 updates"
+    assert summarize_run(run)["State"] == "25% of 8,000 updates"
 
 
 def test_the_best_result_uses_the_metric_of_the_options(tmp_path):
@@ -143,16 +145,16 @@ def test_a_damaged_checkpoint_beside_a_log_is_a_note(tmp_path):
 
 def test_only_options_that_differ():
     rates = {"optimization": {"lr": [0.1]}, "lr_scheduler": {"lr": [0.1], "_name": "x"}}
-    one = flat({"common": {"seed": 1, "save_dir": "a"}, **rates})
-    other = flat(Namespace(seed=2, lr=[0.1], lr_scheduler="x", save_dir="b"))
-    assert differences([one, other]) == [("--seed", ["1", "2"])]
-    assert differences([one, None]) == []
+    one = flatten_options({"common": {"seed": 1, "save_dir": "a"}, **rates})
+    other = flatten_options(Namespace(seed=2, lr=[0.1], lr_scheduler="x", save_dir="b"))
+    assert differing_options([one, other]) == [("--seed", ["1", "2"])]
+    assert differing_options([one, None]) == []
     more = {**one, "model.depth": 3}
-    assert differences([one, more, None]) == [("--depth", ["-", "3", "not known"])]
+    assert differing_options([one, more, None]) == [("--depth", ["-", "3", "not known"])]
 
 
 @pytest.mark.parametrize("wall", [[100, 200, 0, 0], [100, 200, 90, 190]])
 def test_the_hours_continue_after_a_restart(wall):
     """After a restart, fairseq's clock stays at 0 or starts again."""
     table = {"wall": np.array(wall, dtype=float), "train_wall": np.array([90.0, 90, 90, 100])}
-    assert hours(table)[-1] * 3600 == pytest.approx(390)
+    assert training_hours(table)[-1] * 3600 == pytest.approx(390)

@@ -4,7 +4,7 @@ import pytest
 import sacrebleu
 from training_logs import write_translations
 
-from luna_fairseq.report.translations import by_length, read_generated, read_translations, samples
+from luna_fairseq.report.translations import bleu_by_length, choose_samples, read_generated, read_translations
 
 REFERENCES = [f"the cat number {number} sat on the mat" + " again" * (number % 25) for number in range(80)]
 SOURCES = [f"die Katze {number} saß auf der Matte" + " wieder" * (number % 25) for number in range(80)]
@@ -26,20 +26,20 @@ def two(tmp_path):
 
 
 def test_the_largest_difference_comes_first(two):
-    rows = samples(two, 80)
+    rows = choose_samples(two, 80)
     assert len(rows) == 80 and rows[0]["source"] == SOURCES[33]
     assert rows[0]["runs"][0] == [REFERENCES[33], 100.0]
     differences = [row["runs"][0][1] - row["runs"][1][1] for row in rows]
     assert differences == sorted(differences, reverse=True)
-    assert len(samples(two, 10)) == 10
+    assert len(choose_samples(two, 10)) == 10
 
 
 def test_with_one_run_the_worst_sentence_comes_first(two):
-    assert samples(two[1:], 80)[0]["runs"][0][0] == "nothing"
+    assert choose_samples(two[1:], 80)[0]["runs"][0][0] == "nothing"
 
 
 def test_bleu_by_length_is_sacrebleus(two):
-    rows = {row["words"]: row["runs"] for row in by_length(two)}
+    rows = {row["words"]: row["runs"] for row in bleu_by_length(two)}
     hypotheses = [sentence.hypothesis for sentence in two[1].sentences.values()]
     bleu = sacrebleu.corpus_bleu(hypotheses, [REFERENCES])
     assert rows["all"][1] == [80, round(bleu.score, 2), round(bleu.sys_len / bleu.ref_len, 3)]
@@ -50,12 +50,12 @@ def test_bleu_by_length_is_sacrebleus(two):
 
 def test_runs_on_different_text_are_not_mixed(two, tmp_path):
     other = translated(tmp_path / "other", ["x"], ["anderer Satz"], ["another sentence"])
-    rows = samples([*two, other], 100)
+    rows = choose_samples([*two, other], 100)
     assert len(rows) == 80 and all(row["runs"][2] is None for row in rows)
 
 
 def test_a_run_without_translations():
-    assert samples([], 5) == [] and by_length([]) == []
+    assert choose_samples([], 5) == [] and bleu_by_length([]) == []
 
 
 def test_sentences_without_a_reference_or_hypothesis_are_skipped(tmp_path):
