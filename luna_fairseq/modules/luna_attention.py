@@ -1,6 +1,7 @@
-"""Luna attention: the packed sequence P attends to a context, and queries attend to the result.
+"""Luna attention: attention from queries to a context through a packed sequence P of fixed length.
 
-The two steps are called pack and unpack attention (Luna, section 3.1).
+Luna attention has two steps (Luna, section 3.1). In pack attention, P attends to the context. In unpack
+attention, the queries attend to the result, the packed context.
 """
 
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
@@ -40,13 +41,16 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class AttentionWeights(NamedTuple):
-    """Weights of pack attention, of unpack attention, and of the queries over the context.
+    """Weights of the two steps of Luna attention, and their combined weights over the context.
+
+    Shapes: batch size B, H heads, T queries, S context tokens, L rows of the packed sequence P.
 
     Attributes:
-        pack: weights [B, H, L, S] of the rows of the packed sequence P over the context, or None if the
-            attention does not pack.
-        unpack: weights [B, H, T, L] of the queries over the rows of P, or None if the queries do not read P.
-        read: total weights [B, H, T, S] of the queries over the context, through P and directly.
+        pack: pack weights [B, H, L, S] of each row of P over the context, or None if the attention does not
+            pack.
+        unpack: unpack weights [B, H, T, L] of each query over the rows of P, or None if the queries do not
+            read P.
+        read: combined weights [B, H, T, S] of each query over the context, through P and directly.
     """
 
     pack: Optional[Tensor]
@@ -57,27 +61,27 @@ class AttentionWeights(NamedTuple):
 class LunaAttention(ProjectingAttention):
     """Luna attention for encoder self-attention and decoder cross-attention.
 
-    Pack attention computes Y_P = Attn(P, context), in which the packed sequence P of fixed length attends to
-    the context. Unpack attention computes Y_X = Attn(X, Y_P), in which the queries X attend to the result
-    (Luna, equations 3 to 5). The cost is linear in the lengths of X and of the context.
+    Luna attention has two steps (Luna, equations 3 to 5). In pack attention, the packed sequence P of fixed
+    length attends to the context: Y_P = Attn(P, context). In unpack attention, the queries X attend to the
+    result: Y_X = Attn(X, Y_P). The cost is linear in the lengths of X and of the context.
 
-    A subclass can add a bias to the logits with :meth:`pack_bias` and :meth:`unpack_bias`. It can store and
-    read more keys and values with :meth:`remember` and :meth:`read`.
+    Subclasses can add a bias to the logits by overriding :meth:`pack_bias` and :meth:`unpack_bias`. They can
+    cache and read more keys and values by overriding :meth:`remember` and :meth:`read`.
 
     Args:
         embed_dim: width C of the queries, of P, of the context and of the output.
-        num_heads: number of heads H of unpack attention.
+        num_heads: number of heads of unpack attention.
         num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
-        dropout: dropout probability of pack and unpack weights (default: 0).
-        untie_kv: use separate projections for keys and values. Otherwise both are the same tensor (default:
+        dropout: dropout probability of the attention weights (default: 0).
+        untie_kv: use separate projections for keys and values. Otherwise one projection gives both (default:
             False).
 
     Raises:
         InputError: ``embed_dim`` is not a multiple of a number of heads.
 
     Attributes:
-        watcher: function that receives (attention, query, packed, context, source, geometry) in every call of
-            :meth:`forward`, so that a report can compute :meth:`weights` (default: None).
+        watcher: callback that :meth:`forward` calls with (attention, query, packed, context, source,
+            geometry), for reports on :meth:`weights` (default: None).
 
     Example:
         >>> import torch
@@ -118,10 +122,12 @@ class LunaAttention(ProjectingAttention):
         self.out_proj = build_output_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if the attention has a projection of this name.
+        """Return True if this attention builds the projection of this name, here always.
+
+        Subclasses return False for projections that they do not use.
 
         Args:
-            name: name without its suffix, such as "pack_q" or "unpack_kv".
+            name: name of a projection without the suffix "_proj", such as "pack_q" or "unpack_kv".
         """
         return True
 
@@ -136,7 +142,9 @@ class LunaAttention(ProjectingAttention):
         source: Optional[Source] = None,
         geometry: Optional[Geometry] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
-        """Pack the context into the packed sequence P, then attend from the queries to the packed context.
+        """Compute pack attention of the packed sequence P, then unpack attention of the queries.
+
+        Shapes: T queries, S context tokens, L rows of P, batch size B, width C, H heads.
 
         Args:
             query: queries X [T, B, C].
@@ -147,17 +155,17 @@ class LunaAttention(ProjectingAttention):
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
             need_weights: also return the weights over the context (default: False).
-            source: both masks in one value, instead of the two arguments (default: None).
-            geometry: token positions of the batch, computed by the encoder or decoder (default: None, the
-                attention computes its own).
+            source: both masks in one value, in place of the two arguments (default: None).
+            geometry: token positions, if the weights depend on distance (default: None, computed by
+                :meth:`find_geometry`).
 
         Returns:
             Tuple of three values:
 
             - output Y_X [T, B, C].
             - packed context Y_P [L, B, C].
-            - weights over the context for each unpack head [H, B, T, S], or None without ``need_weights``.
-              They are the unpack weights times the mean of the pack weights over heads.
+            - weights [H, B, T, S] of the queries over the context, or None without ``need_weights``. They are
+              the unpack weights times the mean of the pack weights over heads.
 
         Raises:
             InputError: ``source`` was passed together with a mask.
@@ -177,15 +185,21 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the token positions that the attention reads in one call.
+        """Compute the token positions that distance-dependent attention weights need, here None.
 
-        The paper's attention does not read positions, so this class returns None.
+        Subclasses whose weights depend on distance override this method. :meth:`forward` calls it if the
+        caller passed no positions.
+
+        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: masks of the context and of P.
+            source: padding masks of the context and of P.
+
+        Returns:
+            Positions for :meth:`pack` and :meth:`unpack`, or None.
         """
         return None
 
@@ -197,17 +211,22 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], Any]:
-        """Compute pack attention and cache the keys and values of unpack attention.
+        """Compute pack attention, and cache the keys and values of unpack attention.
+
+        A decoder calls this method once for a source, and :meth:`unpack` at every step.
+
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: masks of the context and of P (default: no padding).
-            geometry: token positions of the batch, computed by the encoder or decoder (default: None).
-            need_weights: also cache the weights of P over the context, for :meth:`unpack` (default: False).
+            source: padding masks of the context and of P (default: no padding).
+            geometry: token positions, if the weights depend on distance (default: None).
+            need_weights: also cache the pack weights, so that :meth:`unpack` can return weights over the
+                context (default: False).
 
         Returns:
-            Tuple of the packed context Y_P [L, B, C] and the memory that :meth:`unpack` reads.
+            Tuple of the packed context Y_P [L, B, C] and the cached keys and values for :meth:`unpack`.
         """
         packed_context, weights = self.attend_to_context(packed, context, source, geometry, need_weights)
         pack_weights = None if weights is None else weights.mean(dim=1)
@@ -221,18 +240,20 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute pack attention, and return the packed context with the attention weights.
+        """Compute pack attention: the packed sequence P attends to the context.
+
+        Shapes: S context tokens, L rows of P, batch size B, width C, H heads of pack attention.
 
         Args:
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: masks of the context and of P (default: no padding).
-            geometry: token positions of the batch, computed by the encoder or decoder (default: None).
-            need_weights: also return the weights (default: False).
+            source: padding masks of the context and of P (default: no padding).
+            geometry: token positions, if the weights depend on distance (default: None).
+            need_weights: also return the pack weights (default: False).
 
         Returns:
-            Tuple of the packed context Y_P [L, B, C] and the weights of all pack heads [B, H, L, S], or None
-            without ``need_weights``.
+            Tuple of the packed context Y_P [L, B, C] and the pack weights [B, H, L, S], or None without
+            ``need_weights``.
         """
         q = project_packed(self.pack_q_proj, packed, self.num_pack_heads)
         bias = self.pack_bias(context, geometry)
@@ -246,16 +267,17 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that is added to the logits of pack attention, or None for no bias.
+        """Return a bias for the logits of pack attention, here None.
 
-        The paper's attention has no bias. Subclasses can return one.
+        Subclasses override this method to favour some tokens of the context.
 
         Args:
-            context: context [S, B, C].
-            geometry: token positions of the batch, or None.
+            context: S context tokens [S, B, C], for batch size B and width C.
+            geometry: token positions, if the bias depends on distance, or None.
 
         Returns:
-            Bias that can be broadcast to [B, H, L, S], or None.
+            Bias that broadcasts to the logits [B, H, L, S] of H heads and L rows of the packed sequence P, or
+            None for no bias.
         """
         return None
 
@@ -268,28 +290,34 @@ class LunaAttention(ProjectingAttention):
     ) -> Any:
         """Project the packed context to the keys and values that :meth:`unpack` reads.
 
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
+
         Args:
             packed_context: packed context Y_P [L, B, C].
-            pack_weights: mean [B, L, S] of the pack weights over heads, or None.
-            context: context [S, B, C].
-            geometry: token positions of the batch, or None.
+            pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
+            context: context [S, B, C], for subclasses that also cache keys of its tokens.
+            geometry: token positions, for subclasses whose weights depend on distance, or None.
 
         Returns:
-            Memory: named tuple of tensors [B, ..] with a method ``select``.
+            Cached keys and values: a named tuple whose tensors have B as their first dimension.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         return PackedMemory(key, value, pack_weights)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Return the memory in the form in which decoding reads it fastest, without weights over the context.
+        """Convert cached keys and values to the form that is fastest to read in decoding.
 
-        A memory of few sentences absorbs the projections of the queries and of the output, see
-        :class:`AbsorbedMemory`. The absorbed memory has at most half the size of the two projections, so
-        that a step reads and multiplies less. Other memories are unchanged.
+        On a CPU and for a small batch, the query and output projections are multiplied into the keys and
+        values, see :class:`AbsorbedMemory`. This is done if the products have at most half the size of the
+        two projection matrices, so that a step reads less memory. The converted form gives no weights over
+        the context.
 
         Args:
-            memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of the packed sequence P (default: no padding).
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P (default: no padding).
+
+        Returns:
+            An :class:`AbsorbedMemory`, or ``memory`` itself if the conversion does not save time.
         """
         B, H, L, _ = memory.key.shape
         is_small = 2 * B * H * L <= self.embed_dim
@@ -309,17 +337,20 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention of the queries over a packed context.
+        """Compute unpack attention: the queries attend to the packed context.
+
+        Shapes: T queries, S context tokens, H heads, width C, B source sentences with n hypotheses each. The
+        n hypotheses of a sentence are adjacent in the batch.
 
         Args:
-            query: queries X [T, B n, C]. Each n consecutive hypotheses read the same sentence.
-            memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of the packed sequence P (default: no padding).
-            geometry: token positions of the batch, computed by the encoder or decoder (default: None).
+            query: queries X [T, B * n, C].
+            memory: keys and values of the B sentences, returned by :meth:`pack` or :meth:`prepare`.
+            source: padding masks of the context and of the packed sequence P (default: no padding).
+            geometry: token positions, if the weights depend on distance (default: None).
             need_weights: also return the weights over the context (default: False).
 
         Returns:
-            Tuple of the output Y_X [T, B n, C] and the weights over the context [H, B n, T, S], or None
+            Tuple of the output Y_X [T, B * n, C] and the weights over the context [H, B * n, T, S], or None
             without ``need_weights``.
 
         Raises:
@@ -343,16 +374,19 @@ class LunaAttention(ProjectingAttention):
     def _unpack_absorbed(
         self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Tensor:
-        """Compute :meth:`unpack` without projections of the queries.
+        """Compute unpack attention with projected keys and values in place of projected queries.
+
+        This form multiplies the few keys and values by the query and output projections, and so saves the
+        projections of many queries.
 
         Args:
-            query: queries X [T, B, C].
-            memory: tensors that :meth:`pack` returned.
-            source: masks of the context and of the packed sequence P.
-            geometry: token positions of the batch, or None.
+            query: T queries X [T, B, C], for batch size B and width C.
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P.
+            geometry: token positions, if the weights depend on distance, or None.
 
         Returns:
-            Output [T, B, C].
+            Output of :meth:`unpack` [T, B, C].
         """
         return absorbed_unpack(
             query,
@@ -366,12 +400,17 @@ class LunaAttention(ProjectingAttention):
         )
 
     def _read_absorbed(self, query: Tensor, memory: AbsorbedMemory, n: int) -> Tensor:
-        """Compute :meth:`unpack` for a memory that has absorbed the projections.
+        """Compute unpack attention over keys and values that include the projections, see :meth:`prepare`.
+
+        Shapes: T queries, width C, B source sentences with n adjacent hypotheses each.
 
         Args:
-            query: queries X [T, B n, C].
-            memory: absorbed memory of the B sentences.
-            n: number of consecutive hypotheses that share a sentence.
+            query: queries X [T, B * n, C].
+            memory: converted keys and values of the B sentences.
+            n: number of hypotheses of each sentence.
+
+        Returns:
+            Output of :meth:`unpack` [T, B * n, C].
         """
         T, _, C = query.shape
         if T == 1:
@@ -391,11 +430,13 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention for queries that are already projected and split into heads.
 
+        Shapes: T queries, S context tokens, batch size B, H heads of width K.
+
         Args:
             q: projected queries [B, H, T, K].
-            memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of the packed sequence P.
-            geometry: token positions of the batch, or None.
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P.
+            geometry: token positions, if the weights depend on distance, or None.
             need_weights: also return the weights over the context.
 
         Returns:
@@ -411,31 +452,33 @@ class LunaAttention(ProjectingAttention):
         return output, weights @ self.saved_pack_weights(memory)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that is added to the logits of unpack attention, or None for no bias.
+        """Return a bias for the logits of unpack attention, here None.
 
-        The paper's attention has no bias. Subclasses can return one.
+        Subclasses override this method to favour some rows of the packed sequence P.
 
         Args:
-            memory: memory of the B sentences that :meth:`pack` returned.
-            source: masks of the context and of the packed sequence P.
-            geometry: token positions of the batch, or None.
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of P.
+            geometry: token positions, if the bias depends on distance, or None.
 
         Returns:
-            Bias that can be broadcast to [B, H, T, L], or None.
+            Bias that broadcasts to the logits [B, H, T, L], for batch size B, H heads, T queries and L rows
+            of P, or None for no bias.
         """
         return None
 
     def saved_pack_weights(self, memory: Any) -> Tensor:
-        """Return the pack weights that :meth:`pack` cached, with a dimension for heads.
+        """Return the pack weights that :meth:`pack` has cached.
 
         Args:
-            memory: memory that :meth:`pack` returned.
+            memory: keys and values returned by :meth:`pack`.
 
         Returns:
-            Mean [B, 1, L, S] of the pack weights over heads.
+            Pack weights [B, 1, L, S], averaged over heads: weights of the L rows of the packed sequence P
+            over S context tokens, for batch size B.
 
         Raises:
-            InputError: :meth:`pack` did not cache its weights.
+            InputError: :meth:`pack` was called without ``need_weights``.
         """
         if memory.pack_weights is None:
             raise InputError(
@@ -449,21 +492,25 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             step: "pack" or "unpack".
-            x: context or packed context [S, B, C].
-            num_heads: number of heads H.
+            x: context or packed context [S, B, C], of length S, batch size B and width C.
+            num_heads: number of heads H, of width K = C / H.
 
         Returns:
-            Tuple of keys and values [B, H, S, K]. Both are the same tensor if they are tied.
+            Tuple of keys and values [B, H, S, K]. Without ``untie_kv``, both are the same tensor.
         """
         key_projection, *value_projection = self.key_value_projections(step)
         key = split_heads(key_projection(x), num_heads)
         return key, split_heads(value_projection[0](x), num_heads) if value_projection else key
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
-        """Return the projection to keys and the projection to values, or their only projection if tied.
+        """Return the layers that project to keys and values in pack or unpack attention.
 
         Args:
             step: "pack" or "unpack".
+
+        Returns:
+            With ``untie_kv``, the projection to keys and the projection to values. Otherwise one projection
+            to both.
         """
         names = ("k", "v") if self.untie_kv else ("kv",)
         return [getattr(self, f"{step}_{name}_proj") for name in names]
@@ -476,17 +523,23 @@ class LunaAttention(ProjectingAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the weights of pack attention, of unpack attention, and of the queries over the context.
+        """Compute the weights of pack attention and of unpack attention, and their product over the context.
+
+        The weights are computed in full by the naive form of attention, so this method is meant for short
+        inputs.
+
+        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: masks of the context and of P (default: no padding).
-            geometry: token positions of the batch (default: None, the attention computes its own).
+            source: padding masks of the context and of P (default: no padding).
+            geometry: token positions, if the weights depend on distance (default: None, computed by
+                :meth:`find_geometry`).
 
         Returns:
-            Weights of all heads. They come from the naive attention, which stores them in full.
+            Weights of all heads, see :class:`AttentionWeights`.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
@@ -513,14 +566,18 @@ def absorb_projections(
     output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
-    """Multiply the keys and values of a memory by the projections of the queries and of the output.
+    """Multiply cached keys by the query projection and cached values by the output projection.
 
     Args:
-        memory: keys and values [B, H, L, K] of B sentences.
-        query: projection of X to queries.
-        output: projection of all heads to the output.
-        packed_padding_mask: boolean mask [B, L], True at rows of the packed sequence P that are padding
-            (default: None, no padding).
+        memory: keys and values [B, H, L, K], for batch size B, H heads of width K and L rows of the packed
+            sequence P.
+        query: projection to the queries of each head.
+        output: projection from all heads to the output.
+        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
+            padding).
+
+    Returns:
+        Keys and values that can be read without projecting queries or outputs.
     """
     key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]

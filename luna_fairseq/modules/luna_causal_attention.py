@@ -36,10 +36,10 @@ from luna_fairseq.ops.causal_luna import (
 def check_triton() -> None:
     """Check that the Triton kernels can run on this machine.
 
-    The check runs before the model is built and data is loaded.
+    Called before a model is built, so that training fails early.
 
     Raises:
-        InputError: The kernels cannot run here.
+        InputError: The kernels cannot run here, for example without a CUDA device.
     """
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
@@ -47,17 +47,18 @@ def check_triton() -> None:
 
 
 class LunaCausalAttention(nn.Module):
-    """Causal self-attention through the packed sequence P, with a state of constant size.
+    """Causal self-attention through a packed sequence P, with a state of constant size (Luna, section 3.3).
 
-    Each position attends to itself and to all earlier positions. The attention reads P but does not update
-    it.
+    Each position attends to itself and to all earlier positions. P has a fixed number of rows and is read but
+    not updated.
 
     Args:
         embed_dim: width C of the queries, of P and of the output.
-        num_heads: number of heads H of both pack and unpack attention.
-        dropout: dropout probability of pack and unpack weights (default: 0).
+        num_heads: number of heads.
+        dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for the keys and values of unpack attention (default: False).
-        pack_activation: activation omega of the pack logits, "softplus" or "elu" (default: "softplus").
+        pack_activation: activation of the logits of pack attention, "softplus" or "elu" (default:
+            "softplus").
         backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton". See
             :func:`luna_fairseq.ops.causal_luna` (default: "auto").
 
@@ -66,8 +67,8 @@ class LunaCausalAttention(nn.Module):
             unknown, or this machine cannot run the backend.
 
     Attributes:
-        watcher: function that receives (attention, query, packed, key_padding_mask, packed_padding_mask) in
-            every call of :meth:`forward`, so that a report can compute :meth:`weights` (default: None).
+        watcher: callback that :meth:`forward` calls with (attention, query, packed, key_padding_mask,
+            packed_padding_mask), for reports on :meth:`weights` (default: None).
 
     Example:
         >>> import torch
@@ -116,11 +117,12 @@ class LunaCausalAttention(nn.Module):
     ) -> Tensor:
         """Compute causal attention over whole sequences.
 
+        Shapes: T positions, L rows of the packed sequence P, batch size B, width C.
+
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
-            key_padding_mask: boolean mask [B, T], True at padding on either side. Padding is masked and not
-                counted in the mean over earlier positions (default: None, no padding).
+            key_padding_mask: boolean mask [B, T], True at padding on either side (default: None, no padding).
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
 
@@ -159,20 +161,22 @@ class LunaCausalAttention(nn.Module):
 
         T is 1 during decoding and larger for a prefix.
 
+        Shapes: width C, L rows of the packed sequence P, B source sentences with n hypotheses each. The n
+        hypotheses of a sentence share P and are adjacent in the batch.
+
         Args:
-            query: queries X [T, B n, C]. Each n consecutive hypotheses share one of the B sentences of the
-                packed sequence P.
-            packed: packed sequence P [L, B, C], read only if ``state`` does not hold the projected P
-                (default: None).
+            query: queries X [T, B * n, C].
+            packed: packed sequence P [L, B, C]. Not needed if ``state`` holds the projected P (default:
+                None).
             state: state that the previous call returned (default: None, the sequences start here).
-            key_padding_mask: boolean mask [B n, T], True at padding (default: None, no padding).
+            key_padding_mask: boolean mask [B * n, T], True at padding (default: None, no padding).
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
-            counts: counts of the tokens up to these positions, which a decoder computes once for all layers
+            counts: number of tokens up to each position, if a decoder has computed it for all layers
                 (default: None, computed here).
 
         Returns:
-            Tuple of the output [T, B n, C] and the state after these positions.
+            Tuple of the output [T, B * n, C] and the state after these positions.
 
         Raises:
             InputError: The number of hypotheses is not a multiple of the number of sentences, or neither
@@ -214,7 +218,9 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack and unpack weights over whole sequences by their definition.
+        """Compute the pack and unpack weights over whole sequences, by the definition of causal attention.
+
+        Shapes: T positions, L rows of the packed sequence P, batch size B, width C, H heads.
 
         Args:
             query: queries X [T, B, C].
@@ -232,41 +238,46 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the logarithm of each head's decay over one position, or None without decay.
+        """Return the logarithm of the decay per position for each head, here None for no decay.
 
-        After n more positions, the contribution of a position is multiplied by ``exp(n * log_decay)``. The
-        paper's attention has no decay. Subclasses can return one.
+        Subclasses can return a decay. After n more positions, the contribution of a position is then
+        multiplied by ``exp(n * log_decay)``.
 
         Returns:
-            Negative logarithms [H], or None.
+            Negative logarithms, one for each head, or None.
         """
         return None
 
     def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
-        """Compute the weights with which each position is packed into each row of P, with dropout.
+        """Compute the weight with which each position contributes to each row of the packed sequence P.
+
+        Dropout is applied to the weights.
+
+        Shapes: T positions, L rows of P, H heads of width K, B source sentences with n adjacent hypotheses
+        each.
 
         Args:
-            pack_q: projected P [B, H, L, K] of B sentences.
-            pack_k: keys [B n, H, T, K] of n hypotheses for each sentence.
+            pack_q: projected P [B, H, L, K].
+            pack_k: pack keys [B * n, H, T, K].
 
         Returns:
-            Pack weights [B n, H, T, L].
+            Pack weights [B * n, H, T, L].
         """
         n = rows_per_sentence(pack_k.size(0), pack_q.size(0))
         weights = self.dropout_module(pack_weights(pack_q, fold_rows(pack_k, n), self.pack_activation))
         return unfold_rows(weights, n)
 
     def _project_x(self, x: Tensor, names: Optional[Sequence[str]] = None) -> List[Tensor]:
-        """Project X and split each result into heads.
+        """Project the queries X, and split each result into heads.
 
         Args:
-            x: queries X [T, B, C].
-            names: projections to compute, without the suffix ``_proj`` (default: None, all of
-                ``x_projections``).
+            x: queries X [T, B, C], for T positions, batch size B and width C.
+            names: names of the projections to compute, without the suffix "_proj" (default: None, all
+                projections of X).
 
         Returns:
-            Keys of pack attention if they are among the names, and the queries, keys and values of unpack
-            attention, each [B, H, T, K]. Tied keys and values are the same tensor.
+            List of tensors [B, H, T, K], for H heads of width K. The order is pack keys (if named), unpack
+            queries, unpack keys and unpack values. Without ``untie_kv``, keys and values are the same tensor.
         """
         if names is not None or self.fused_x_proj is None:
             names = names or self.x_projections

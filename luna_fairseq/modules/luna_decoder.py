@@ -1,7 +1,7 @@
 """Luna decoder: token embedding and a stack of Luna layers, for translation and language modelling.
 
-The first layer reads the encoder's last packed sequence P. A decoder without an encoder is a language model
-with a learned P in each layer. For decoding step by step, pass the returned state to the next call:
+In translation, the first layer reads the last packed sequence P of the encoder. A language model has no
+encoder, and each layer has a learned P. To decode step by step, pass the returned state to the next call:
 ``output, state = decoder(tokens, encoded, state)``.
 """
 
@@ -25,11 +25,13 @@ from luna_fairseq.ops.causal_luna import TokenCounts
 class DecoderOutput(NamedTuple):
     """Output features, hidden states and attention weights of a decoder.
 
+    Shapes: T target tokens, S source tokens, batch size B, model width C, H heads.
+
     Attributes:
         x: output features [B, T, C].
-        states: features before the first layer and after each layer, each [T, B, C].
-        weights: weights [H, B, T, S] over the source of each layer, or None for a layer whose weights were
-            not requested.
+        states: hidden states before the first layer and after each layer, each [T, B, C].
+        weights: attention weights [H, B, T, S] over the source for each layer, or None for a layer whose
+            weights were not requested.
     """
 
     x: Tensor
@@ -43,7 +45,8 @@ class LunaDecoder(TokenEmbedding):
     Args:
         options: options of the decoder.
         embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
-        attentions: factory of the layers' attentions (default: None, the paper's attentions).
+        attentions: factory that builds the attention modules of the layers (default: None, the attentions of
+            the Luna paper).
 
     Example:
         >>> import torch
@@ -70,14 +73,16 @@ class LunaDecoder(TokenEmbedding):
     def build(
         self, options: DecoderOptions, embed_tokens: nn.Module, attentions: Optional[DecoderAttentions] = None
     ) -> None:
-        """Build all submodules.
+        """Build the embedding, the layers and the output projection of the decoder.
 
-        A subclass with a second base class calls this method after the constructor of that base class.
+        This method is separate from the constructor, so that a subclass with a second base class, such as a
+        decoder of fairseq, can call that constructor first.
 
         Args:
             options: options of the decoder.
-            embed_tokens: token embedding.
-            attentions: factory of the layers' attentions (default: None, the paper's attentions).
+            embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
+            attentions: factory that builds the attention modules of the layers (default: None, the attentions
+                of the Luna paper).
         """
         C, width = options.embed_dim, embed_tokens.embedding_dim
         self.attentions = attentions or DecoderAttentions()
@@ -93,19 +98,25 @@ class LunaDecoder(TokenEmbedding):
         self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the list of layers.
+        """Build the decoder layers, as many as ``options.num_layers``.
 
         Args:
             options: options of the decoder.
+
+        Returns:
+            The layers, from first to last.
         """
         return nn.ModuleList([self.build_layer(options, number) for number in range(options.num_layers)])
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
-        """Build one layer.
+        """Build one decoder layer with its attention modules.
 
         Args:
             options: options of the decoder.
             number: index of the layer, counted from 0.
+
+        Returns:
+            The layer, a :class:`LunaDecoderLayer`.
         """
         is_last = number == options.num_layers - 1
         update_packed = not (is_last or options.non_contextual_packed)
@@ -120,9 +131,9 @@ class LunaDecoder(TokenEmbedding):
         return LunaDecoderLayer(options, self_attn, encoder_attn, packed_embedding, update_packed)
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer.
+        """Call a layer and return its outputs.
 
-        Subclasses override this method, for example to checkpoint activations.
+        Subclasses can override this method, for example to recompute activations in the backward pass.
 
         Args:
             layer: layer to call.
@@ -146,19 +157,23 @@ class LunaDecoder(TokenEmbedding):
     ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
         """Compute the output features of whole target sequences, or of the next tokens after a state.
 
+        Shapes: T target tokens, width C' of the token embedding, B source sentences with n hypotheses each.
+        The n hypotheses of a sentence are adjacent in the batch; n is 1 in training.
+
         Args:
-            tokens: target token ids [B n, T] shifted right, padded on either side. With ``state``, the next
-                tokens only. Each n consecutive hypotheses share one of the B source sentences (default: None,
-                ``embeddings`` are given).
+            tokens: target token ids [B * n, T], shifted right and padded on either side. With ``state``, only
+                the next tokens (default: None, ``embeddings`` are given).
             encoded: output of the encoder (default: None, the decoder has no encoder).
             state: state that the previous call returned (default: None, the target starts here).
-            embeddings: embeddings [B n, T, C'] that replace the token embedding (default: None).
-            padding_mask: boolean mask [B n, T], True at padding (default: None, padding is recognised by its
-                token id).
-            places: index [B n, T] of each token in its sequence, counted from 0 (default: None, tokens are
-                counted without padding).
+            embeddings: token embeddings [B * n, T, C'], used in place of embedding ``tokens`` (default:
+                None).
+            padding_mask: boolean mask [B * n, T], True at padding (default: None, found from the padding
+                token).
+            places: index [B * n, T] of each token in its sequence, for position embeddings (default: None,
+                tokens are counted from 0 without padding).
             keep_state: return the state after these tokens (default: None, True if ``state`` is given).
-            weights_of: indices of the layers whose weights over the source are returned (default: none).
+            weights_of: indices of the layers whose attention weights over the source are returned (default:
+                none).
 
         Returns:
             Tuple of the output and the state after these tokens, or None without ``keep_state``.
@@ -222,11 +237,13 @@ class LunaDecoder(TokenEmbedding):
     def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
         """Compute the input of the first layer from token embeddings.
 
-        The method applies scaling, word dropout, the linear maps, positions, layer norm and dropout, as far
-        as the options enable them.
+        The order of operations is scaling, word dropout, linear maps, position embeddings, layer norm and
+        dropout. Operations that the options disable are skipped.
+
+        Shapes: T tokens, batch size B, width C' of the token embedding, model width C.
 
         Args:
-            embeddings: token embeddings [B, T, C'], whose width C' can differ from C.
+            embeddings: token embeddings [B, T, C'].
             padding_mask: boolean mask [B, T], True at padding, or None without padding.
             places: index [B, T] of each token in its sequence, counted from 0.
             end: length of the sequences so far, padding included.
@@ -246,11 +263,14 @@ class LunaDecoder(TokenEmbedding):
 
 
 def linear_without_bias(inputs: int, outputs: int) -> nn.Linear:
-    """Build a linear layer without bias, with fairseq's Xavier uniform initialisation.
+    """Build a linear layer without bias, with a Xavier uniform weight as in fairseq.
 
     Args:
         inputs: number of input features.
         outputs: number of output features.
+
+    Returns:
+        The initialised layer.
     """
     linear = nn.Linear(inputs, outputs, bias=False)
     nn.init.xavier_uniform_(linear.weight)

@@ -14,18 +14,18 @@ from luna_fairseq.ops.causal_luna import TokenCounts
 
 
 class LunaDecoderLayer(LunaLayer):
-    """Decoder layer with causal self-attention, attention to the source and a feed-forward block.
+    """Decoder layer with causal self-attention, cross-attention and a feed-forward block.
 
-    A language model has no attention to the source, and each layer has a learned packed sequence P (Luna,
-    section 3.3).
+    Both attentions read a packed sequence P of fixed length. In a translation model, P summarises the source.
+    A layer of a language model has no cross-attention and a learned P (Luna, section 3.3).
 
     Args:
         options: options of the decoder.
         self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
-        encoder_attn: attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`, or None
-            without an encoder.
-        packed_embedding: learned P of this layer, or None with an encoder.
-        update_packed: return Y_P + P as the next layer's P. False in the last layer, whose P is unused.
+        encoder_attn: cross-attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`, or
+            None in a language model.
+        packed_embedding: learned P of this layer, or None in a translation model.
+        update_packed: return an updated P for the next layer. False in the last layer.
 
     Example:
         >>> import torch
@@ -70,29 +70,33 @@ class LunaDecoderLayer(LunaLayer):
         need_weights: bool = False,
         counts: Optional[TokenCounts] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor], Optional[LayerState]]:
-        """Apply self-attention, attention to the source and the feed-forward block.
+        """Apply causal self-attention, cross-attention and the feed-forward block.
+
+        Shapes: T target positions, S source tokens, L rows of the packed sequence P, width C, H heads, B
+        source sentences with n hypotheses each. The n hypotheses of a sentence are adjacent in the batch; n
+        is 1 in training.
 
         Args:
-            x: target tokens X [T, B n, C]. Each n consecutive hypotheses share one of the B sentences.
-            packed: packed sequence P [L, B, C]. None without an encoder, and after the first decoding step.
-            context: encoder output [S, B, C], or None without an encoder.
-            source: masks of the context and of P.
-            target_padding_mask: boolean mask [B n, T], True at padding of X (default: None, no padding).
-            state: state after the earlier positions, used only with ``keep_state`` (default: None, the
+            x: hidden states X [T, B * n, C] of the target.
+            packed: packed sequence P [L, B, C]. None in a language model, and after the first decoding step.
+            context: encoder output [S, B, C], or None in a language model.
+            source: padding masks of the encoder output and of P.
+            target_padding_mask: boolean mask [B * n, T], True at padding of X (default: None, no padding).
+            state: state after the earlier positions, read only with ``keep_state`` (default: None, the
                 sequences start here).
-            geometry: token positions of the batch, computed by the decoder (default: None, the attention
-                computes its own).
+            geometry: token positions, if attention weights depend on distance (default: None, cross-attention
+                computes them if needed).
             keep_state: also return the state after these positions (default: False).
             need_weights: also return the weights over the source (default: False).
-            counts: counts of the tokens up to these positions, for causal attention with a state (default:
-                None, the attention computes them).
+            counts: number of tokens up to each position, read only with ``keep_state`` (default: None,
+                computed by self-attention).
 
         Returns:
             Tuple of four values:
 
-            - X [T, B n, C].
-            - next layer's P [L, B, C], or None if the layer does not update P.
-            - weights over the source [H, B n, T, S], or None without ``need_weights``.
+            - output X [T, B * n, C].
+            - updated P [L, B, C] for the next layer, or None if the layer does not update P.
+            - weights over the source [H, B * n, T, S], or None without ``need_weights``.
             - state after these positions, or None without ``keep_state``.
 
         Raises:
