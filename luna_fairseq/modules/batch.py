@@ -10,15 +10,18 @@ from luna_fairseq.ops.attention import in_a_graph
 
 
 class Source(NamedTuple):
-    """Masks of a context and of the packed sequence P.
+    """Padding masks of a context and of the packed sequence P, passed to every layer.
 
-    In an encoder, the context is the sequence itself. In a decoder, the context is the encoder's output.
+    The context is the sequence that P attends to: the input itself in an encoder, and the encoder's output in
+    a decoder.
+
+    Shapes: batch size B, S context tokens, L rows of P.
 
     Attributes:
         padding_mask: boolean mask [B, S], True at padding of the context (default: None, no padding).
-        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, all rows
-            are used).
-        sentence_numbers: number of the sentence that each token belongs to [B, S], counted from 1, and 0 at
+        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
+            padding).
+        sentence_numbers: sentence [B, S] of a document that each token belongs to, counted from 1, and 0 at
             padding (default: None, the model does not count sentences).
     """
 
@@ -29,8 +32,14 @@ class Source(NamedTuple):
     def stride(self, step: int) -> "Source":
         """Return the masks of every ``step``-th example of the batch.
 
+        For example, beam search repeats each sentence ``step`` times, and this method returns one copy of
+        each.
+
         Args:
             step: distance between two selected examples, as in ``x[::step]``.
+
+        Returns:
+            The selected masks.
         """
         return self if step == 1 else Source(*(None if x is None else x[::step] for x in self))
 
@@ -40,6 +49,8 @@ NO_PADDING = Source()
 
 class Target(NamedTuple):
     """Target tokens that a decoder reads in one call, with their padding mask and positions.
+
+    Shapes: batch size B, T target tokens.
 
     Attributes:
         padding_mask: boolean mask [B, T], True at padding.
@@ -53,13 +64,13 @@ class Target(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Positions of tokens and queries, for attentions whose weights depend on distance.
+    """Positions of tokens, for attentions whose weights depend on distance.
 
-    The paper's attentions do not read positions, so that both values are None.
+    The attentions of the Luna paper do not depend on distance and need no positions. An extension such as
+    ``luna_fairseq.anchored`` defines the types of the values.
 
     Attributes:
-        context: positions of the context's tokens and of the rows of the packed sequence P, shared by all
-            layers (default: None).
+        context: positions in the context, shared by all layers (default: None).
         target: positions of the queries in the target (default: None).
     """
 
@@ -71,14 +82,14 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
     """Return the padding mask of token ids.
 
     Args:
-        tokens: token ids [B, T].
+        tokens: token ids [B, T], for batch size B and length T.
         padding_idx: id of the padding token.
 
     Returns:
         Boolean mask [B, T], True at padding.
 
     Raises:
-        InputError: ``tokens`` is None. Padding cannot be recognised in embeddings.
+        InputError: ``tokens`` is None, because the caller passed embeddings without a padding mask.
     """
     if tokens is None:
         raise InputError("Expected tokens or a padding mask, got embeddings alone. Pass the padding mask too")
@@ -88,10 +99,12 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
 def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_padding: bool = True) -> Tensor:
     """Return the index of each token in its sequence, not counting padding.
 
+    Shapes: batch size B, T tokens.
+
     Args:
         padding_mask: boolean mask [B, T], True at padding.
         count: number [B] of earlier tokens of each sequence (default: None, no earlier tokens).
-        has_padding: False if it is known that no position is padding, which saves operations (default: True).
+        has_padding: False if no position is known to be padding, which saves operations (default: True).
 
     Returns:
         Indices [B, T], counted from 0, and 0 at padding.
@@ -112,28 +125,31 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 
 
 def can_branch_on_values(x: Tensor) -> bool:
-    """Return True if a Python branch may depend on the values of a tensor.
+    """Return True if Python may read the values of a tensor, for example in an ``if``.
 
-    Reading a tensor on a GPU makes the CPU wait for the GPU. A compiled graph would always follow the branch
-    of the example that it was traced with.
+    The result is False for a tensor on a GPU, because the CPU would wait for the GPU. It is also False in a
+    compiled or exported graph, which would keep the branch of its example input.
 
     Args:
         x: tensor on any device.
+
+    Returns:
+        True for a tensor on the CPU outside of a graph.
     """
     return x.device.type == "cpu" and not in_a_graph()
 
 
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
-    """Replace a mask without any True by None, if its values can be read cheaply.
+    """Return None in place of a mask that is False everywhere.
 
-    Attention without a mask is faster and gives the same results.
+    Attention without a mask is faster and gives the same result.
 
     Args:
         mask: boolean mask of any shape, or None.
 
     Returns:
-        None if no value of the mask is True, and the unchanged mask otherwise. A mask on a GPU or in a
-        compiled graph is returned unchanged.
+        None if no value of the mask is True, and otherwise the unchanged mask. A mask on a GPU or in a
+        compiled graph is not read and is returned unchanged.
     """
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
@@ -141,11 +157,14 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def longest_sequence(lengths: Tensor, at_most: int) -> int:
-    """Return the longest sequence length, or an upper bound if reading the lengths is expensive.
+    """Return the longest sequence length, or an upper bound if the lengths cannot be read.
 
     Args:
-        lengths: sequence lengths [B].
-        at_most: upper bound of the lengths, returned for lengths on a GPU or in a compiled graph.
+        lengths: sequence lengths [B] of a batch of size B.
+        at_most: upper bound, returned for lengths on a GPU or in a compiled graph.
+
+    Returns:
+        The largest length, or ``at_most``.
     """
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.max())
@@ -153,10 +172,13 @@ def longest_sequence(lengths: Tensor, at_most: int) -> int:
 
 
 def shortest_sequence(lengths: Tensor) -> int:
-    """Return the shortest sequence length, or the lower bound 0 if reading the lengths is expensive.
+    """Return the shortest sequence length, or the lower bound 0 if the lengths cannot be read.
 
     Args:
-        lengths: sequence lengths [B].
+        lengths: sequence lengths [B] of a batch of size B.
+
+    Returns:
+        The smallest length, or 0 for lengths on a GPU or in a compiled graph.
     """
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.min())

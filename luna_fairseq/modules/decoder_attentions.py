@@ -1,4 +1,4 @@
-"""Factory that builds the attentions of a decoder's layers."""
+"""Factory that builds the attention modules of a decoder's layers."""
 
 from typing import Any, Dict, Optional, Tuple
 
@@ -12,10 +12,13 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
-    """Return the keyword arguments of :class:`LunaCausalAttention` for a decoder with these options.
+    """Convert the options of a decoder to keyword arguments of :class:`LunaCausalAttention`.
 
     Args:
         options: options of the decoder.
+
+    Returns:
+        Keyword arguments of the constructor.
     """
     return {
         "embed_dim": options.embed_dim,
@@ -28,32 +31,38 @@ def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
 
 
 class DecoderAttentions:
-    """Factory that builds the attentions of a decoder's layers, by default those of the paper.
+    """Factory that builds the attention modules of a decoder's layers, by default those of the Luna paper.
 
-    Subclasses override the methods to build other attentions. If these attentions depend on token positions,
-    called the geometry of a batch, :meth:`find_geometry` computes the positions.
+    Subclass it to use other attentions in a :class:`LunaDecoder`. If their weights depend on token positions,
+    override :meth:`find_geometry` too.
 
     Attributes:
-        for_export: compute the geometry in one form that fits all lengths, as an exported graph requires
-            (default: False).
+        for_export: compute positions in a form that holds for all sequence lengths, as an exported graph
+            requires (default: False).
     """
 
     for_export = False
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of one layer.
+        """Build the causal self-attention of one layer, here a :class:`LunaCausalAttention`.
 
         Args:
             options: options of the decoder.
+
+        Returns:
+            The attention module.
         """
         return LunaCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the attention of one layer to the source.
+        """Build the attention of one layer to the source, here a :class:`LunaAttention`.
 
         Args:
             options: options of the decoder.
-            update_packed: True if the next layer reads the packed context of this layer.
+            update_packed: True if the layer updates the packed sequence P for the next layer.
+
+        Returns:
+            The attention module.
         """
         return LunaAttention(**attention_arguments(options))
 
@@ -65,19 +74,21 @@ class DecoderAttentions:
         target: Target,
         before: Any = None,
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute the token positions of a batch that the attentions of all layers read.
+        """Compute the token positions of a batch for the attentions of all layers, here None.
 
-        The paper's attentions do not read positions, so this class returns None.
+        Subclasses override this method if attention weights depend on distance. The decoder calls it once for
+        each batch or decoding step.
+
+        Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             context: encoder output [S, B, C], or None without an encoder.
-            packed: packed sequence P [L, B, C]. None without an encoder, and after the first decoding step,
-                when the source is already packed.
-            source: masks of the context and of P.
+            packed: packed sequence P [L, B, C]. None without an encoder, and after the first decoding step.
+            source: padding masks of the encoder output and of P.
             target: target tokens of this call.
-            before: second value that the previous call returned (default: None, the target starts here).
+            before: state returned by the previous call (default: None, the target starts here).
 
         Returns:
-            Tuple of the geometry, or None, and a value that the next call receives as ``before``.
+            Tuple of the positions, or None, and a state for the next call.
         """
         return None, None

@@ -14,7 +14,7 @@ def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32
     """Return sinusoidal position embeddings in fairseq's order, all sines before all cosines.
 
     Args:
-        places: positions of any shape [..].
+        places: positions [..], a tensor of any shape.
         embed_dim: width C of the embeddings.
         dtype: type of the result and of the angles (default: float32, as in fairseq).
 
@@ -39,10 +39,10 @@ def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
 
     Args:
         length: number of positions.
-        embed_dim: width C of the embeddings.
+        embed_dim: width of the embeddings.
 
     Returns:
-        Position embeddings [length, C].
+        Position embeddings [length, embed_dim].
     """
     return sinusoids(torch.arange(length), embed_dim)
 
@@ -53,7 +53,7 @@ class SinusoidalPositions(nn.Module):
     The embedding of padding is zero.
 
     Args:
-        embed_dim: width C of the embeddings.
+        embed_dim: width of the embeddings.
         padding_idx: position of padding tokens. The first token has position ``padding_idx + 1``, as in
             fairseq.
     """
@@ -66,11 +66,12 @@ class SinusoidalPositions(nn.Module):
         """Return the embeddings of token positions.
 
         Args:
-            positions: position [B, T] of each token, as in fairseq.
+            positions: position [B, T] of each token, for batch size B and length T. The first token of a
+                sequence has position ``padding_idx + 1``.
             end: length of the longest sequence. Unused, because no length is too long.
 
         Returns:
-            Position embeddings [B, T, C].
+            Position embeddings [B, T, C] of width C.
         """
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
@@ -81,7 +82,7 @@ class LearnedPositions(nn.Embedding):
 
     Args:
         max_positions: length of the longest sequence.
-        embed_dim: width C of the embeddings.
+        embed_dim: width of the embeddings.
         padding_idx: position of padding tokens. The first token has position ``padding_idx + 1``, as in
             fairseq.
     """
@@ -96,11 +97,12 @@ class LearnedPositions(nn.Embedding):
         """Return the embeddings of token positions.
 
         Args:
-            positions: position [B, T] of each token, as in fairseq.
+            positions: position [B, T] of each token, for batch size B and length T. The first token of a
+                sequence has position ``padding_idx + 1``.
             end: length of the longest sequence, padding included.
 
         Returns:
-            Position embeddings [B, T, C].
+            Position embeddings [B, T, C] of width C.
 
         Raises:
             InputError: ``end`` is larger than ``max_positions``.
@@ -114,16 +116,22 @@ class LearnedPositions(nn.Embedding):
 
 
 class TokenEmbedding(nn.Module):
-    """Base class of the encoder and the decoder, with the parts of the token embedding."""
+    """Base class of the encoder and the decoder, which builds and applies the token embedding.
+
+    The token embedding consists of the embedding matrix, position embeddings, word dropout and dropout. The
+    options can add a linear map and a layer norm.
+    """
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build the position embedding, or return None if the model has no positions.
-
-        The module maps positions [B, T] and the length of the longest sequence to embeddings [B, T, C].
+        """Build the position embedding that the options select.
 
         Args:
             options: options of the encoder or decoder.
             padding_idx: position of padding tokens.
+
+        Returns:
+            A :class:`SinusoidalPositions` or :class:`LearnedPositions`, or None if the model has no
+            positions.
         """
         if options.positions == NO_POSITIONS:
             return None
@@ -132,14 +140,14 @@ class TokenEmbedding(nn.Module):
         return SinusoidalPositions(options.embed_dim, padding_idx)
 
     def build_embedding(self, options: StackOptions, embed_tokens: nn.Module) -> None:
-        """Store the token embedding and build the dropout modules.
+        """Store the token embedding, and build its dropout modules.
 
-        Subclasses build the other parts of the embedding themselves, because their order decides the order
-        of the parameters in a checkpoint.
+        Subclasses build the other parts themselves, because the order of construction is the order of the
+        parameters in a checkpoint.
 
         Args:
             options: options of the encoder or decoder.
-            embed_tokens: token embedding with ``padding_idx``.
+            embed_tokens: token embedding with the attribute ``padding_idx``.
         """
         self.options = options
         self.embed_scale = math.sqrt(options.embed_dim) if options.scale_embedding else 1.0
@@ -160,6 +168,8 @@ class TokenEmbedding(nn.Module):
     def embed_places(self, places: Tensor, padding_mask: Optional[Tensor], end: int) -> Optional[Tensor]:
         """Return the position embeddings of a batch, or None if the model has no positions.
 
+        Shapes: batch size B, T tokens, width C.
+
         Args:
             places: index [B, T] of each token in its sequence, counted from 0.
             padding_mask: boolean mask [B, T], True at padding, or None without padding.
@@ -177,14 +187,16 @@ class TokenEmbedding(nn.Module):
 
 
 def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
-    """Apply dropout to whole token embeddings and rescale the others.
+    """Apply dropout to the embeddings of whole tokens.
+
+    In training, the embeddings of random tokens are set to zero and the others are scaled up.
 
     Args:
-        embeddings: token embeddings [B, T, C].
-        dropout_module: dropout module that draws one value for each token.
+        embeddings: token embeddings [B, T, C], for batch size B, T tokens and width C.
+        dropout_module: dropout module that is applied to one value for each token.
 
     Returns:
-        Token embeddings [B, T, C], some of which are zero.
+        Token embeddings [B, T, C].
     """
     if dropout_module.p == 0.0:
         return embeddings

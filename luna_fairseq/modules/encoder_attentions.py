@@ -1,4 +1,4 @@
-"""Factory that builds the attentions of an encoder's layers."""
+"""Factory that builds the attention modules of an encoder's layers."""
 
 from typing import Any, Dict, Optional
 
@@ -10,10 +10,13 @@ from luna_fairseq.modules.options import StackOptions
 
 
 def attention_arguments(options: StackOptions) -> Dict[str, Any]:
-    """Return the keyword arguments of :class:`LunaAttention` for a model with these options.
+    """Convert the options of a model to keyword arguments of :class:`LunaAttention`.
 
     Args:
         options: options of the encoder or decoder.
+
+    Returns:
+        Keyword arguments of the constructor.
     """
     return {
         "embed_dim": options.embed_dim,
@@ -25,28 +28,37 @@ def attention_arguments(options: StackOptions) -> Dict[str, Any]:
 
 
 class EncoderAttentions:
-    """Factory that builds the attentions of an encoder's layers, by default those of the paper.
+    """Factory that builds the attention modules of an encoder's layers, by default those of the Luna paper.
 
-    Subclasses override :meth:`build_attention` to build another attention. If this attention depends on token
-    positions, called the geometry of a batch, :meth:`find_geometry` computes the positions.
+    Subclass it to use another attention in a :class:`LunaEncoder`. If its weights depend on token positions,
+    override :meth:`find_geometry` too.
     """
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build the self-attention of one layer.
+        """Build the self-attention of one layer, here a :class:`LunaAttention`.
 
         Args:
             options: options of the encoder.
+
+        Returns:
+            The attention module.
         """
         return LunaAttention(**attention_arguments(options))
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions of a batch that the attentions of all layers read.
+        """Compute the token positions of a batch for the attentions of all layers, here None.
 
-        The paper's attention does not read positions, so this class returns None.
+        Subclasses override this method if attention weights depend on distance. The encoder calls it once for
+        each batch.
+
+        Shapes: S tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             context: input X [S, B, C] of the first layer.
             packed: packed sequence P [L, B, C].
-            source: masks of X and of P.
+            source: padding masks of X and of P.
+
+        Returns:
+            The positions, or None.
         """
         return None

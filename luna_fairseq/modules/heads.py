@@ -1,6 +1,7 @@
-"""Helpers shared by the two Luna attentions: argument checks, projections, and the layout of heads.
+"""Helpers of the two Luna attentions: argument checks, projections, and splitting into heads.
 
-Modules are time-first [T, B, C]; ops are batch-first with separate heads [B, H, T, K].
+Modules use the layout [T, B, C] of T positions, batch size B and width C. The functions in ``ops`` use the
+layout [B, H, T, K] of H heads of width K.
 """
 
 from typing import Any, Callable, Iterable, Optional, Tuple
@@ -17,8 +18,8 @@ def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
     """Check that the model width is a multiple of the number of heads.
 
     Args:
-        embed_dim: model width C.
-        num_heads: number of heads H.
+        embed_dim: model width.
+        num_heads: number of heads.
         name: name of the heads in the error message (default: "heads").
 
     Raises:
@@ -46,12 +47,15 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 
 
 class ProjectingAttention(nn.Module):
-    """Base class of attentions whose direct children of class ``nn.Linear`` are the projections."""
+    """Base class of attentions that can initialise their linear projections again.
+
+    The projections are the direct children of class ``nn.Linear``. "out_proj" is the output projection.
+    """
 
     def reset_projections(self) -> None:
-        """Initialise the weights of all projections again.
+        """Initialise the weights of all projections with Xavier uniform values.
 
-        A model calls this method after it has initialised all linear layers in its own way.
+        Models that initialise all their linear layers in another way call this method afterwards.
         """
         for name, child in self.named_children():
             if isinstance(child, nn.Linear):
@@ -59,13 +63,16 @@ class ProjectingAttention(nn.Module):
 
 
 def build_projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
-    """Build a linear map from C to C features with a Xavier uniform weight.
+    """Build a square linear layer with a Xavier uniform weight, for an attention.
 
     The bias keeps torch's default initialisation, as in the authors' code.
 
     Args:
-        embed_dim: model width C.
+        embed_dim: number of input features and of output features.
         gain: gain of the Xavier initialisation (default: 1 / sqrt(2)).
+
+    Returns:
+        The initialised layer.
     """
     linear = nn.Linear(embed_dim, embed_dim)
     nn.init.xavier_uniform_(linear.weight, gain=gain)
@@ -73,10 +80,13 @@ def build_projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
 
 
 def build_output_projection(embed_dim: int) -> nn.Linear:
-    """Build the output projection of an attention, with gain 1 and a bias of zeros.
+    """Build the output projection of an attention, with a Xavier uniform weight of gain 1 and a zero bias.
 
     Args:
-        embed_dim: model width C.
+        embed_dim: number of input features and of output features.
+
+    Returns:
+        The initialised layer.
     """
     linear = build_projection(embed_dim, gain=OUTPUT_GAIN)
     nn.init.zeros_(linear.bias)
@@ -84,25 +94,31 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 
 
 def dropout_probability(module: nn.Dropout) -> float:
-    """Return the dropout probability to apply inside an op, which is 0 in evaluation.
+    """Return the probability with which a dropout module currently drops values.
+
+    The value is passed to attention functions that apply dropout themselves.
 
     Args:
         module: dropout module of an attention.
 
     Returns:
-        Probability of the module in training or with fairseq's ``--retain-dropout``, and 0 otherwise.
+        ``module.p`` in training, or in evaluation with fairseq's ``--retain-dropout``. Otherwise 0.
     """
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
 
 
 def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
-    """Return the weight and the bias of a linear layer, or None if a call may do more than multiply and add.
+    """Return the weight and the bias of a linear layer, if the layer computes nothing else.
 
-    A layer that stores its weight in another form has a method ``linear_parameters``, which returns the
-    weight [outputs, inputs] and the bias [outputs].
+    A layer of another class than ``nn.Linear``, such as a quantised layer, can offer a method
+    ``linear_parameters`` that returns both.
 
     Args:
-        layer: projection of an attention, which may have been replaced or have hooks.
+        layer: projection of an attention.
+
+    Returns:
+        Tuple of weight [outputs, inputs] and bias [outputs]. None if the layer has hooks, has no bias, or is
+        of an unknown class.
     """
     if layer._forward_pre_hooks or layer._forward_hooks:
         return None
@@ -115,47 +131,56 @@ def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
 
 
 def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Split the features [T, B, C] into heads [B, H, T, K], without a copy.
+    """Split the features of each position into heads, without a copy.
 
     Args:
-        x: features [T, B, C].
+        x: features [T, B, C], for T positions, batch size B and width C.
         num_heads: number of heads H.
+
+    Returns:
+        Heads [B, H, T, K] of width K = C / H.
     """
     return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
 
 
 def merge_heads(x: Tensor) -> Tensor:
-    """Concatenate the heads [B, H, T, K] into features [T, B, C].
+    """Concatenate the heads of each position, the inverse of :func:`split_heads`.
 
     Args:
-        x: values [B, H, T, K] of all heads.
+        x: heads [B, H, T, K], for batch size B, H heads of width K and T positions.
+
+    Returns:
+        Features [T, B, H * K].
     """
     return x.permute(2, 0, 1, 3).flatten(-2)
 
 
 def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
-    """Project the packed sequence P and split the result into heads.
+    """Project the packed sequence P, and split the result into heads.
 
-    If P is the same for the whole batch (stride 0), it is projected once and expanded.
+    If P is the same for all examples of the batch (stride 0), it is projected once and expanded.
 
     Args:
         linear: projection from C to C features.
-        packed: packed sequence P [L, B, C].
+        packed: packed sequence P [L, B, C], for L rows, batch size B and width C.
         num_heads: number of heads H.
 
     Returns:
-        Projected P [B, H, L, K].
+        Projected P [B, H, L, K], with heads of width K = C / H.
     """
     x = packed[:, :1] if packed.stride(1) == 0 else packed
     return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
 
 
 def rows_per_sentence(rows: int, sentences: int) -> int:
-    """Return n, the number of consecutive hypotheses that share a source sentence.
+    """Return the number of hypotheses of each source sentence in beam search.
 
     Args:
-        rows: number of hypotheses, B n.
-        sentences: number of source sentences B.
+        rows: number of hypotheses in the batch.
+        sentences: number of source sentences in the batch.
+
+    Returns:
+        The quotient of both numbers; 1 outside of beam search.
 
     Raises:
         InputError: ``rows`` is not a multiple of ``sentences``.
@@ -168,17 +193,17 @@ def rows_per_sentence(rows: int, sentences: int) -> int:
 
 
 def fold_rows(x: Tensor, n: int) -> Tensor:
-    """Concatenate the queries of the n hypotheses of each sentence along the time dimension.
+    """Concatenate the queries of all hypotheses of a source sentence into one example.
 
-    All these queries attend to the same source. One example with n T queries therefore replaces n examples
-    with T queries each.
+    In beam search, the n hypotheses of a sentence attend to the same source and are adjacent in the batch.
+    Attention is faster for one example with n * T queries than for n examples with T queries.
 
     Args:
-        x: heads [B n, H, T, K] of all hypotheses.
-        n: number of consecutive hypotheses that share a sentence.
+        x: queries [B * n, H, T, K], for B sentences, H heads of width K and T positions.
+        n: number of hypotheses of each sentence.
 
     Returns:
-        Heads [B, H, n T, K] of all sentences.
+        Queries [B, H, n * T, K].
     """
     if n == 1:
         return x
@@ -188,16 +213,16 @@ def fold_rows(x: Tensor, n: int) -> Tensor:
 
 
 def unfold_rows(x: Tensor, n: int) -> Tensor:
-    """Split the n T positions of each sentence into its n hypotheses again.
+    """Split the concatenated positions of each source sentence into its hypotheses again.
 
     This function is the inverse of :func:`fold_rows`.
 
     Args:
-        x: heads [B, H, n T, K] of all sentences.
-        n: number of consecutive hypotheses that share a sentence.
+        x: heads [B, H, n * T, K], for B sentences, H heads of width K and T positions.
+        n: number of hypotheses of each sentence.
 
     Returns:
-        Heads [B n, H, T, K] of all hypotheses.
+        Heads [B * n, H, T, K].
     """
     if n == 1:
         return x
