@@ -1,52 +1,54 @@
 """Luna as plain torch modules: attentions, layers, encoder, decoder and decoder state.
 
-These modules need only torch. README.md in this folder shows a layer and a decoding step. Tensors are
-time-first [T, B, C].
+These modules need only torch. README.md in this folder shows a layer and a decoding step. Tensors have the
+shape [T, B, C]: T tokens, batch size B, width C.
 
-Luna attention packs a context into the packed sequence P, then lets the queries attend to the result. A layer
-adds both outputs to their inputs: X + Y_X goes through the layer, and P + Y_P is the next layer's P.
+Luna attention has two steps. First a packed sequence P of fixed length attends to the context (pack). Then
+the queries attend to the packed context (unpack). A layer adds the result of each step to its input: the sum
+for the queries goes through the layer, and the sum for P is the next layer's P.
 
->>> import torch
->>> from luna_fairseq.modules import DecoderOptions, EncoderOptions, LunaAttention, LunaCausalAttention
->>> from luna_fairseq.modules import LunaDecoder, LunaEncoder, Source
->>> T, S, L, B, C = 20, 50, 16, 4, 64  # lengths of X, the context and P; batch size; width
->>> attention = LunaAttention(C, num_heads=8)
->>> query, context, packed = torch.randn(T, B, C), torch.randn(S, B, C), torch.randn(L, B, C)
->>> lengths = torch.tensor([50, 31, 8, 44])
->>> padding_mask = torch.arange(S) >= lengths[:, None]  # [B, S], True at padding
->>> output, packed_context, _ = attention(query, packed, context, context_padding_mask=padding_mask)
->>> output.shape == query.shape, packed_context.shape == packed.shape
-(True, True)
+Example:
+    >>> import torch
+    >>> from luna_fairseq.modules import DecoderOptions, EncoderOptions, LunaAttention, LunaCausalAttention
+    >>> from luna_fairseq.modules import LunaDecoder, LunaEncoder, Source
+    >>> T, S, L, B, C = 20, 50, 16, 4, 64  # lengths of queries, context and P; batch size; width
+    >>> attention = LunaAttention(C, num_heads=8)
+    >>> query, context, packed = torch.randn(T, B, C), torch.randn(S, B, C), torch.randn(L, B, C)
+    >>> lengths = torch.tensor([50, 31, 8, 44])
+    >>> padding_mask = torch.arange(S) >= lengths[:, None]  # [B, S], True at padding
+    >>> output, packed_context, _ = attention(query, packed, context, context_padding_mask=padding_mask)
+    >>> output.shape == query.shape, packed_context.shape == packed.shape
+    (True, True)
 
-In decoding, the context is packed once and every step reads the cached memory:
+    In decoding, the context is packed once, and every step reads the cached keys and values:
 
->>> packed_context, memory = attention.pack(packed, context, Source(padding_mask))
->>> first, _ = attention.unpack(query[:1], memory)
->>> torch.allclose(first, output[:1], atol=1e-5)
-True
+    >>> packed_context, memory = attention.pack(packed, context, Source(padding_mask))
+    >>> first, _ = attention.unpack(query[:1], memory)
+    >>> torch.allclose(first, output[:1], atol=1e-5)
+    True
 
-Causal attention computes whole sequences, or a few positions at a time with a state of constant size:
+    Causal attention computes whole sequences, or a few positions at a time with a state of constant size:
 
->>> causal = LunaCausalAttention(C, num_heads=8)
->>> output = causal(query, packed)
->>> prefix, state = causal.step(query[:10], packed)
->>> eleventh, state = causal.step(query[10:11], state=state)
->>> torch.allclose(eleventh, output[10:11], atol=1e-5)
-True
+    >>> causal = LunaCausalAttention(C, num_heads=8)
+    >>> output = causal(query, packed)
+    >>> prefix, state = causal.step(query[:10], packed)
+    >>> eleventh, state = causal.step(query[10:11], state=state)
+    >>> torch.allclose(eleventh, output[10:11], atol=1e-5)
+    True
 
-An encoder and a decoder are trained on whole sentences and decode step by step:
+    An encoder and a decoder are trained on whole sentences and decode step by step:
 
->>> sizes = {"embed_dim": C, "ffn_embed_dim": 128, "num_layers": 2, "num_heads": 8}
->>> embed = torch.nn.Embedding(100, C, padding_idx=1)
->>> encoder = LunaEncoder(EncoderOptions(**sizes), embed)
->>> decoder = LunaDecoder(DecoderOptions(**sizes), embed)
->>> source, target = torch.randint(2, 100, (B, S)), torch.randint(2, 100, (B, T))
->>> encoded = encoder(source)
->>> whole, _ = decoder(target, encoded)  # whole.x: [B, T, C]
->>> first, state = decoder(target[:, :1], encoded, keep_state=True)
->>> second, state = decoder(target[:, 1:2], encoded, state)
->>> torch.allclose(second.x, whole.x[:, 1:2], atol=1e-5)
-True
+    >>> sizes = {"embed_dim": C, "ffn_embed_dim": 128, "num_layers": 2, "num_heads": 8}
+    >>> embed = torch.nn.Embedding(100, C, padding_idx=1)
+    >>> encoder = LunaEncoder(EncoderOptions(**sizes), embed)
+    >>> decoder = LunaDecoder(DecoderOptions(**sizes), embed)
+    >>> source, target = torch.randint(2, 100, (B, S)), torch.randint(2, 100, (B, T))
+    >>> encoded = encoder(source)
+    >>> whole, _ = decoder(target, encoded)  # whole.x: [B, T, C]
+    >>> first, state = decoder(target[:, :1], encoded, keep_state=True)
+    >>> second, state = decoder(target[:, 1:2], encoded, state)
+    >>> torch.allclose(second.x, whole.x[:, 1:2], atol=1e-5)
+    True
 """
 
 from luna_fairseq.modules.batch import Geometry, Source, Target

@@ -15,14 +15,16 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 class EncoderOutput(NamedTuple):
     """Output of an encoder, which a decoder takes as input.
 
+    Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads.
+
     Attributes:
         x: output features [S, B, C].
-        packed: last packed sequence P [L, B, C].
-        source: masks of the features and of P.
+        packed: P [L, B, C] after the last layer.
+        source: padding masks of the features and of P.
         states: features before the first layer and after each layer, each [S, B, C] (default: empty, not
             requested).
-        packed_states: packed sequence P before the first layer and after each layer, each [L, B, C] (default:
-            empty, not requested).
+        packed_states: P before the first layer and after each layer, each [L, B, C] (default: empty, not
+            requested).
         weights: self-attention weights [H, B, S, S] of each layer (default: empty, not requested).
     """
 
@@ -39,8 +41,9 @@ class LunaEncoder(TokenEmbedding):
 
     Args:
         options: options of the encoder.
-        embed_tokens: token embedding of width C with an attribute ``padding_idx``.
-        attentions: factory of the layers' attentions (default: None, the paper's attention).
+        embed_tokens: token embedding of width ``options.embed_dim``, with the attribute ``padding_idx``.
+        attentions: factory that builds the attention modules of the layers (default: None, the attention of
+            the Luna paper).
 
     Example:
         >>> import torch
@@ -64,14 +67,16 @@ class LunaEncoder(TokenEmbedding):
     def build(
         self, options: EncoderOptions, embed_tokens: nn.Module, attentions: Optional[EncoderAttentions] = None
     ) -> None:
-        """Build all submodules.
+        """Build the embedding, the learned packed sequence P and the layers of the encoder.
 
-        A subclass with a second base class calls this method after the constructor of that base class.
+        This method is separate from the constructor, so that a subclass with a second base class, such as an
+        encoder of fairseq, can call that constructor first.
 
         Args:
             options: options of the encoder.
-            embed_tokens: token embedding.
-            attentions: factory of the layers' attentions (default: None, the paper's attention).
+            embed_tokens: token embedding of width ``options.embed_dim``, with the attribute ``padding_idx``.
+            attentions: factory that builds the attention modules of the layers (default: None, the attention
+                of the Luna paper).
         """
         C = options.embed_dim
         self.attentions = attentions or EncoderAttentions()
@@ -99,40 +104,46 @@ class LunaEncoder(TokenEmbedding):
             self.packed_layer_norm = nn.LayerNorm(C)
 
     def packed_positions(self, length: int, embed_dim: int) -> Tensor:
-        """Return the sinusoidal position embeddings of the rows of the packed sequence P.
+        """Return the position embeddings that are added to the learned packed sequence P.
 
         Args:
-            length: number of rows L.
-            embed_dim: width C.
+            length: number of rows of P.
+            embed_dim: width of each row.
 
         Returns:
-            Position embeddings [L, C].
+            Sinusoidal position embeddings [length, embed_dim].
         """
         return sinusoidal_table(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the list of layers.
+        """Build the encoder layers, as many as ``options.num_layers``.
 
         Args:
             options: options of the encoder.
+
+        Returns:
+            The layers, from first to last.
         """
         return nn.ModuleList([self.build_layer(options, number) for number in range(options.num_layers)])
 
     def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
-        """Build one layer.
+        """Build one encoder layer with its attention module.
 
         Args:
             options: options of the encoder.
             number: index of the layer, counted from 0.
+
+        Returns:
+            The layer, a :class:`LunaEncoderLayer`.
         """
         is_last = number == options.num_layers - 1
         attention = self.attentions.build_attention(options)
         return LunaEncoderLayer(options, attention, not (is_last and options.normalizes_last_packed))
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer.
+        """Call a layer and return its outputs.
 
-        Subclasses override this method, for example to checkpoint activations.
+        Subclasses can override this method, for example to recompute activations in the backward pass.
 
         Args:
             layer: layer to call.
@@ -154,19 +165,20 @@ class LunaEncoder(TokenEmbedding):
     ) -> EncoderOutput:
         """Encode a batch of token sequences.
 
+        Shapes: batch size B, S tokens, width C.
+
         Args:
             tokens: token ids [B, S], padded on either side (default: None, ``embeddings`` are given).
-            embeddings: embeddings [B, S, C] that replace the token embedding (default: None).
-            padding_mask: boolean mask [B, S], True at padding (default: None, padding is recognised by its
-                token id).
-            places: index [B, S] of each token in its sequence, counted from 0 (default: None, tokens are
-                counted without padding).
-            return_states: also return X and the packed sequence P before the first layer and after each layer
-                (default: False).
+            embeddings: token embeddings [B, S, C], used in place of embedding ``tokens`` (default: None).
+            padding_mask: boolean mask [B, S], True at padding (default: None, found from the padding token).
+            places: index [B, S] of each token in its sequence, for position embeddings (default: None, tokens
+                are counted from 0 without padding).
+            return_states: also return the features and the packed sequence P before the first layer and after
+                each layer (default: False).
             need_weights: also return the weights of self-attention (default: False).
 
         Returns:
-            Features, last packed sequence P and their masks.
+            Output features, the last P and their padding masks.
 
         Raises:
             InputError: Neither ``tokens`` nor ``padding_mask`` was passed.
@@ -206,8 +218,10 @@ class LunaEncoder(TokenEmbedding):
     def embed(self, embeddings: Tensor, padding_mask: Tensor, places: Tensor) -> Tensor:
         """Compute the input of the first layer from token embeddings.
 
-        The method applies word dropout, scaling, positions, layer norm, dropout and the linear map, as far as
-        the options enable them.
+        The order of operations is word dropout, scaling, position embeddings, layer norm, dropout and the
+        linear map. Operations that the options disable are skipped.
+
+        Shapes: batch size B, S tokens, width C.
 
         Args:
             embeddings: token embeddings [B, S, C].

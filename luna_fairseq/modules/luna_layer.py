@@ -14,9 +14,11 @@ from luna_fairseq.modules.options import StackOptions
 class LunaLayer(nn.Module):
     """Base class of the Luna layers, with residual connections, layer norms and a feed-forward block.
 
-    A pre-norm layer normalises the input of each block. A post-norm layer normalises the sum of a block's
-    input and output. Subclasses build their attentions and the norms of these, then call
-    :meth:`build_feed_forward`.
+    A layer consists of blocks: attention blocks and a feed-forward block. A pre-norm layer normalises the
+    input of each block. A post-norm layer normalises the sum of a block's input and output.
+
+    Subclasses build their attentions, then call :meth:`build_feed_forward`. The order of construction is the
+    order of the parameters in a checkpoint.
 
     Args:
         options: options of the encoder or decoder.
@@ -28,14 +30,13 @@ class LunaLayer(nn.Module):
         self.dropout_module: nn.Module = nn.Dropout(options.dropout)
 
     def build_feed_forward(self, options: StackOptions, update_packed: bool, normalize_packed: bool) -> None:
-        """Build the feed-forward block and the layer norm of the packed sequence P.
+        """Build the feed-forward block, and the layer norm of the packed sequence P.
 
         Args:
             options: options of the encoder or decoder.
-            update_packed: True if the layer passes a new P on to the next layer, the sum of P and the packed
-                context Y_P.
-            normalize_packed: True to build a layer norm of P. A norm whose output is unused must not be
-                built: its parameters would have no gradient, which breaks distributed training.
+            update_packed: True if the layer updates P for the next layer.
+            normalize_packed: build the layer norm of P. Must be False if its output is not used, because
+                parameters without a gradient break distributed training.
         """
         C = options.embed_dim
         self.activation_fn = options.activation_fn
@@ -47,33 +48,46 @@ class LunaLayer(nn.Module):
         self.packed_layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if normalize_packed else None
 
     def normalize_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
-        """Apply the layer norm to the input of a block in a pre-norm layer.
+        """Normalise the input of a block in a pre-norm layer.
 
         A post-norm layer returns the input unchanged.
 
         Args:
             norm: layer norm of the block, or None.
-            x: residual stream, X [T, B, C] or P [L, B, C].
+            x: input of the block: tokens X [T, B, C] or packed sequence P [L, B, C], of length T or L, batch
+                size B and width C.
+
+        Returns:
+            Tensor of the same shape.
         """
         return norm(x) if self.normalize_before and norm is not None else x
 
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
-        """Add the output of a block to the residual stream, and normalise the sum in a post-norm layer.
+        """Add the output of a block to its input, with dropout.
+
+        A post-norm layer then normalises the sum.
 
         Args:
             norm: layer norm of the block, or None.
-            residual: residual stream, X [T, B, C] or P [L, B, C].
-            x: output of the block, shaped like ``residual``. Dropout is applied to it.
+            residual: input of the block: tokens X [T, B, C] or packed sequence P [L, B, C], of length T or L,
+                batch size B and width C.
+            x: output of the block, of the same shape. Dropout is applied to it.
+
+        Returns:
+            Tensor of the same shape.
         """
         x = residual + self.dropout_module(x)
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Optional[Tensor], packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return the packed sequence P for the next layer, or None if the layer does not update P.
+        """Return the packed sequence P for the next layer, the residual sum of P and the packed context.
 
         Args:
-            packed: packed sequence P [L, B, C] of this layer, or None.
+            packed: P [L, B, C] of this layer, with L rows, batch size B and width C, or None.
             packed_context: packed context Y_P [L, B, C], or None.
+
+        Returns:
+            Updated P [L, B, C], or None if the layer does not update P.
         """
         if packed is None or packed_context is None or not self.update_packed:
             return None
@@ -82,10 +96,13 @@ class LunaLayer(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward block with its residual connection.
 
-        The paper applies the block to X alone, not to the packed sequence P.
+        As in the Luna paper, the block is applied to the tokens and not to the packed sequence P.
 
         Args:
-            x: tokens X [T, B, C].
+            x: tokens X [T, B, C], of length T, batch size B and width C.
+
+        Returns:
+            Tokens [T, B, C].
         """
         y = self.activation_fn(self.fc1(self.normalize_input(self.final_layer_norm, x)))
         return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
@@ -102,11 +119,13 @@ class LunaLayer(nn.Module):
 class LunaEncoderLayer(LunaLayer):
     """Encoder layer with Luna self-attention and a feed-forward block.
 
+    The layer updates the tokens X and the packed sequence P.
+
     Args:
         options: options of the encoder.
         self_attn: self-attention, such as :class:`luna_fairseq.modules.LunaAttention`.
-        normalize_packed: normalise the next packed sequence P in a post-norm layer. False if the encoder
-            normalises the last P instead (default: True).
+        normalize_packed: in a post-norm layer, normalise the updated P. False in the last layer if the
+            encoder normalises the last P itself (default: True).
 
     Example:
         >>> import torch
@@ -136,19 +155,21 @@ class LunaEncoderLayer(LunaLayer):
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """Apply self-attention and the feed-forward block.
 
+        Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads.
+
         Args:
             x: tokens X [S, B, C].
             packed: packed sequence P [L, B, C].
-            source: masks of X and of P.
-            geometry: token positions of the batch, computed by the encoder (default: None, the attention
-                computes its own).
+            source: padding masks of X and of P.
+            geometry: token positions, if attention weights depend on distance (default: None, self-attention
+                computes them if needed).
             need_weights: also return the weights of self-attention (default: False).
 
         Returns:
             Tuple of three values:
 
-            - X [S, B, C].
-            - next layer's P [L, B, C], or None if the layer does not update P.
+            - output X [S, B, C].
+            - updated P [L, B, C] for the next layer, or None if the layer does not update P.
             - weights of self-attention [H, B, S, S], or None without ``need_weights``.
         """
         y = self.normalize_input(self.self_attn_layer_norm, x)

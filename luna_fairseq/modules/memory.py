@@ -4,41 +4,46 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
 from torch import Tensor
 
-Part = TypeVar("Part", bound=Tuple[Any, ...])
+Nested = TypeVar("Nested", bound=Tuple[Any, ...])
 
 
-def map_tensors(change: Callable[[Tensor], Tensor], part: Part) -> Part:
+def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
     """Apply a function to every tensor of a nested tuple.
 
     Args:
-        change: function from a tensor to a tensor.
-        part: tuple or named tuple that can contain tensors, tuples and other values.
+        function: function from a tensor to a tensor.
+        values: tuple or named tuple that can contain tensors, tuples and other values.
 
     Returns:
-        Tuple of the same type with the changed tensors. Other values are unchanged. If a tuple holds a tensor
+        Tuple of the same type with the new tensors. Other values are unchanged. If a tuple holds a tensor
         twice, the function is applied once and the result is used twice.
     """
-    changed = {id(x): change(x) for x in part if isinstance(x, Tensor)}
+    results = {id(x): function(x) for x in values if isinstance(x, Tensor)}
 
     def apply(x: Any) -> Any:
         if isinstance(x, Tensor):
-            return changed[id(x)]
+            return results[id(x)]
         if isinstance(x, tuple):
-            return map_tensors(change, x)
+            return map_tensors(function, x)
         return x
 
-    parts = [apply(x) for x in part]
-    return type(part)(*parts) if hasattr(part, "_fields") else type(part)(parts)
+    new = [apply(x) for x in values]
+    return type(values)(*new) if hasattr(values, "_fields") else type(values)(new)
 
 
 class PackedMemory(NamedTuple):
     """Keys and values of a packed context, computed once and read at every decoding step.
 
+    A packed context Y_P has L rows and summarises a context of S tokens.
+
+    Shapes: batch size B, H heads of width K.
+
     Attributes:
-        key: keys [B, H, L, K] projected from the packed context Y_P.
-        value: values [B, H, L, K] projected from Y_P, the same tensor as ``key`` if both are tied.
-        pack_weights: mean [B, L, S] of the pack weights over heads (default: None, weights were not
-            requested).
+        key: keys [B, H, L, K] projected from Y_P.
+        value: values [B, H, L, K] projected from Y_P. With one projection for keys and values, the same
+            tensor as ``key``.
+        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads (default: None,
+            weights were not requested).
     """
 
     key: Tensor
@@ -46,29 +51,33 @@ class PackedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "PackedMemory":
-        """Return the memory of some sentences, in the given order.
+        """Return the keys and values of some sentences, in the given order.
 
         Args:
-            sentences: indices [R] of the R sentences to return.
+            sentences: indices of the sentences to return, a vector of any length.
+
+        Returns:
+            Keys and values with one example for each index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class AbsorbedMemory(NamedTuple):
-    """Packed context that has absorbed the projections of the queries and of the output.
+    """Keys and values of a packed context, multiplied by the query projection and the output projection.
 
-    For a head with key k and value v of a row, ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``, and
-    ``W_o (a v)`` equals ``a (W_o v)``. Both products with the row are computed once for a sentence. A
-    decoding step then needs two products with H L columns in place of two projections with C columns and the
-    products of each head.
+    For a head with key k and value v, the logit ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``. The
+    output ``W_o (a v)`` for a weight a equals ``a (W_o v)``. The products with k and v are computed once for
+    a sentence. A decoding step then reads only these products, and not the two projection matrices.
+
+    Shapes: batch size B, width C, H heads of width K, L rows of the packed context.
 
     Attributes:
-        key: keys after the transposed projection of the queries, scaled by K^-0.5 [B, C, H L].
-        key_bias: products of the scaled keys with the bias of the queries, and the smallest number at rows of
-            the packed sequence P that are padding [B, 1, H L].
-        value: values after the output projection, and 0 at rows of P that are padding [B, H L, C].
+        key: keys [B, C, H * L] times the query projection, scaled by K^-0.5.
+        key_bias: products [B, 1, H * L] of the scaled keys with the bias of the query projection. The
+            smallest number at padding.
+        value: values [B, H * L, C] times the output projection. 0 at padding.
         value_bias: bias [B, 1, C] of the output projection.
-        pack_weights: None, because a memory with weights is not absorbed (default: None).
+        pack_weights: always None, because this form gives no weights over the context.
     """
 
     key: Tensor
@@ -78,9 +87,12 @@ class AbsorbedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AbsorbedMemory":
-        """Return the memory of some sentences, in the given order.
+        """Return the keys and values of some sentences, in the given order.
 
         Args:
-            sentences: indices [R] of the R sentences to return.
+            sentences: indices of the sentences to return, a vector of any length.
+
+        Returns:
+            Keys and values with one example for each index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)

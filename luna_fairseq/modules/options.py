@@ -19,10 +19,10 @@ class StackOptions:
         num_layers: number of layers.
         num_heads: number of attention heads.
         num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
-        projection_length: number of rows l of the packed sequence P (default: 32).
+        projection_length: number of rows of the packed sequence P (default: 32).
         untie_kv: use separate projections for keys and values (default: False).
-        non_contextual_packed: let every layer read the initial P, not the packed context of the previous
-            layer (default: False).
+        non_contextual_packed: pass the initial P to every layer. Otherwise each layer reads the P that the
+            previous layer has updated (default: False).
         normalize_before: use pre-norm layers (default: False).
         activation_fn: activation of the feed-forward blocks (default: ReLU).
         dropout: dropout probability of embeddings and block outputs (default: 0).
@@ -33,8 +33,8 @@ class StackOptions:
         max_positions: maximum sequence length of learned positions (default: 1,024).
         scale_embedding: multiply token embeddings and P by sqrt(C) (default: True).
         layernorm_embedding: apply a layer norm to token embeddings and P (default: False).
-        linear_embedding: apply a linear map to the token embeddings, which fairseq trains with quantisation
-            noise (default: False).
+        linear_embedding: apply a linear map to token embeddings, for fairseq's quantisation noise (default:
+            False).
     """
 
     embed_dim: int
@@ -62,15 +62,16 @@ class StackOptions:
 class EncoderOptions(StackOptions):
     """Options of an encoder, in addition to those of :class:`StackOptions`.
 
+    P is the packed sequence, whose number of rows is ``projection_length``.
+
     Attributes:
-        fix_projection_length: use all rows of the packed sequence P for every sentence. Otherwise a sentence
-            uses at most as many rows as it has tokens (default: False).
-        sentence_encoder: build an encoder without a decoder. The encoder then normalises the last P, and the
-            masked rows of the initial P are zeros (default: False).
-        packed_is_read: True if a head reads the last P. Otherwise the norm of the last P in a sentence
-            encoder has no gain and no bias (default: True).
-        layer_repeats: number of times that the stack of layers is applied. If it is above 1, each post-norm
-            layer also normalises the last P (default: 1).
+        fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
+            rows as it has tokens (default: False).
+        sentence_encoder: build an encoder without a decoder. The encoder then applies a layer norm to the
+            last P, and sets padding rows of the initial P to zero (default: False).
+        packed_is_read: False if no classification head reads the last P. Its layer norm then has no
+            parameters (default: True).
+        layer_repeats: number of times that the stack of layers is applied (default: 1).
 
     Example:
         >>> options = EncoderOptions(embed_dim=512, ffn_embed_dim=2048, num_layers=6, num_heads=8)
@@ -85,7 +86,11 @@ class EncoderOptions(StackOptions):
 
     @property
     def normalizes_last_packed(self) -> bool:
-        """True if a sentence encoder normalises the last P itself, in place of its last layer."""
+        """True if the encoder applies a layer norm to the last packed sequence P after all layers.
+
+        This is the case in a sentence encoder. The exception are post-norm layers that are applied several
+        times, whose own layer norms of P serve instead.
+        """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 
 
@@ -94,11 +99,12 @@ class DecoderOptions(StackOptions):
     """Options of a decoder, in addition to those of :class:`StackOptions`.
 
     Attributes:
-        has_encoder: build attention to an encoder. Otherwise the decoder is a language model with a learned
-            packed sequence P in each layer (default: True).
+        has_encoder: build cross-attention to an encoder. Otherwise the decoder is a language model with a
+            learned packed sequence P in each layer (default: True).
         output_dim: width of the output features (default: None, ``embed_dim``).
-        final_norm: normalise the output of a pre-norm decoder (default: True).
-        pack_activation: activation of causal pack attention, "softplus" or "elu" (default: "softplus").
+        final_norm: apply a layer norm to the output of a pre-norm decoder (default: True).
+        pack_activation: activation of the logits of causal pack attention, "softplus" or "elu" (default:
+            "softplus").
         backend: implementation of causal attention over whole sequences, "auto", "naive", "chunk" or
             "triton". See :func:`luna_fairseq.ops.causal_luna` (default: "auto").
 

@@ -14,27 +14,27 @@ from luna_fairseq.ops.attention import in_a_graph
 class PackedEmbedding(nn.Module):
     """Learned packed sequence P with optional scaling, positions, layer norm and dropout.
 
-    By default the number of rows is dynamic. P is cut to the length of the longest sentence in the batch, and
-    in a sentence with fewer tokens than P has rows, the last rows are padding. The result of a sentence
-    therefore does not depend on the other sentences of the batch.
+    A sentence uses at most as many rows of P as it has tokens, and its further rows are padding. The result
+    for a sentence therefore does not depend on the other sentences of the batch. With ``fix_length``, every
+    sentence uses all rows.
 
     Args:
-        projection_length: number of rows l of P.
-        embed_dim: width C.
+        projection_length: number of rows of P.
+        embed_dim: width C of each row.
         dropout: dropout probability, sampled separately for each sentence (default: 0).
         scale: multiply P by sqrt(C), as token embeddings are (default: False).
-        positions: function that returns position embeddings [l, C] for l and C, such as fairseq's
-            ``SinusoidalPositionalEmbedding.get_embedding`` (default: None, no positions).
+        positions: function ``(length, width) -> position embeddings [length, width]`` (default: None, no
+            positions).
         layer_norm: apply a layer norm to P (default: False).
         fix_length: use all rows for every sentence, without padding (default: False).
-        zero_padding: set the rows that are padding to zero (default: False).
+        zero_padding: set padding rows to zero (default: False).
 
     Raises:
         InputError: ``projection_length`` is below 1.
 
     Attributes:
-        has_fixed_shape: return all rows and a padding mask for every batch, so that no shape depends on the
-            sentence lengths. The results are the same. Exported graphs require it (default: False).
+        has_fixed_shape: return all rows for every batch, with a padding mask, so that no shape depends on the
+            sentence lengths. Exported graphs require it (default: False).
 
     Example:
         >>> import torch
@@ -78,13 +78,13 @@ class PackedEmbedding(nn.Module):
         """Return the packed sequence P and its padding mask for a batch of sentences.
 
         Args:
-            lengths: number [B] of tokens of each sentence, EOS included.
-            at_most: upper bound of the lengths, such as the padded length of the batch. Used if reading the
-                lengths would make the CPU wait for a GPU (default: None, unknown).
+            lengths: number of tokens [B] of each of B sentences, EOS included.
+            at_most: upper bound of the lengths, such as the padded length of the batch. Used on a GPU, where
+                reading the lengths would be slow (default: None, unknown).
 
         Returns:
-            Tuple of P [L, B, C] and the padding mask [B, L], True at rows that are padding, or None if no row
-            is padding.
+            Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padding rows. The
+            mask is None if no row is padding.
         """
         L = self.weight.size(0)
         padding_mask = None

@@ -1,8 +1,8 @@
 """Decoder state between two calls, whose size does not depend on the number of decoded tokens.
 
-A state holds values of B n hypotheses and values of B source sentences (the packed source and the projected
-P). Each n consecutive hypotheses share a sentence, so beam search packs and stores each source once. States
-are immutable: their methods return new states.
+A state holds values for each hypothesis of beam search, and values for each source sentence. The hypotheses
+of a sentence are adjacent in the batch, so each source is packed and stored once. States are immutable: their
+methods return new states.
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -15,16 +15,18 @@ from luna_fairseq.ops.causal_luna import CausalLunaState
 
 
 class LunaCausalState(NamedTuple):
-    """State of Luna causal attention, with sums over all earlier positions.
+    """State of Luna causal attention: sums over all earlier positions.
+
+    Shapes: B source sentences with n hypotheses each, H heads of width K, L rows of the packed sequence P.
 
     Attributes:
-        pack_q: projected packed sequence P [B, H, L, K], or [1, H, L, K] if all hypotheses share P. None if
-            each call projects P again.
-        key_sum: sum [B n, H, K, L] of the outer products of keys and pack weights, see
+        pack_q: projected P [B, H, L, K], or [1, H, L, K] if all hypotheses share P. None if each call
+            projects P again.
+        key_sum: sum [B * n, H, K, L] of the outer products of keys and pack weights, see
             :class:`luna_fairseq.ops.causal_luna.CausalLunaState`.
-        steps: number [B n] of earlier tokens.
-        value_sum: sum [B n, H, L, K] of the outer products of pack weights and values. None if keys and
-            values are tied, because the sum is then the transpose of ``key_sum`` (default: None).
+        steps: number of earlier tokens [B * n].
+        value_sum: sum [B * n, H, L, K] of the outer products of pack weights and values. None if keys and
+            values share a projection, because the sum is then the transpose of ``key_sum`` (default: None).
     """
 
     pack_q: Optional[Tensor]
@@ -33,28 +35,38 @@ class LunaCausalState(NamedTuple):
     value_sum: Optional[Tensor] = None
 
     def sums(self) -> CausalLunaState:
-        """Return the sums as the state of the op, with the value sum of tied keys and values filled in."""
+        """Return the two sums and the token counts in the form that the causal attention functions take.
+
+        If keys and values share a projection, the value sum is the transpose of the key sum.
+        """
         value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
         return CausalLunaState(self.key_sum, value_sum, self.steps)
 
     def reorder(self, rows: Tensor) -> "LunaCausalState":
         """Reorder the hypotheses, as beam search does after each step.
 
-        Hypothesis i of the returned state continues hypothesis ``rows[i]``. P is unchanged.
+        Hypothesis i of the returned state continues hypothesis ``rows[i]``. The projected packed sequence P
+        is unchanged, because it belongs to the source sentences.
 
         Args:
-            rows: indices [B n] of the hypotheses to continue.
+            rows: indices of the hypotheses to continue.
+
+        Returns:
+            The state of these hypotheses.
         """
         sums = self._replace(pack_q=None)
         return map_tensors(lambda x: x.index_select(0, rows), sums)._replace(pack_q=self.pack_q)
 
     def select(self, sentences: Tensor) -> "LunaCausalState":
-        """Return the state with the projected packed sequence P of some sentences, in the given order.
+        """Select source sentences: return the state with their projected packed sequence P.
 
-        A projected P that all hypotheses share is unchanged.
+        The values of the hypotheses are unchanged. A projected P that all hypotheses share is unchanged too.
 
         Args:
-            sentences: indices [R] of the R sentences to keep.
+            sentences: indices of the sentences to keep, in the order of the result.
+
+        Returns:
+            The state for these sentences.
         """
         if self.pack_q is None or self.pack_q.size(0) == 1:
             return self
@@ -66,7 +78,8 @@ class LayerState(NamedTuple):
 
     Attributes:
         causal: state of self-attention for each hypothesis, such as :class:`LunaCausalState`.
-        memory: packed source of each sentence, such as :class:`PackedMemory` (default: None, no encoder).
+        memory: cached keys and values of each source sentence, such as :class:`PackedMemory` (default: None,
+            no encoder).
     """
 
     causal: Any
@@ -78,15 +91,23 @@ class LayerState(NamedTuple):
         Hypothesis i of the returned state continues hypothesis ``rows[i]``.
 
         Args:
-            rows: indices [B n] of the hypotheses to continue.
+            rows: indices of the hypotheses to continue.
+
+        Returns:
+            The state of these hypotheses.
         """
         return self._replace(causal=self.causal.reorder(rows))
 
     def select(self, sentences: Tensor) -> "LayerState":
-        """Return the state with P and the packed source of some sentences, in the given order.
+        """Select source sentences: return the state with their cached keys and values.
+
+        The values of the hypotheses are unchanged.
 
         Args:
-            sentences: indices [R] of the R sentences to keep.
+            sentences: indices of the sentences to keep, in the order of the result.
+
+        Returns:
+            The state for these sentences.
         """
         memory = None if self.memory is None else self.memory.select(sentences)
         return LayerState(self.causal.select(sentences), memory)
@@ -97,10 +118,10 @@ class DecoderState(NamedTuple):
 
     Attributes:
         layers: state of each layer.
-        count: number [B n] of tokens of each hypothesis so far, not counting padding.
+        count: number of tokens of each hypothesis so far, not counting padding.
         position: number of positions so far, padding included.
-        target: state of the target positions, with a method ``select``, for attentions that read positions
-            (default: None, no attention reads positions).
+        target: token positions in the target, for attention weights that depend on distance. Has a method
+            ``select`` (default: None, no attention needs positions).
 
     Example:
         >>> import torch
@@ -120,10 +141,14 @@ class DecoderState(NamedTuple):
     def reorder(self, rows: Tensor) -> "DecoderState":
         """Reorder the hypotheses, as beam search does after each step.
 
-        Hypothesis i of the returned state continues hypothesis ``rows[i]``. Source sentences are unchanged.
+        Hypothesis i of the returned state continues hypothesis ``rows[i]``. The values of the source
+        sentences are unchanged.
 
         Args:
-            rows: indices [B n] of the hypotheses to continue.
+            rows: indices of the hypotheses to continue.
+
+        Returns:
+            The state of these hypotheses.
         """
         return self._replace(
             layers=tuple(layer.reorder(rows) for layer in self.layers),
@@ -132,34 +157,50 @@ class DecoderState(NamedTuple):
         )
 
     def select_sources(self, sentences: Tensor) -> "DecoderState":
-        """Return the state with some of the source sentences and all hypotheses.
+        """Select source sentences, for example after beam search has finished some of them.
+
+        The values of the hypotheses are unchanged.
 
         Args:
-            sentences: indices [R] of the R sentences to keep, in the order of the result.
+            sentences: indices of the sentences to keep, in the order of the result.
+
+        Returns:
+            The state for these sentences.
         """
         return self._replace(layers=tuple(layer.select(sentences) for layer in self.layers))
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """Return the state of some hypotheses with their sources, if each hypothesis has a separate source.
+        """Select hypotheses together with their source sentences.
+
+        Each hypothesis must have a source sentence of its own, as outside of beam search.
 
         Args:
-            rows: indices [R] of the R hypotheses to keep, in the order of the result.
+            rows: indices of the hypotheses to keep, in the order of the result.
+
+        Returns:
+            The state of these hypotheses.
         """
         return self.reorder(rows).select_sources(rows)
 
-    def map(self, change: Callable[[Tensor], Tensor]) -> "DecoderState":
+    def map(self, function: Callable[[Tensor], Tensor]) -> "DecoderState":
         """Return the state with a function applied to every tensor.
 
         Args:
-            change: function from a tensor to a tensor.
+            function: function from a tensor to a tensor.
+
+        Returns:
+            The new state.
         """
-        return map_tensors(change, self)
+        return map_tensors(function, self)
 
     def to(self, device: torch.device) -> "DecoderState":
-        """Return the state on another device.
+        """Copy the state to another device.
 
         Args:
             device: device of the returned tensors.
+
+        Returns:
+            The state on this device.
         """
         return self.map(lambda x: x.to(device))
 
