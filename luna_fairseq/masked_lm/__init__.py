@@ -1,1 +1,1 @@
-"""Commands that prepare data for masked language models, and fine-tune and evaluate the models."""
+"""Commands that prepare data for masked language models, fine-tune the models, and evaluate them."""

@@ -19,7 +19,7 @@ EXAMPLE = f"{PROGRAM} rte-data --path rte-runs/batch32-lr1e-05/checkpoint_best.p
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    """Evaluate the checkpoint, print the metrics and write the predictions.
+    """Run the command: evaluate the checkpoint, print the metrics, and write the predictions.
 
     Args:
         args: parsed options of the command.
@@ -29,16 +29,16 @@ def _evaluate(args: argparse.Namespace) -> None:
     from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 
     data = PreparedTask.load(args.data)
-    results, predicted, cut = evaluate(data, args.path, args.split, args.batch_size)
+    results, predicted, truncation_note = evaluate(data, args.path, args.split, args.batch_size)
     if args.predictions is not None:
         write_text(args.predictions, "".join(f"{value}\n" for value in predicted))
     metrics = "".join(f"  {name} {value:.2f}" for name, value in results.items())
     metrics = metrics or "  no answers to compare with"
-    print(f"{data.task} {args.split}, {len(predicted):,} examples{cut}:{metrics}")
+    print(f"{data.task} {args.split}, {len(predicted):,} examples{truncation_note}:{metrics}")
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-evaluate-task."""
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     parser.path("data", "folder of the prepared task", "DATA")
     parser.path("--path", "fine-tuned checkpoint", "CHECKPOINT", required=True)

@@ -25,7 +25,7 @@ EXAMPLE = f"{PROGRAM} RTE rte-data --pretrained checkpoint_best.pt --out rte-run
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-finetune."""
     usage = "%(prog)s TASK DATA --pretrained CHECKPOINT --out DIR [options] [-- fairseq-train options]"
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE, usage=usage)
     add = parser.add_argument
@@ -64,11 +64,11 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Fine-tune the model on the task.
+    """Run the command: fine-tune the model with every setting of the sweep.
 
     Args:
         args: parsed options of the command.
-        extra: further options for fairseq-train.
+        extra: options that are passed on to fairseq-train.
     """
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.masked_lm.finetuning.runs import FineTuning

@@ -23,7 +23,7 @@ EXAMPLE = f"{PROGRAM} RTE glue/RTE --vocabulary data --destdir rte-data"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-prepare-task."""
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     parser.add_argument("task", choices=list(TASKS), metavar="TASK", help=", ".join(TASKS))
     parser.path("folder", "folder of the task's published files", "FOLDER")
@@ -36,7 +36,7 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Prepare the task.
+    """Run the command: encode the task's published files and write them for fairseq.
 
     Args:
         args: parsed options of the command.

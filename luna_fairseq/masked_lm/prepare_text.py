@@ -24,7 +24,7 @@ EXAMPLE = f"{PROGRAM} --train train.txt --valid valid.txt --vocab-size 8000 --de
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-prepare-text."""
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     parser.path("--train", "files of the training text", nargs="+", required=True)
     parser.path("--valid", "files of the validation text", nargs="+", required=True)
@@ -41,7 +41,7 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Prepare the text.
+    """Run the command: learn or copy the tokenizer, encode the text, and write it for fairseq.
 
     Args:
         args: parsed options of the command.

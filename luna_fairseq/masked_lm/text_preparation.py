@@ -1,4 +1,4 @@
-"""Preparation of text for language models, which ``luna-prepare-text`` runs."""
+"""Convert raw text into training data for language models. ``luna-prepare-text`` runs this code."""
 
 from __future__ import annotations
 
@@ -34,19 +34,22 @@ from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentenc
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 DICTIONARY = "dict.txt"
-# Tokens per sample in the presets. With --sample-break-mode complete, fairseq skips longer lines.
+# Value of --tokens-per-sample in the presets. fairseq skips longer lines with --sample-break-mode complete.
 SAMPLE = 512
-Part = Tuple[str, str]  # split, folder
-# Number that is part of every key. Increase it if a step writes different output, so that old output is
-# repeated.
+# Part of the text: name of the split, and folder to write the part to.
+Part = Tuple[str, str]
+# Version of the output of the steps. Increase it if a step writes different output. The steps then run again.
 VERSION = 3
 
 
 class TextPreparation:
-    """Preparation of raw text in a folder. It consists of steps, and finished steps are skipped.
+    """Conversion of raw text into fairseq's binary files.
+
+    The work consists of two steps, tokenizer and encoding. A step that an earlier call finished with the same
+    input is skipped.
 
     Args:
-        args: parsed command line of ``luna-prepare-text``.
+        args: parsed options of ``luna-prepare-text``.
 
     Raises:
         InputError: The options name no encoding, or two encodings.
@@ -71,7 +74,7 @@ class TextPreparation:
         ]
 
     def run(self) -> None:
-        """Run all steps that are not finished, and print the numbers of lines and tokens.
+        """Run the steps that are not finished, and print the numbers of lines and tokens.
 
         Raises:
             InputError: A text is missing, empty or malformed, or too many of its tokens are unknown.
@@ -79,8 +82,8 @@ class TextPreparation:
         input_files = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
         for path in input_files:
             require_regular_file(path)
-        given_dictionary = self._given_dictionary()
-        checked = {split: self._check(split) for split in self.files}
+        given_dictionary = self._load_given_dictionary()
+        checked = {split: self._check_text(split) for split in self.files}
         owned = [*self.tokenizer, DICTIONARY, *self.binarised]
         steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
         files = {str(path): sha256(path) for path in input_files}
@@ -103,19 +106,22 @@ class TextPreparation:
         data = os.pathsep.join(dict.fromkeys(str(self.args.destdir / folder) for _, folder in self.parts))
         print(f"dictionary: {counts['dictionary']:,} entries; data for fairseq-train: {data}")
 
-    def _check(self, split: str) -> Tuple[int, str]:
-        """Read the text of a split, and check that it has enough documents for the shards.
+    def _check_text(self, split: str) -> Tuple[int, str]:
+        """Read the text of a split, and check that it is not empty and has a document for each shard.
 
         Args:
             split: "train", "valid" or "test".
 
         Returns:
             lines: number of lines that are not empty.
-            digest: digest of the text.
+            digest: SHA-256 digest of the text.
+
+        Raises:
+            InputError: There is no text, or the training text has fewer documents than shards.
         """
         state, lines, documents, inside = hashlib.sha256(), 0, 0, False
         controls: Counter = Counter()
-        for line in progress(self._lines(split, controls), f"check {split}"):
+        for line in progress(self._read_lines(split, controls), f"check {split}"):
             state.update(line.encode("utf-8") + b"\n")
             lines += bool(line)
             documents += bool(line) and not inside
@@ -133,13 +139,13 @@ class TextPreparation:
             print(f"{split}: control characters or U+2581 in {number:,} lines of {path} were read as spaces")
         return lines, state.hexdigest()
 
-    def _lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
-        """Yield all lines of a split. An empty line between two files separates documents.
+    def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
+        """Yield all lines of a split, with an empty line between two files to separate their documents.
 
         Args:
             split: "train", "valid" or "test".
-            controls: counter of lines with control characters by file, updated in place, see
-                :func:`read_lines` (default: None, do not count).
+            controls: number of lines with control characters by file, updated in place (default: None, such
+                lines are not counted).
 
         Yields:
             Line of text, which may be empty.
@@ -150,18 +156,18 @@ class TextPreparation:
             yield from read_lines(path, controls=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files, or learn the sentencepiece encoding.
+        """Copy GPT-2's files, or learn a sentencepiece encoding from the training text.
 
         Returns:
-            names: files of the tokenizer, relative to DIR.
-            counts: empty dictionary, because this step counts nothing.
+            names: files of the tokenizer, relative to the output folder.
+            results: empty dictionary, because the step has no other results.
         """
         if self.gpt2:
             gpt2_pieces(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):
                 copy_file(source, self.args.destdir / name)
         else:
-            model = learn_bpe(progress(self._lines("train"), "learn"), self.args.vocab_size)
+            model = learn_bpe(progress(self._read_lines("train"), "learn"), self.args.vocab_size)
             with replacing(self.args.destdir / self.tokenizer[0]) as temporary:
                 temporary.write_bytes(model)
         return self.tokenizer, {}
@@ -170,11 +176,12 @@ class TextPreparation:
         """Encode all text, build the dictionary, and write fairseq's files.
 
         Args:
-            given_dictionary: dictionary of ``--dict``; None for a dictionary of all pieces.
+            given_dictionary: dictionary of ``--dict``, or None to build a dictionary of all pieces.
 
         Returns:
-            names: files that were written, relative to DIR.
-            counts: numbers of tokens, unknown tokens, long lines and dictionary entries.
+            names: written files, relative to the output folder.
+            counts: "tokens", "unknown" (tokens) and "long" (lines) by split, and the size of the
+                "dictionary".
         """
         destdir = self.args.destdir
         forget_checksums(destdir)
@@ -186,7 +193,7 @@ class TextPreparation:
         with encoded_texts(destdir / "encode.tmp", self.parts) as texts:
             long = {split: self._encode_split(split, encoder, texts) for split in self.files}
             training = [text for (split, _), text in texts.items() if split == "train"]
-            dictionary = given_dictionary or self._dictionary(file, count_pieces(encoder, training))
+            dictionary = given_dictionary or self._build_dictionary(file, count_pieces(encoder, training))
             table = encoder.table(dictionary)
             tokens, unknown = Counter(), Counter()  # type: Counter, Counter
             for (split, _), text in texts.items():
@@ -204,19 +211,19 @@ class TextPreparation:
         return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
 
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
-        """Encode a split, and distribute its documents among its parts in turn.
+        """Encode a split, and deal its documents out to the shards in turn.
 
         Args:
             split: "train", "valid" or "test".
-            encoder: encoder of the text.
-            texts: encoded texts by split and folder, filled in place.
+            encoder: encoder from text to pieces.
+            texts: encoded texts by split and folder of the shard, extended in place.
 
         Returns:
-            Number of lines that are too long for the presets.
+            Number of lines with so many pieces that fairseq skips them in the presets.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0
-        for batch in encoder.encode(progress(self._lines(split), f"encode {split}")):
+        for batch in encoder.encode(progress(self._read_lines(split), f"encode {split}")):
             text = batch[1] > 0
             begins = text & ~np.append(inside, text[:-1])
             document = documents + np.cumsum(begins)
@@ -226,8 +233,15 @@ class TextPreparation:
                 part.add(*select_sentences(batch, (document - 1) % len(parts) == number))
         return long
 
-    def _given_dictionary(self) -> Optional[Dictionary]:
-        """Load the dictionary of ``--dict``, or return None without this option."""
+    def _load_given_dictionary(self) -> Optional[Dictionary]:
+        """Load the dictionary of ``--dict``.
+
+        Returns:
+            The dictionary, or None without this option.
+
+        Raises:
+            InputError: The file is not a dictionary of fairseq.
+        """
         if not self.args.dict:
             return None
         try:
@@ -238,12 +252,15 @@ class TextPreparation:
                 "fairseq-preprocess or luna-prepare-text wrote."
             ) from error
 
-    def _dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
-        """Return the dictionary of all pieces, sorted by their frequency in the training text.
+    def _build_dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
+        """Build a dictionary of all pieces, sorted by their frequency in the training text.
 
         Args:
-            tokenizer: path of the tokenizer's file or folder.
+            tokenizer: file of the tokenizer, encoder.json or sentencepiece.bpe.model.
             counts: number of occurrences of each piece in the training text.
+
+        Returns:
+            The dictionary.
         """
         if self.gpt2:
             return build_dictionary(gpt2_pieces(tokenizer), counts)

@@ -34,6 +34,7 @@ MODULES = [
     ),
     "luna_fairseq.lra.listops",
     "luna_fairseq.lra.seeds",
+    "luna_fairseq.masked_lm.finetuning.multiple_choice",
     "luna_fairseq.masked_lm.finetuning.settings",
     "luna_fairseq.models.architectures",
     "luna_fairseq.models.authors_checkpoint",

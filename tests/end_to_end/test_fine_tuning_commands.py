@@ -173,7 +173,7 @@ def test_commonsense_qa(forked_commands, text, pretrained, tmp_path, capsys):
     assert set((tmp_path / "predictions").read_text(encoding="utf-8").split()) <= set("ABCDE")
     state = torch.load(str(checkpoint), weights_only=False)
     longest = PreparedTask.load(data).longest["test"]
-    for positions, cut in ((longest, ""), (5, " (4 were cut to the model's 5 positions)")):
+    for positions, cut in ((longest, ""), (5, " (4 were truncated to the model's 5 positions)")):
         state["cfg"]["task"].max_positions = positions
         torch.save(state, str(tmp_path / "other.pt"))
         words = [data, "--path", tmp_path / "other.pt", "--split", "test"]

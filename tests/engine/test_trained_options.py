@@ -16,7 +16,7 @@ from luna_fairseq.checks.model_options import plain_options
 from luna_fairseq.checks.same_training import check_options, stored_options
 from luna_fairseq.commands.averaging import average_checkpoints
 from luna_fairseq.errors import InputError
-from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
+from luna_fairseq.masked_lm.finetuning.pretrained import PretrainedCheckpoint
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
 GAINED = [
@@ -75,12 +75,12 @@ def test_a_checkpoint_loads_if_a_removed_option_is_off(tmp_path):
     model = build_model(state["cfg"].model, task, from_checkpoint=True)
     model.load_state_dict(state["model"])
     check_options("x.pt", stored_options(state), plain_options(model.args))
-    assert "--segment-length" not in Pretrained.load(path).options
+    assert "--segment-length" not in PretrainedCheckpoint.load(path).options
     assert average_checkpoints([path, path])["model"]
 
 
 @pytest.mark.parametrize(
-    "load", [load_checkpoint_to_cpu, Pretrained.load, lambda x: average_checkpoints([x, x])]
+    "load", [load_checkpoint_to_cpu, PretrainedCheckpoint.load, lambda x: average_checkpoints([x, x])]
 )
 def test_a_checkpoint_is_refused_in_one_line_if_a_removed_option_is_on(load, tmp_path):
     with pytest.raises(InputError, match=REFUSED):

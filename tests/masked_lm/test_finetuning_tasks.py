@@ -9,12 +9,12 @@ import pytest
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning import TASKS
-from luna_fairseq.masked_lm.finetuning.metrics import score
+from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedWriter
 from luna_fairseq.masked_lm.finetuning.settings import (
-    accumulation,
-    all_settings,
+    accumulation_options,
     choose_settings,
+    enumerate_settings,
     number_of_updates,
 )
 
@@ -158,11 +158,11 @@ def test_malformed_multiple_choice(name, change, message, tmp_path):
 
 
 def test_metrics():
-    assert score(TASKS["QQP"], ["1", "1", "0", "0"], ["1", "0", "0", "0"]) == pytest.approx(
+    assert compute_metrics(TASKS["QQP"], ["1", "1", "0", "0"], ["1", "0", "0", "0"]) == pytest.approx(
         {"accuracy": 75.0, "f1": 100 * 2 / 3}
     )
-    assert score(TASKS["CoLA"], ["1", "0", "1"], ["1", "0", "1"]) == {"matthews": 100.0}
-    scores = score(TASKS["STS-B"], [1.0, 2.0, 9.0], [1.0, 2.0, 3.0])
+    assert compute_metrics(TASKS["CoLA"], ["1", "0", "1"], ["1", "0", "1"]) == {"matthews": 100.0}
+    scores = compute_metrics(TASKS["STS-B"], [1.0, 2.0, 9.0], [1.0, 2.0, 3.0])
     assert scores["spearman"] == pytest.approx(100.0) and scores["pearson"] < 95
     assert scores["pearson_spearman"] == pytest.approx((scores["pearson"] + scores["spearman"]) / 2)
 
@@ -195,14 +195,14 @@ def test_options_of_table_9():
 def test_what_is_tried(task, sweep, tried):
     settings = choose_settings(TASKS[task], sweep)
     assert (settings.batch_sizes, settings.learning_rates, settings.dropouts) == tried
-    assert len(all_settings(settings)) == math.prod(map(len, tried))
+    assert len(enumerate_settings(settings)) == math.prod(map(len, tried))
 
 
 def test_accumulation():
-    assert accumulation(64, 16) == ["--batch-size", "16", "--update-freq", "4"]
-    assert accumulation(16, 32) == ["--batch-size", "16", "--update-freq", "1"]
+    assert accumulation_options(64, 16) == ["--batch-size", "16", "--update-freq", "4"]
+    assert accumulation_options(16, 32) == ["--batch-size", "16", "--update-freq", "1"]
     with pytest.raises(InputError, match="--at-a-time 12 does not divide the batch size 16"):
-        accumulation(16, 12)
+        accumulation_options(16, 12)
 
 
 def test_what_was_written_and_has_vanished_is_named(tmp_path):

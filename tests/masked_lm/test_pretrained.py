@@ -12,7 +12,7 @@ from fairseq.models import ARCH_MODEL_REGISTRY
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
-from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
+from luna_fairseq.masked_lm.finetuning.pretrained import PretrainedCheckpoint
 
 LUNA, ANCHORED, PEER = "luna_tiny_512", "luna_anchored_tiny_512", "peer_roberta_tiny"
 MODELS = [
@@ -57,7 +57,7 @@ def test_the_same_function(words, tmp_path):
         "extra_state": {"train_iterator": {"epoch": 1, "iterations_in_epoch": 0}},
     }
     torch.save(checkpoint, str(tmp_path / "pretrained.pt"))
-    pretrained = Pretrained.load(tmp_path / "pretrained.pt")
+    pretrained = PretrainedCheckpoint.load(tmp_path / "pretrained.pt")
     again, _ = built([*pretrained.options[1:], "--tokens-per-sample", "24"])
     assert set(again.state_dict()) == set(state)
     again.load_state_dict(state)

@@ -17,7 +17,7 @@ from luna_fairseq.checks.same_training import check_options
 from luna_fairseq.commands.averaging import average_checkpoints
 from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.errors import InputError
-from luna_fairseq.masked_lm.finetuning.pretrained import Pretrained
+from luna_fairseq.masked_lm.finetuning.pretrained import PretrainedCheckpoint
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
 from luna_fairseq.models.options import option
@@ -72,7 +72,7 @@ def test_command_line_and_hydra():
 
 def test_checkpoint_and_fine_tuning(checkpoints):
     assert load_checkpoint_to_cpu(str(checkpoints[0]))["cfg"].model.another_option == 7
-    words = Pretrained.load(checkpoints[0]).options
+    words = PretrainedCheckpoint.load(checkpoints[0]).options
     assert words[words.index("--another-option") + 1] == "7" and "--another-dropout" not in words
     assert model_of(parsed(*words[1:])).another_option == 7
 

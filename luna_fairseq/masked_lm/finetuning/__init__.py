@@ -1,4 +1,7 @@
-"""Fine-tuning tasks of section 4.3 of the paper, whose examples are read from their published files."""
+"""Fine-tuning tasks of section 4.3 of the Luna paper: GLUE, RACE and CommonsenseQA.
+
+Each task reads its examples from the files that its authors published.
+"""
 
 from typing import Dict
 

@@ -1,4 +1,4 @@
-"""Evaluation of a fine-tuned checkpoint on a split of its task (``luna-evaluate-task``)."""
+"""Evaluate a fine-tuned checkpoint on a split of its task. ``luna-evaluate-task`` runs this code."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fairseq.dataclass.utils import overwrite_args_by_name
 from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
-from luna_fairseq.masked_lm.finetuning.metrics import score
+from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, HIGHEST_SCORE, PreparedTask
 from luna_fairseq.progress import progress
 
@@ -26,13 +26,13 @@ def evaluate(
     Args:
         data: prepared task.
         path: file of the checkpoint.
-        split: fairseq's name of the split.
+        split: fairseq's name of the split, such as "valid".
         batch_size: number of examples in a batch.
 
     Returns:
-        metrics: value of each metric in percent, empty for a split without answers.
-        predictions: predicted labels or numbers, in the order of the data.
-        cut: note on the number of truncated examples, or an empty string.
+        metrics: value of each metric in percent by its name. Empty if the split has no answers.
+        predictions: predicted label, or number for regression, of each example in the order of the data.
+        truncation_note: note on the number of truncated examples, or an empty string.
 
     Raises:
         InputError: The split or the checkpoint does not exist, or the checkpoint was trained on another task.
@@ -41,8 +41,8 @@ def evaluate(
         raise InputError(f"{data.folder} has no split {split!r}. Give one of {', '.join(data.examples)}.")
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a fine-tuned checkpoint.")
-    model, config, task = _load(path, data)
-    cut = _count_cut(task, split)
+    model, config, task = _load_checkpoint(path, data)
+    truncation_note = _describe_truncation(task, split)
     task.load_dataset(split)
     criterion, published = config.criterion, TASKS[data.task]
     head = option_of(criterion, "classification_head_name") or option_of(criterion, "ranking_head_name")
@@ -59,24 +59,21 @@ def evaluate(
         answers = sample["target"].view(-1).tolist() if "target" in sample else [None] * len(logits)
         values = logits.view(-1).tolist() if published.is_regression else logits.argmax(dim=1).tolist()
         for index, value, answer in zip(sample["id"].tolist(), values, answers):
-            predicted[index], expected[index] = (
-                _to_label(published, value),
-                _to_label(published, answer),
-            )
-    return (score(published, predicted, expected) if split in data.labelled else {}), predicted, cut
+            predicted[index] = _to_label(published, value)
+            expected[index] = _to_label(published, answer)
+    metrics = compute_metrics(published, predicted, expected) if split in data.labelled else {}
+    return metrics, predicted, truncation_note
 
 
-def _count_cut(task: Any, split: str) -> str:
-    """Count the examples that are longer than the model's positions.
-
-    The options of the task are changed, so that these examples are truncated as in training.
+def _describe_truncation(task: Any, split: str) -> str:
+    """Configure the task to truncate long examples as in training, and count these examples.
 
     Args:
-        task: task of fairseq, changed in place.
-        split: fairseq's name of the split.
+        task: fairseq task. Its options are changed in place.
+        split: fairseq's name of the split, such as "valid".
 
     Returns:
-        Note for the report, or an empty string if no example is truncated.
+        Note such as " (4 were truncated to the model's 512 positions)". Empty if no example is too long.
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -84,20 +81,20 @@ def _count_cut(task: Any, split: str) -> str:
     dataset = task.dataset(split)
     longer = sum(int(dataset.num_tokens(index)) > positions for index in range(len(dataset)))
     options.shorten_method, options.shorten_data_split_list = "truncate", ""
-    return f" ({longer:,} were cut to the model's {positions:,} positions)" if longer else ""
+    return f" ({longer:,} were truncated to the model's {positions:,} positions)" if longer else ""
 
 
-def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
-    """Load the checkpoint of a task.
+def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
+    """Load a fine-tuned checkpoint, and check that it belongs to the prepared task.
 
     Args:
         path: file of the checkpoint.
         data: prepared task.
 
     Returns:
-        model: model in evaluation mode, on the GPU if there is one.
+        model: fairseq model in evaluation mode, on the GPU if there is one.
         config: configuration of the checkpoint.
-        task: task of fairseq.
+        task: fairseq task, which reads the prepared data.
 
     Raises:
         InputError: The checkpoint was not fine-tuned on the task.
@@ -111,11 +108,11 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
             f"{path} was trained on fairseq's task {name}. "
             f"Give a checkpoint that was fine-tuned on {data.task}."
         )
-    trained = Path(str(option_of(options, "data")))
+    training_data = Path(str(option_of(options, "data")))
     # Different tasks can have the same labels, so the folder of the training data is compared.
-    if (trained / DESCRIPTION).is_file() and PreparedTask.load(trained).task != data.task:
+    if (training_data / DESCRIPTION).is_file() and PreparedTask.load(training_data).task != data.task:
         raise InputError(
-            f"{path} was fine-tuned on {PreparedTask.load(trained).task}, not on {data.task}. "
+            f"{path} was fine-tuned on {PreparedTask.load(training_data).task}, not on {data.task}. "
             f"Give a checkpoint of {data.task}."
         )
     overwrite_args_by_name(state["cfg"], {"data": str(data.folder)})
@@ -125,14 +122,14 @@ def _load(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
 
 
 def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
-    """Yield the examples of a dataset in batches, on the GPU if there is one.
+    """Yield a dataset in batches, on the GPU if there is one.
 
     Args:
-        dataset: fairseq's dataset of one split.
+        dataset: fairseq dataset of one split.
         batch_size: number of examples in a batch.
 
     Yields:
-        Batch of examples, as the dataset's collater returns it. The last batch may be smaller.
+        Batch from the dataset's collater. The last batch may be smaller.
     """
     for start in range(0, len(dataset), batch_size):
         examples = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
@@ -141,14 +138,14 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a prediction or an answer of the model into the notation of the task's files.
+    """Convert a model's prediction or target to the notation of the task's published files.
 
     Args:
         task: fine-tuning task.
-        value: number of a class, score of a regression task, or None.
+        value: index of a class, score of a regression task from 0 to 1, or None for a missing answer.
 
     Returns:
-        Label of the class, or the score on the task's scale. None stays None.
+        Label of the class, score from 0 to 5, or None.
     """
     if value is None:
         return None

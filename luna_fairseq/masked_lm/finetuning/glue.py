@@ -1,4 +1,4 @@
-"""GLUE's tasks (Wang et al., 2019), from the tab-separated files of its folders."""
+"""Tasks of GLUE (Wang et al., 2019), read from their tab-separated files."""
 
 from __future__ import annotations
 
@@ -18,38 +18,45 @@ class GlueTask(FineTuningTask):
     """Task of GLUE, read from tab-separated files.
 
     Attributes:
-        texts: names of the columns that hold the inputs.
-        label: name of the column that holds the label. Test sets do not have it.
-        headerless: names of the columns in files without a header line. Empty if all files have one.
-        broken_lines: True if the published training file has truncated lines. They are skipped and counted.
+        text_columns: names of the columns that contain the texts of an example.
+        label_column: name of the column that contains the label. Test sets lack this column.
+        headerless_columns: names of all columns if the files have no header line; empty otherwise.
+        skips_broken_lines: skip lines with a wrong number of columns instead of raising an error, and
+            accept empty texts. The training file of QQP has such lines.
     """
 
-    texts: Tuple[str, ...] = ()
-    label: str = "label"
-    headerless: Tuple[str, ...] = ()
-    broken_lines: bool = False
+    text_columns: Tuple[str, ...] = ()
+    label_column: str = "label"
+    headerless_columns: Tuple[str, ...] = ()
+    skips_broken_lines: bool = False
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Return the examples of a split; see :meth:`FineTuningTask.read`.
-
-        Lines with a wrong number of columns raise an InputError, or are skipped if ``broken_lines`` is True.
+        """Read the examples of a split.
 
         Args:
             folder: folder of the published files.
-            split: fairseq's name of the split.
+            split: fairseq's name of the split, such as "valid".
+
+        Returns:
+            Examples in the order of the file.
+
+        Raises:
+            InputError: The file is missing, empty or malformed. The message names the line.
         """
         path = folder / self.splits[split]
         rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line]
         if not rows:
             raise InputError(f"{path} is empty. Give the published file.")
-        columns = self._columns(rows[0][1], path, split)
-        if columns is not self.headerless:
+        columns = self._find_columns(rows[0][1], path, split)
+        if columns is not self.headerless_columns:
             rows = rows[1:]
         examples, broken = [], []
         for number, fields in rows:
             if len(fields) == len(columns):
-                examples.append(self._example(dict(zip(columns, fields)), f"{path}, line {number}", split))
-            elif self.broken_lines:
+                examples.append(
+                    self._parse_example(dict(zip(columns, fields)), f"{path}, line {number}", split)
+                )
+            elif self.skips_broken_lines:
                 broken.append(number)
             else:
                 raise InputError(
@@ -62,46 +69,52 @@ class GlueTask(FineTuningTask):
             raise InputError(f"{path} has no examples. Give the published file.")
         return examples
 
-    def _columns(self, first: Sequence[str], path: Path, split: str) -> Sequence[str]:
-        """Return the names of the columns from the first line of a file.
+    def _find_columns(self, first_line: Sequence[str], path: Path, split: str) -> Sequence[str]:
+        """Return the names of the columns, from the header line or from ``headerless_columns``.
 
         Args:
-            first: fields of the first line.
-            path: file, for the message.
-            split: fairseq's name of the split.
+            first_line: fields of the first line of the file.
+            path: path of the file, for the message.
+            split: fairseq's name of the split. A test set needs no label.
+
+        Returns:
+            Names of the columns. It is ``headerless_columns`` itself if the first line is no header.
 
         Raises:
             InputError: A column that the task needs is missing.
         """
-        names = [name.strip() for name in first]
-        needed = self.texts if split.startswith("test") else (*self.texts, self.label)
+        names = [name.strip() for name in first_line]
+        needed = self.text_columns if split.startswith("test") else (*self.text_columns, self.label_column)
         missing = [name for name in needed if name not in names]
         if not missing:
             return names
-        if len(first) == len(self.headerless):
-            return self.headerless
+        if len(first_line) == len(self.headerless_columns):
+            return self.headerless_columns
         raise InputError(
             f"{path}, line 1: there is no column {missing[0]!r}. The first line of {self.name} must name the "
             f"columns {', '.join(needed)}, separated by tabs."
         )
 
-    def _example(self, row: Dict[str, str], location: str, split: str) -> Example:
-        """Return the example that the columns of a line hold.
+    def _parse_example(self, row: Dict[str, str], location: str, split: str) -> Example:
+        """Convert a line to an example.
 
         Args:
-            row: value of each column.
+            row: value of each column by its name.
             location: file and line, for messages.
             split: fairseq's name of the split.
+
+        Returns:
+            Example with the texts and the label. The label is None if there is no such column.
 
         Raises:
             InputError: A text is empty, or the label is unknown.
         """
-        texts = tuple(row[name].strip() for name in self.texts)
-        if "" in texts and not (self.broken_lines or split.startswith("test")):
+        texts = tuple(row[name].strip() for name in self.text_columns)
+        if "" in texts and not (self.skips_broken_lines or split.startswith("test")):
             raise InputError(
-                f"{location}: {self.texts[texts.index('')]} is empty. Correct or remove the line."
+                f"{location}: {self.text_columns[texts.index('')]} is empty. Correct or remove the line."
             )
-        label = row.get(self.label)
+        label = row.get(self.label_column)
         return Example(texts, None if label is None else self.check_label(label.strip(), location))
 
 
@@ -119,12 +132,16 @@ _ACCURACY, _F1 = ("accuracy",), ("accuracy", "f1")
 _CORRELATIONS = ("pearson_spearman", "pearson", "spearman")
 
 GLUE = (
-    GlueTask("SST-2", 1, _BINARY, _ACCURACY, _SPLITS, ("sentence",), headerless=("sentence", "label")),
+    GlueTask(
+        "SST-2", 1, _BINARY, _ACCURACY, _SPLITS, ("sentence",), headerless_columns=("sentence", "label")
+    ),
     GlueTask("QNLI", 2, _ENTAILMENT, _ACCURACY, _SPLITS, ("question", "sentence")),
-    GlueTask("QQP", 2, _BINARY, _F1, _SPLITS, ("question1", "question2"), "is_duplicate", broken_lines=True),
+    GlueTask(
+        "QQP", 2, _BINARY, _F1, _SPLITS, ("question1", "question2"), "is_duplicate", skips_broken_lines=True
+    ),
     GlueTask("MNLI", 2, _INFERENCE, _ACCURACY, _MNLI_SPLITS, _PAIR, "gold_label"),
     GlueTask("RTE", 2, _ENTAILMENT, _ACCURACY, _SPLITS, _PAIR),
     GlueTask("MRPC", 2, _BINARY, _F1, _SPLITS, ("#1 String", "#2 String"), "Quality"),
-    GlueTask("CoLA", 1, _BINARY, ("matthews",), _SPLITS, ("sentence",), headerless=_COLA),
+    GlueTask("CoLA", 1, _BINARY, ("matthews",), _SPLITS, ("sentence",), headerless_columns=_COLA),
     GlueTask("STS-B", 2, (), _CORRELATIONS, _SPLITS, _PAIR, "score"),
 )

@@ -8,28 +8,30 @@ from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
 from luna_fairseq.requirements import import_package
 
 
-def score(task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]) -> Dict[str, float]:
+def compute_metrics(
+    task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]
+) -> Dict[str, float]:
     """Compute all metrics of a task.
 
     Args:
-        task: task that is scored.
+        task: fine-tuning task, which names its metrics.
         predicted: predicted labels, or numbers for regression.
-        expected: correct labels, or numbers for regression, in the same order.
+        expected: correct labels or numbers in the same order.
 
     Returns:
-        Value of each metric in percent, by the name of the metric.
+        Value of each metric in percent by its name, such as {"accuracy": 91.4, "f1": 88.2}.
 
     Raises:
-        MissingRequirementError: scikit-learn, which also installs scipy, is missing.
+        MissingRequirementError: scikit-learn is missing. Installing it also installs scipy.
     """
     metrics = import_package("sklearn.metrics", f"the metric of {task.name}")
     stats = import_package("scipy.stats", f"the metric of {task.name}")
-    known: Dict[str, Callable[[], float]] = {
+    functions: Dict[str, Callable[[], float]] = {
         "accuracy": lambda: metrics.accuracy_score(expected, predicted),
         "f1": lambda: metrics.f1_score(expected, predicted, pos_label="1"),
         "matthews": lambda: metrics.matthews_corrcoef(expected, predicted),
         "pearson": lambda: stats.pearsonr(expected, predicted)[0],
         "spearman": lambda: stats.spearmanr(expected, predicted)[0],
-        "pearson_spearman": lambda: (known["pearson"]() + known["spearman"]()) / 2,
+        "pearson_spearman": lambda: (functions["pearson"]() + functions["spearman"]()) / 2,
     }
-    return {name: 100.0 * float(known[name]()) for name in task.metrics}
+    return {name: 100.0 * float(functions[name]()) for name in task.metrics}

@@ -1,8 +1,8 @@
-"""Multiple choice: RACE (Lai et al., 2017) and CommonsenseQA (Talmor et al., 2019), from their JSON files.
+"""Multiple-choice tasks RACE (Lai et al., 2017) and CommonsenseQA (Talmor et al., 2019).
 
-The first input of an example is the text that its candidates share, as fairseq's sentence_ranking expects.
-The model reads ``<s> candidate </s> </s> passage </s>`` for RACE and ``<s> A: candidate </s> Q: question
-</s>`` for CommonsenseQA.
+fairseq's task sentence_ranking scores each candidate answer. The model reads ``<s> candidate </s> </s>
+passage </s>`` for RACE and ``<s> A: candidate </s> Q: question </s>`` for CommonsenseQA. The text that the
+candidates share is the first input of an example.
 """
 
 from __future__ import annotations
@@ -18,19 +18,25 @@ from luna_fairseq.text.bitext import read_lines
 
 
 class Race(FineTuningTask):
-    """RACE, published as the folders train, dev and test, in which each file holds one passage."""
+    """Reading comprehension task RACE, with four answers for each question about a passage.
+
+    The published folders train, dev and test have one JSON file for each passage.
+    """
 
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Return the questions of all passages of a split as examples.
+        """Read the questions about all passages of a split.
 
         Args:
-            folder: folder that holds RACE's folders train, dev and test.
-            split: fairseq's name of the split.
+            folder: folder that contains RACE's folders train, dev and test.
+            split: fairseq's name of the split, such as "valid".
+
+        Returns:
+            One example for each question.
 
         Raises:
-            InputError: The split has no passages, or one of its files is malformed.
+            InputError: The split has no passages, or a file is malformed.
         """
         root = folder / self.splits[split]
         with count_other_files(str(root)) as is_data:
@@ -40,13 +46,13 @@ class Race(FineTuningTask):
             raise InputError(
                 f"{root} has no passages. Give the folder of RACE that holds train, dev and test."
             )
-        return [example for path in files for example in self._examples(path)]
+        return [example for path in files for example in self._read_passage(path)]
 
-    def _examples(self, path: Path) -> Iterator[Example]:
-        """Yield an example for each question of a passage.
+    def _read_passage(self, path: Path) -> Iterator[Example]:
+        """Yield the questions about one passage.
 
         Args:
-            path: file of the passage.
+            path: JSON file of the passage.
 
         Yields:
             Example with the passage, one candidate for each option, and the label.
@@ -54,9 +60,9 @@ class Race(FineTuningTask):
         Raises:
             InputError: The file is malformed.
         """
-        passage = _parse("\n".join(read_lines(path)), str(path))
+        passage = _parse_json("\n".join(read_lines(path)), str(path))
         try:
-            article = _one_line(passage["article"])
+            article = _normalize_spaces(passage["article"])
             questions = list(zip(passage["questions"], passage["options"], passage["answers"]))
             is_complete = len(questions) == len(passage["questions"]) == len(passage["answers"])
         except (KeyError, TypeError, AttributeError) as error:
@@ -76,43 +82,52 @@ class Race(FineTuningTask):
 
 
 class CommonsenseQA(FineTuningTask):
-    """CommonsenseQA, published as files with one question a line."""
+    """Question answering task CommonsenseQA, with five answers for each question.
+
+    Each line of a published file is a question in JSON.
+    """
 
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Return the questions of a split as examples.
+        """Read the questions of a split.
 
         Args:
             folder: folder of the .jsonl files.
-            split: fairseq's name of the split.
+            split: fairseq's name of the split, such as "valid".
+
+        Returns:
+            Examples in the order of the file.
 
         Raises:
-            InputError: The file is empty, or one of its lines is malformed.
+            InputError: The file is empty, or a line is malformed.
         """
         path = folder / self.splits[split]
         lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
         if not lines:
             raise InputError(f"{path} is empty. Give the published file.")
-        return [self._example(line, location) for location, line in lines]
+        return [self._parse_question(line, location) for location, line in lines]
 
-    def _example(self, line: str, location: str) -> Example:
-        """Parse a line and return its question as an example.
+    def _parse_question(self, line: str, location: str) -> Example:
+        """Convert a line to an example.
 
         Args:
-            line: JSON of the question.
+            line: question in JSON.
             location: file and line, for messages.
 
         Returns:
-            Example with one candidate for each choice, and the label.
+            Example with the question, one candidate for each choice, and the label. The label is None or
+            empty if the line has no answer.
 
         Raises:
             InputError: The line is malformed.
         """
-        entry = _parse(line, location)
+        entry = _parse_json(line, location)
         try:
-            question = _one_line(entry["question"]["stem"])
-            choices = {choice["label"]: _one_line(choice["text"]) for choice in entry["question"]["choices"]}
+            question = _normalize_spaces(entry["question"]["stem"])
+            choices = {
+                choice["label"]: _normalize_spaces(choice["text"]) for choice in entry["question"]["choices"]
+            }
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(
                 f"{location} is not a question of CommonsenseQA. Give a line with a stem and choices."
@@ -126,7 +141,7 @@ class CommonsenseQA(FineTuningTask):
         return Example((f"Q: {question}", *candidates), label and self.check_label(label, location))
 
 
-def _parse(text: str, location: str) -> Any:
+def _parse_json(text: str, location: str) -> Any:
     """Parse JSON text.
 
     Args:
@@ -145,24 +160,26 @@ def _parse(text: str, location: str) -> Any:
         raise InputError(f"{location} is not JSON: {error}") from error
 
 
-def _one_line(text: str) -> str:
-    """Return the text with each run of whitespace replaced by one space."""
+def _normalize_spaces(text: str) -> str:
+    r"""Replace each run of whitespace by one space: ``"a \n b "`` gives ``"a b"``."""
     return " ".join(text.split())
 
 
 def _fill_in(question: str, option: str) -> str:
-    """Return a question with its answer.
-
-    A gap "_" in the question is replaced by the option. Otherwise the option follows the question.
+    """Fill an answer into the gap of a question, or append it if the question has no gap.
 
     Args:
-        question: text of the question.
-        option: text of an answer.
+        question: question, in which "_" marks a gap.
+        option: answer.
 
     Returns:
         Text in one line.
+
+    Example:
+        >>> _fill_in("Tom likes _ .", "tea"), _fill_in("What does Tom like?", "Tea.")
+        ('Tom likes tea .', 'What does Tom like? Tea.')
     """
-    return _one_line(question.replace("_", option) if "_" in question else f"{question} {option}")
+    return _normalize_spaces(question.replace("_", option) if "_" in question else f"{question} {option}")
 
 
 _RACE_SPLITS = {"train": "train", "valid": "dev", "test": "test/middle", "test1": "test/high"}

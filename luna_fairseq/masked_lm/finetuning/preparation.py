@@ -1,4 +1,4 @@
-"""Preparation of a fine-tuning task from its published files, which ``luna-prepare-task`` runs."""
+"""Convert the published files of a fine-tuning task for fairseq. ``luna-prepare-task`` runs this code."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from luna_fairseq.text.encoders import (
 )
 from luna_fairseq.text.pieces import check_tokenizer, detect_encoding
 
-# Number that is part of the key. Increase it if the output changes, so that old output is written again.
+# Version of the output. Increase it if the output changes, so that tasks are prepared again.
 VERSION = 1
 
 
 class TaskPreparation:
-    """Preparation of one task in a folder.
+    """Conversion of one task's published files into the folders that fairseq reads.
 
     Args:
-        args: parsed command line of ``luna-prepare-task``.
+        args: parsed options of ``luna-prepare-task``.
 
     Raises:
-        InputError: The vocabulary has no dictionary, or its tokenizer belongs to another dictionary.
+        InputError: The vocabulary folder has no dictionary, or its tokenizer belongs to another dictionary.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -49,7 +49,7 @@ class TaskPreparation:
         self.encoder, self.tokenizer = load_tokenizer(args.vocabulary, self.dictionary, args.workers)
 
     def run(self) -> None:
-        """Prepare the task unless this is already done, and print the sizes of its splits.
+        """Prepare the task unless the same input was prepared before, and print the sizes of its splits.
 
         Raises:
             InputError: A published file is missing or malformed, or too many tokens are unknown.
@@ -66,7 +66,12 @@ class TaskPreparation:
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode and write all splits, and return the names of the written files."""
+        """Encode and write all splits. Test sets and further validation sets may be missing.
+
+        Returns:
+            names: names of the written files.
+            results: empty dictionary, because the step has no other results.
+        """
         # All files are read before anything is written, so that invalid lines are found first. Test sets and
         # further validation sets may be missing.
         examples = {
@@ -90,16 +95,16 @@ class TaskPreparation:
 
 
 def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[Encoder, List[Path]]:
-    """Return the encoder of a vocabulary and the files of its tokenizer.
+    """Load the tokenizer of a pretrained model.
 
     Args:
         folder: folder with the dictionary and the tokenizer of the pretrained model.
         dictionary: dictionary of the pretrained model.
-        workers: number of processes that encode.
+        workers: number of processes that encode text.
 
     Returns:
-        encoder: encoder of the text.
-        files: files of the tokenizer. Empty if the dictionary holds whole words.
+        encoder: encoder from text to pieces.
+        files: files of the tokenizer. Empty if the dictionary consists of whole words.
 
     Raises:
         InputError: The tokenizer is missing, or does not belong to the dictionary.

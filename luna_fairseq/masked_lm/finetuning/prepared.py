@@ -1,4 +1,4 @@
-"""Prepared task: the folder that fairseq's sentence_prediction and sentence_ranking read."""
+"""Folder of a prepared task, which fairseq's tasks sentence_prediction and sentence_ranking read."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ HIGHEST_SCORE = 5.0
 
 @dataclass(frozen=True)
 class PreparedTask:
-    """Contents of a prepared folder, read from its file ``task.json``.
+    """Description of a prepared task, read from ``task.json`` in its folder.
 
     Attributes:
-        folder: path of the folder.
-        task: name of the task.
-        examples: number of examples, by split.
-        longest: number of tokens of the longest example, including special symbols, by split.
+        folder: folder of the prepared task.
+        task: name of the task, such as "RTE".
+        examples: number of examples by split.
+        longest: number of tokens of the longest example by split, including special tokens.
         labelled: splits that have answers.
     """
 
@@ -47,16 +47,16 @@ class PreparedTask:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedTask:
-        """Read the description of a prepared folder.
+        """Read the description of a prepared task.
 
         Args:
             folder: folder that luna-prepare-task wrote.
 
         Returns:
-            Contents of the folder.
+            The description.
 
         Raises:
-            InputError: luna-prepare-task has not written the folder, or was interrupted.
+            InputError: luna-prepare-task did not write the folder, or was interrupted.
         """
         path = folder / DESCRIPTION
         check_files(path)
@@ -69,16 +69,16 @@ class PreparedTask:
 
 
 class PreparedWriter:
-    """Writer of a prepared folder. The files are written to a temporary folder until :meth:`finish`.
+    """Writer of a prepared task. The files appear in the folder only when :meth:`finish` is called.
 
     Args:
         folder: folder to write.
-        task: task that the examples belong to.
+        task: fine-tuning task.
         dictionary: dictionary of the pretrained model.
 
     Attributes:
-        tokens: number of tokens, by split.
-        unknown: number of tokens that the dictionary does not have, by split.
+        tokens: number of tokens by split.
+        unknown: number of tokens that are not in the dictionary, by split.
     """
 
     def __init__(self, folder: Path, task: FineTuningTask, dictionary: Dictionary) -> None:
@@ -97,12 +97,12 @@ class PreparedWriter:
             dictionary.save(str(self.temporary / name))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
-        """Write the examples of a split.
+        """Encode the examples of a split and write them to the temporary folder.
 
         Args:
-            split: fairseq's name of the split.
+            split: fairseq's name of the split, such as "valid".
             examples: examples of the split.
-            encoder: encoder of the texts.
+            encoder: encoder from text to pieces.
         """
         lengths = []
         for number in range(self.task.inputs):
@@ -121,7 +121,7 @@ class PreparedWriter:
             self._write_labels(self.temporary / "label" / split, labels)
 
     def finish(self) -> List[str]:
-        """Move the written files into place, and replace the files of an earlier preparation.
+        """Move the written files into the folder, where they replace the files of an earlier preparation.
 
         Returns:
             Names of the written files, relative to the folder.
@@ -135,15 +135,15 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the numbers of tokens of examples, including ``<s>``, end and separator symbols.
+        """Return the number of tokens of each example, including the special tokens.
 
-        For multiple choice, the longest candidate counts.
+        In a multiple-choice task, the longest candidate counts.
 
         Args:
-            pieces: number [inputs, B] of pieces of each text.
+            pieces: number of pieces of each text, [N, B] for N texts in each of B examples.
 
         Returns:
-            [B] number of tokens.
+            Numbers of tokens [B].
         """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
@@ -152,8 +152,8 @@ class PreparedWriter:
     def _write_labels(self, path: Path, labels: Sequence[str]) -> None:
         """Write the labels of a split in the form that fairseq's task reads.
 
-        These are the numbers of the right candidates for multiple choice, scores from 0 to 1 for regression,
-        and otherwise labels that are encoded with a separate dictionary.
+        For multiple choice, a label is the index of the right candidate. For regression, it is a score from 0
+        to 1. Otherwise, it is an entry of a separate dictionary.
 
         Args:
             path: path of the files without their endings.
@@ -178,17 +178,17 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Write lines as fairseq's binary files.
+    """Encode lines of text and write them as fairseq's binary files.
 
     Args:
-        path: path of the files without ``.bin`` and ``.idx``.
+        path: path of the files without the endings ``.bin`` and ``.idx``.
         lines: lines of text.
-        encoder: encoder of the lines.
+        encoder: encoder from text to pieces.
         dictionary: dictionary of the pieces.
 
     Returns:
-        lengths: number [B] of pieces of each line.
-        unknown: number of pieces that the dictionary does not have.
+        lengths: number of pieces of each line, an integer array [number of lines].
+        unknown: number of pieces that are not in the dictionary.
     """
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]

@@ -1,4 +1,4 @@
-"""Pretrained checkpoint, with the options for which fairseq-train builds the same model for fine-tuning."""
+"""Read the options of a pretrained checkpoint with which fairseq-train builds the same model again."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from luna_fairseq.errors import InputError
 
 
 @dataclass(frozen=True)
-class Pretrained:
-    """Checkpoint of a masked language model.
+class PretrainedCheckpoint:
+    """Options and size of the model in a pretrained checkpoint.
 
     Attributes:
         path: file of the checkpoint.
-        options: options of its model, as words of fairseq-train's command line.
+        options: options of the model, as words of fairseq-train's command line.
         positions: maximum number of tokens of a sequence.
-        dictionary_size: number of dictionary entries, ``<mask>`` included.
-        fingerprints: fingerprints of the dictionaries by name, or None if the checkpoint does not store them.
+        dictionary_size: number of dictionary entries, including ``<mask>``.
+        fingerprints: digest of each dictionary by its name, or None if the checkpoint does not store digests.
     """
 
     path: Path
@@ -33,14 +33,14 @@ class Pretrained:
     fingerprints: Optional[Dict[str, str]]
 
     @classmethod
-    def load(cls, path: Path) -> Pretrained:
-        """Read a pretrained checkpoint.
+    def load(cls, path: Path) -> PretrainedCheckpoint:
+        """Read the checkpoint of a masked language model.
 
         Args:
             path: file of the checkpoint.
 
         Returns:
-            The checkpoint with its options.
+            Options and size of the model.
 
         Raises:
             InputError: The file does not exist, or is not a checkpoint of a masked language model.
@@ -63,13 +63,13 @@ class Pretrained:
         return cls(path, options, positions, tables["embed_tokens"].size(0), stored_fingerprints(state))
 
     def check_dictionary(self, path: Path) -> None:
-        """Check that a dictionary is the checkpoint's dictionary.
+        """Raise InputError if a dictionary differs from the dictionary of the checkpoint.
 
         Args:
             path: file of the dictionary, without ``<mask>``.
 
         Raises:
-            InputError: The dictionary differs from the checkpoint's dictionary.
+            InputError: The dictionaries differ.
         """
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do

@@ -1,4 +1,4 @@
-"""Settings of fine-tuning (Luna, section 4.3 and Table 9), as options of fairseq-train."""
+"""Hyperparameters of fine-tuning (section 4.3 and Table 9 of the Luna paper), as options of fairseq-train."""
 
 from __future__ import annotations
 
@@ -23,17 +23,19 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Values that a sweep tries, and settings that all its runs share.
+    """Hyperparameters of a sweep: values to try, and values that all runs share.
+
+    There is one run for each combination of batch size, learning rate and dropout.
 
     Attributes:
         batch_sizes: batch sizes to try.
         learning_rates: learning rates to try.
-        dropouts: dropout rates to try. Every combination of the three is a run.
+        dropouts: dropout probabilities to try.
         weight_decay: weight decay of Adam.
-        attention_dropout: dropout of attention weights.
-        activation_dropout: dropout after the activation of the feed-forward layers.
+        attention_dropout: dropout probability of attention weights.
+        activation_dropout: dropout probability after the activation of the feed-forward layers.
         schedule: fairseq's name of the learning-rate schedule. "polynomial_decay" decays linearly to zero.
-        warmup: number of warm-up updates, or a share of all updates if less than 1.
+        warmup: number of warm-up updates, or a fraction of all updates if less than 1.
     """
 
     batch_sizes: Tuple[int, ...]
@@ -46,10 +48,13 @@ class Settings:
     warmup: float
 
     def options(self, updates: int) -> List[str]:
-        """Return the shared settings as options of fairseq-train.
+        """Return the hyperparameters that all runs share as options of fairseq-train.
 
         Args:
             updates: maximum number of updates of the run.
+
+        Returns:
+            Arguments of fairseq-train.
         """
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
         words = ["--weight-decay", self.weight_decay, "--attention-dropout", self.attention_dropout]
@@ -74,14 +79,17 @@ _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropou
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return the settings of a task.
+    """Return the hyperparameters of a task.
 
-    SST-2 has the activation dropout of the authors' command, which differs from Table 9.
+    The activation dropout of SST-2 is that of the authors' command, which differs from Table 9.
 
     Args:
         task: task to fine-tune on.
-        sweep: "table-9" for the settings of the paper's Table 9, or "search" for all settings among which the
-            paper's section 4.3 chooses.
+        sweep: "table-9" for the values of the paper's Table 9, or "search" for all values that section 4.3 of
+            the paper tries.
+
+    Returns:
+        Hyperparameters of the sweep.
     """
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
@@ -92,11 +100,14 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """Return the options of fairseq's task and criterion.
+    """Return the options of fairseq's task, criterion and best checkpoint.
 
     Args:
         task: task to fine-tune on.
         head: name of the classification head.
+
+    Returns:
+        Arguments of fairseq-train.
 
     Raises:
         InputError: The installed fairseq does not compute the task's metric.
@@ -125,7 +136,7 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
 
 
 def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
-    """Return the number of updates of a training, whose last batch of an epoch may be smaller.
+    """Return the number of updates of a training run. The last batch of an epoch may be smaller.
 
     Args:
         examples: number of training examples.
@@ -139,18 +150,21 @@ def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
     return epochs * math.ceil(examples / batch_size)
 
 
-def accumulation(batch_size: int, at_a_time: int) -> List[str]:
-    """Return the options for batches whose gradients are accumulated over several smaller batches.
+def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
+    """Return the options that accumulate gradients if a batch does not fit into memory.
 
     Args:
         batch_size: number of examples per update.
         at_a_time: number of examples that fit into memory.
 
+    Returns:
+        Arguments of fairseq-train.
+
     Raises:
         InputError: ``at_a_time`` does not divide ``batch_size``.
 
     Example:
-        >>> accumulation(batch_size=32, at_a_time=8)
+        >>> accumulation_options(batch_size=32, at_a_time=8)
         ['--batch-size', '8', '--update-freq', '4']
     """
     at_a_time = min(at_a_time, batch_size)
@@ -162,23 +176,30 @@ def accumulation(batch_size: int, at_a_time: int) -> List[str]:
 
 
 class Setting(NamedTuple):
-    """One combination of the values that a sweep tries."""
+    """Hyperparameters of one run of a sweep.
+
+    Attributes:
+        batch_size: number of examples per update.
+        learning_rate: peak learning rate.
+        dropout: dropout probability.
+    """
 
     batch_size: int
     learning_rate: float
     dropout: float
 
 
-def all_settings(settings: Settings) -> Dict[str, Setting]:
-    """Return every combination of a sweep, by the name of its run's folder.
-
-    The name holds the dropout only if several are tried.
+def enumerate_settings(settings: Settings) -> Dict[str, Setting]:
+    """Return the hyperparameters of each run of a sweep.
 
     Args:
-        settings: settings of the sweep.
+        settings: hyperparameters of the sweep.
+
+    Returns:
+        Hyperparameters by the name of the run. The name includes the dropout only if several are tried.
 
     Example:
-        >>> list(all_settings(replace(_GLUE, learning_rates=(1e-5, 2e-5))))
+        >>> list(enumerate_settings(replace(_GLUE, learning_rates=(1e-5, 2e-5))))
         ['batch32-lr1e-05', 'batch32-lr2e-05']
     """
     runs = {}

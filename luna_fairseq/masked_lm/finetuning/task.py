@@ -1,4 +1,4 @@
-"""Description that every fine-tuning task gives of itself: its files, labels and metrics."""
+"""Base class of fine-tuning tasks: where the published files are, which labels exist, and how to score."""
 
 from __future__ import annotations
 
@@ -12,13 +12,12 @@ from luna_fairseq.errors import InputError
 
 @dataclass(frozen=True)
 class Example:
-    """Example of a task.
+    """Example of a fine-tuning task.
 
     Attributes:
-        inputs: texts of the example: one or two sentences. For multiple choice, the passage or the question
-            and then the candidates.
-        label: one of the task's labels, the text of a number for regression, or None in a test set without
-            answers.
+        inputs: one or two sentences or, for multiple choice, the passage or question followed by all
+            candidates.
+        label: label of the class, text of a number for regression, or None if the test set has no answers.
     """
 
     inputs: Tuple[str, ...]
@@ -27,16 +26,16 @@ class Example:
 
 @dataclass(frozen=True)
 class FineTuningTask:
-    """Fine-tuning task and its published format.
+    """Fine-tuning task with the format of its published files.
 
     Attributes:
-        name: name of the task, as in GLUE and the papers.
+        name: name of the task, such as "RTE".
         inputs: number of texts of an example.
-        labels: labels in the order of the model's classes, empty for regression.
-        metrics: reported metrics, named as in :mod:`luna_fairseq.masked_lm.finetuning.metrics`. The first one
-            chooses the best run.
-        splits: published file or folder of each split, by fairseq's name of the split. "train" and "valid"
-            are required.
+        labels: labels in the order of the model's classes. Empty for regression.
+        metrics: names of the metrics to report, from :mod:`luna_fairseq.masked_lm.finetuning.metrics`. The
+            first metric selects the best run.
+        splits: published file or folder of each split by fairseq's name, such as {"valid": "dev.tsv"}.
+            "train" and "valid" are required.
         is_multiple_choice: True if the model scores candidates (fairseq's sentence_ranking), False if it
             classifies texts (sentence_prediction).
     """
@@ -50,28 +49,34 @@ class FineTuningTask:
 
     @property
     def is_regression(self) -> bool:
-        """True if the task predicts a number in place of a label."""
+        """True if the task predicts a number instead of a label."""
         return not self.labels
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Return the examples of a split, in the order of the published files.
+        """Read the examples of a split. Subclasses implement this method.
 
         Args:
             folder: folder of the published files.
-            split: fairseq's name of the split.
+            split: fairseq's name of the split, such as "valid".
+
+        Returns:
+            Examples in the order of the published files.
 
         Raises:
-            InputError: A file is missing or empty, or one of its lines is malformed. The message names the
-                file and the line.
+            InputError: A file is missing or empty, or a line is malformed. The message names the file and the
+                line.
         """
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:
-        """Return a label if it is one of the task's labels.
+        """Check that the task has a label. The label of a regression task is a number from 0 to 5.
 
         Args:
             label: label to check.
             location: file and line of the label, for the message.
+
+        Returns:
+            The same label.
 
         Raises:
             InputError: The task does not have the label.
