@@ -1,8 +1,8 @@
-"""Assignment of beam-search hypotheses to source sentences.
+"""Bookkeeping of which source sentence each beam-search hypothesis translates.
 
-A part of the decoding state depends only on the source. This part is computed and stored once for all
-hypotheses of a sentence. The n hypotheses of a sentence are adjacent, so that a tensor for B sentences has
-batch size B n.
+The decoding state stores the parts that depend only on the source once for each sentence, and not for each
+hypothesis. The n hypotheses of a sentence are adjacent in the batch. B sentences therefore have B * n
+hypotheses.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -14,11 +14,13 @@ from luna_fairseq.modules.heads import rows_per_sentence
 
 
 class Hypotheses(NamedTuple):
-    """Source sentence of each hypothesis.
+    """Assignment of beam-search hypotheses to source sentences.
+
+    For 2 sentences with 3 hypotheses each, ``sentences`` is [0, 0, 0, 1, 1, 1] and ``each`` is 3.
 
     Attributes:
-        sentences: index [B n] of each hypothesis's sentence among the stored sentences, from 0 to B - 1.
-        each: number n of hypotheses of each sentence (default: 1).
+        sentences: index of the source sentence of each hypothesis, [number of hypotheses].
+        each: number of hypotheses of each sentence (default: 1).
     """
 
     sentences: Tensor
@@ -26,15 +28,18 @@ class Hypotheses(NamedTuple):
 
     @classmethod
     def in_a_row(cls, hypotheses: int, sentences: int, device: torch.device) -> "Hypotheses":
-        """Assign the same number of adjacent hypotheses to each sentence.
+        """Assign hypotheses to sentences in order, equally many to each sentence.
 
         Args:
-            hypotheses: number of hypotheses B n.
-            sentences: number of sentences B.
+            hypotheses: number of hypotheses.
+            sentences: number of sentences.
             device: device of the index tensor.
 
+        Returns:
+            The assignment.
+
         Raises:
-            InputError: The number of hypotheses is no multiple of the number of sentences.
+            InputError: ``hypotheses`` is not a multiple of ``sentences``.
 
         Example:
             >>> Hypotheses.in_a_row(4, 2, torch.device("cpu")).sentences
@@ -44,15 +49,17 @@ class Hypotheses(NamedTuple):
         return cls(torch.arange(sentences, device=device).repeat_interleave(each), each)
 
     def reorder(self, new_order: Tensor) -> Optional[Tuple[Tensor, "Hypotheses"]]:
-        """Replace hypothesis i by hypothesis ``new_order[i]``.
+        """Update the assignment after beam search has selected hypotheses.
+
+        If the selected hypotheses of each sentence are adjacent and equally many, the stored sentences shrink
+        to those that remain. Otherwise, each hypothesis gets a separate copy of its sentence.
 
         Args:
-            new_order: index [N'] of the hypothesis that continues at each position.
+            new_order: index of the old hypothesis at each new position, [number of new hypotheses].
 
         Returns:
-            The indices [B'] of the remaining sentences, and the new assignment. None if hypotheses only
-            changed places within their sentences. If the sentences no longer have equally many adjacent
-            hypotheses, every hypothesis gets a separate copy of its sentence, and B' = N'.
+            None if every position keeps its sentence. Otherwise a pair: the indices of the sentences to keep
+            in the decoding state, and the new assignment.
         """
         moved = self.sentences.index_select(0, new_order)
         if torch.equal(moved, self.sentences):

@@ -115,7 +115,7 @@ class MeanPoolingHead(PackedClassificationHead):
         Returns:
             Mean [B, C] over the vectors that are not padding.
         """
-        return mean_of_packed(packed, mask)
+        return mean_pool(packed, mask)
 
 
 class AttentionPoolingHead(PackedClassificationHead):
@@ -156,7 +156,7 @@ class AttentionPoolingHead(PackedClassificationHead):
         return self.layer_norm(pooled.squeeze(0))
 
 
-def mean_of_packed(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
+def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
     """Return the mean of the packed sequence P, without padding.
 
     Args:
@@ -169,7 +169,7 @@ def mean_of_packed(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
     Example:
         >>> import torch
         >>> packed = torch.tensor([[[1.0], [3.0], [8.0]]])
-        >>> mean_of_packed(packed, torch.tensor([[False, False, True]]))
+        >>> mean_pool(packed, torch.tensor([[False, False, True]]))
         tensor([[2.]])
     """
     if mask is None:

@@ -1,7 +1,7 @@
 """Luna decoder with the interface of fairseq's Transformer decoder.
 
-The class adapts fairseq's options, dictionaries, encoder outputs, incremental state and beam search to
-:class:`luna_fairseq.modules.LunaDecoder`.
+:class:`FairseqLunaDecoder` connects :class:`luna_fairseq.modules.LunaDecoder` to fairseq's options,
+dictionaries, encoder outputs, incremental state and beam search.
 """
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
@@ -19,9 +19,9 @@ from luna_fairseq.models.beams import Hypotheses
 from luna_fairseq.models.fairseq_layers import (
     FairseqPositions,
     IncrementalState,
+    apply_layer_drop,
     stack_options,
     use_fairseq_stack,
-    with_layer_drop,
     wrap_luna_layer,
 )
 from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_graphs
@@ -34,11 +34,11 @@ from luna_fairseq.modules.state import DecoderState
 
 
 class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
-    """:class:`LunaDecoder` with the interface of fairseq's Transformer decoder.
+    """Luna decoder with the interface of fairseq's Transformer decoder.
 
-    In beam search, fairseq repeats the source for each hypothesis. This class instead passes each source to
-    the decoder once. Its entry of fairseq's incremental state has two parts: the :class:`DecoderState`, and
-    the :class:`Hypotheses` that assign each hypothesis to its source.
+    In beam search, fairseq repeats the source for every hypothesis. This class keeps a single copy of each
+    source. In fairseq's incremental state, it stores a :class:`DecoderState` and the :class:`Hypotheses`,
+    which assign each hypothesis to its source.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it.
@@ -47,10 +47,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         no_encoder_attn: build a decoder without attention to a source (default: False).
 
     Attributes:
-        begin_from: function that maps the number of hypotheses to their initial state (default: None,
-            decoding starts without earlier text).
-        separators: indices of the sentence separator in the source and in the target dictionary, for
-            --sentence-diagonal (default: None).
+        begin_from: function that takes the number of hypotheses and returns the state from which decoding
+            starts (default: None, decoding starts without earlier text).
+        separators: indices of the symbol between sentences in the source and in the target dictionary, used
+            by --sentence-diagonal (default: None).
         attn_in_training: return attention weights over the source in training, for criterions that read them
             (default: False).
         need_attn: return attention weights over the source in evaluation (default: True).
@@ -86,33 +86,50 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         self.build_output_projection(cfg, dictionary, embed_tokens)
 
     def choose_attentions(self, cfg: Any) -> DecoderAttentions:
-        """Return the factory of the decoder's attentions.
+        """Choose the kinds of self-attention and cross-attention of the decoder.
 
         Args:
             cfg: fairseq's TransformerConfig with Luna's options added to it.
+
+        Returns:
+            Factory that builds the attention modules of each layer.
         """
         return choose_decoder_attentions(cfg)
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build the position embeddings: fairseq's if they are sinusoidal, otherwise those of the base class.
+        """Build the position embeddings: fairseq's implementation if they are sinusoidal, otherwise Luna's.
+
+        Overrides ``LunaDecoder.build_positions``.
 
         Args:
             options: options of the decoder.
             padding_idx: index of the padding symbol.
 
         Returns:
-            Position embeddings, or None if the model has none.
+            Module that embeds positions; None if the options disable position embeddings.
         """
         if options.positions == SINUSOIDAL:
             return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
         return super().build_positions(options, padding_idx)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the layers, with LayerDrop if --decoder-layerdrop is above 0."""
-        return with_layer_drop(super().build_layers(options), self.cfg.decoder.layerdrop)
+        """Build the decoder layers, which training skips at random if --decoder-layerdrop is above 0.
+
+        Overrides ``LunaDecoder.build_layers``.
+
+        Args:
+            options: options of the decoder.
+
+        Returns:
+            List of the layers.
+        """
+        return apply_layer_drop(super().build_layers(options), self.cfg.decoder.layerdrop)
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
-        """Build a layer out of fairseq's modules, and apply fairseq's wrappers.
+        """Build a decoder layer with fairseq's dropout and layer norm.
+
+        The layer is also compiled, checkpointed or sharded if the options ask for it. Overrides
+        ``LunaDecoder.build_layer``.
 
         Args:
             options: options of the decoder.
@@ -125,7 +142,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
     @property
     def separators(self) -> Optional[Tuple[int, int]]:
-        """Separators of the source and the target dictionary; None without --sentence-diagonal."""
+        """Indices of the symbol between sentences: (in the source dictionary, in the target dictionary).
+
+        None without --sentence-diagonal.
+        """
         return self._separators
 
     @separators.setter
@@ -135,7 +155,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         attentions.separator = None if value is None else value[1]
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Prepare the decoder for generation.
+        """Choose whether the decoder returns attention weights during generation.
+
+        fairseq calls this method of every module before it generates.
 
         Args:
             need_attn: return attention weights over the source, which alignments need (default: False).
@@ -154,19 +176,23 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     ) -> Tuple[Tensor, Dict[str, List[Any]]]:
         """Compute the features of the target tokens, without the output projection.
 
+        Shapes: batch size B, T target tokens, S source tokens, model width C.
+
         Args:
-            prev_output_tokens: target tokens [B, T] shifted right.
+            prev_output_tokens: target tokens [B, T], shifted right by one.
             encoder_out: output of :class:`FairseqLunaEncoder` (default: None, no encoder).
-            incremental_state: fairseq's state of incremental decoding, in which only the last token is new
-                (default: None, all tokens are read at once).
-            full_context_alignment: must be False; causal attention cannot attend to later tokens.
-            alignment_layer: layer whose weights over the source are returned (default: None, the last layer).
-            alignment_heads: number of heads, counted from the first, whose weights are averaged (default:
-                None, all heads).
+            incremental_state: fairseq's state of incremental decoding. With a state, only the last token is
+                read (default: None, all tokens are read).
+            full_context_alignment: must be False, because causal attention cannot attend to later tokens.
+            alignment_layer: index of the layer whose attention weights over the source are returned (default:
+                None, the last layer).
+            alignment_heads: number of attention heads to average, counted from the first (default: None, all
+                heads).
 
         Returns:
-            Features [B, T, C], and a dictionary. ``attn`` is a list with one entry, the attention weights
-            over the source [B, T, S] or None. ``inner_states`` is the list of X [T, B, C] after every layer.
+            The features [B, T, C], and a dictionary. ``attn`` is a list with one entry: the attention weights
+            [B, T, S] over the source, or None. ``inner_states`` lists the hidden states [T, B, C] after every
+            layer.
 
         Raises:
             InputError: There are more tokens than learned positions, or the call is inside of torch.jit.trace
@@ -199,16 +225,17 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def forward(  # type: ignore[override]
         self, *args: Any, **kwargs: Any
     ) -> Tuple[Any, Dict[str, List[Any]]]:
-        """Compute the logits of the target tokens as fairseq's Transformer decoder does.
+        """Compute the logits of the target tokens.
 
-        fairseq's decoder calls :meth:`extract_features`, which describes the arguments.
+        The arguments are those of fairseq's ``TransformerDecoderBase.forward``. :meth:`extract_features`
+        describes most of them.
 
         Args:
-            args: positional arguments of fairseq's Transformer decoder.
-            kwargs: keyword arguments of fairseq's Transformer decoder.
+            args: positional arguments of fairseq's method.
+            kwargs: keyword arguments of fairseq's method.
 
         Returns:
-            Logits [B, T, V], and the dictionary of :meth:`extract_features`.
+            Logits [batch size, length, vocabulary size], and the dictionary of :meth:`extract_features`.
         """
         return TransformerDecoderBase.forward(self, *args, **kwargs)
 
@@ -221,19 +248,23 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         keep_state: bool = True,
         weights_of: Tuple[int, ...] = (),
     ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
-        """Call :class:`LunaDecoder` for the next tokens of a target.
+        """Run :meth:`LunaDecoder.forward` on the next target tokens.
+
+        With --sentence-diagonal, the number of each source token's sentence is passed on as well.
 
         Args:
-            tokens: next target tokens [B, T], shifted right.
-            encoded: output of the encoder in the form of :class:`LunaDecoder` (default: None, no encoder).
-            encoder_out: output of :class:`FairseqLunaEncoder`, from which --sentence-diagonal reads the
-                source tokens (default: None).
-            state: state after all earlier tokens (default: None, no earlier tokens).
-            keep_state: return the state after the tokens (default: True).
-            weights_of: numbers of the layers whose weights over the source are returned (default: none).
+            tokens: next target tokens [batch size, length], shifted right by one.
+            encoded: output of the encoder, converted by :func:`convert_source` (default: None, no encoder).
+            encoder_out: unconverted output of :class:`FairseqLunaEncoder`, which holds the source tokens for
+                --sentence-diagonal (default: None).
+            state: decoding state after all earlier tokens (default: None, no earlier tokens).
+            keep_state: also return the state after ``tokens`` (default: True).
+            weights_of: indices of the layers whose attention weights over the source are returned (default:
+                none).
 
         Returns:
-            The output of the decoder, and the state after the tokens, or None without ``keep_state``.
+            The output of the decoder, and the state after ``tokens``. The state is None without
+            ``keep_state``.
         """
         if encoded is not None and encoder_out is not None and self._separators is not None:
             (source,) = encoder_out["src_tokens"]
@@ -245,31 +276,39 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Read the next segment of a text.
+        """Compute the logits of the next segment of a long text, and the state after the segment.
 
         Args:
-            tokens: tokens [B, T] of the segment, shifted right.
+            tokens: tokens [batch size, length] of the segment, shifted right by one.
             state: state after all earlier segments; None at the beginning of a text.
 
         Returns:
-            Two values: the output of :meth:`forward` (logits [B, T, V] and a dictionary), and the state after
-            the segment.
+            The output of :meth:`forward` (logits and a dictionary), and the state after the segment.
         """
         output, state = self.read(tokens, state=self.to_device(state))
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
     def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
-        """Move a state to the device of the model. Checkpoints store states on the CPU."""
+        """Move a decoding state to the device of the model.
+
+        Args:
+            state: state that may be on another device, such as a state from a checkpoint; or None.
+
+        Returns:
+            The moved state, or None.
+        """
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Check that the model has positions for a sequence, and extend a table of sinusoidal positions.
+        """Check that the model has enough positions for a sequence.
+
+        Sinusoidal positions have no limit. Their table is extended to the length.
 
         Args:
             length: number of tokens of the sequence.
 
         Raises:
-            InputError: The model has fewer learned positions.
+            InputError: The model has learned positions, and fewer than ``length``.
         """
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
@@ -280,14 +319,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             )
 
     def begin(self, tokens: Tensor, encoded: Optional[EncoderOutput]) -> Dict[str, Any]:
-        """Return this class's entry of fairseq's incremental state before the first step of decoding.
+        """Create the decoder's entry of fairseq's incremental state, before the first step.
 
         Args:
-            tokens: first tokens [B n, T] of n hypotheses for each sentence.
-            encoded: output of the encoder for B sentences; None without an encoder.
+            tokens: first target tokens [number of hypotheses, length].
+            encoded: output of the encoder; None without an encoder.
 
         Returns:
-            A dictionary with the :class:`DecoderState`, or None, and the :class:`Hypotheses`.
+            Dictionary with two entries. ``state`` is the initial :class:`DecoderState` or None.
+            ``hypotheses`` assigns each hypothesis to its source sentence.
         """
         # Without a source, all hypotheses share one P.
         sentences = 1 if encoded is None else encoded.x.size(1)
@@ -298,14 +338,14 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Replace the state of hypothesis i by the state of hypothesis ``new_order[i]``.
+        """Reorder the decoding state after beam search has selected hypotheses.
 
-        The hypotheses of a sentence share the packed source. It is reordered only if sentences are removed or
-        change places.
+        Overrides the method of fairseq's ``FairseqIncrementalDecoder``. The state that depends only on the
+        source is reordered only if sentences have finished or moved.
 
         Args:
             incremental_state: fairseq's state of incremental decoding, changed in place.
-            new_order: index [N'] of the hypothesis that continues at each position.
+            new_order: index of the old hypothesis at each new position, [number of new hypotheses].
         """
         entry = self.get_incremental_state(incremental_state, "decoding")
         if entry is None:
@@ -319,14 +359,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
 
 def convert_source(encoder_out: Optional[Dict[str, List[Any]]], decodes: bool) -> Optional[EncoderOutput]:
-    """Convert the output of :class:`FairseqLunaEncoder` to an :class:`EncoderOutput`.
+    """Convert the output of :class:`FairseqLunaEncoder` to the form that :class:`LunaDecoder` reads.
 
     Args:
         encoder_out: output of the encoder; None without an encoder.
-        decodes: True in incremental decoding, where one copy of a source suffices for all of its hypotheses.
+        decodes: True in incremental decoding. A single copy of each source is then kept for all of its
+            hypotheses.
 
     Returns:
-        The converted output, or None without an encoder.
+        The converted output; None without an encoder.
     """
     if encoder_out is None:
         return None

@@ -1,7 +1,7 @@
 """Luna encoder with the interface of fairseq's Transformer encoder.
 
-The class adapts fairseq's options, dictionary and form of output to
-:class:`luna_fairseq.modules.LunaEncoder`.
+:class:`FairseqLunaEncoder` connects :class:`luna_fairseq.modules.LunaEncoder` to fairseq's options,
+dictionary and form of output.
 """
 
 import logging
@@ -19,13 +19,13 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.beams import Hypotheses
 from luna_fairseq.models.fairseq_layers import (
     FairseqPositions,
+    apply_layer_drop,
     stack_options,
     use_fairseq_layers,
     use_fairseq_stack,
-    with_layer_drop,
     wrap_luna_layer,
 )
-from luna_fairseq.models.last_packed_norm import find_packed_norm
+from luna_fairseq.models.last_packed_norm import adapt_packed_norm
 from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_graphs
 from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions, StackOptions
@@ -36,18 +36,18 @@ TOKENS_A_ROW = 16
 
 
 class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
-    """:class:`LunaEncoder` with the interface of fairseq's Transformer encoder.
+    """Luna encoder with the interface of fairseq's Transformer encoder.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it.
         dictionary: source dictionary.
         embed_tokens: token embedding.
-        sentence_encoder: build the encoder of a model without a decoder, see
-            :class:`luna_fairseq.modules.options.EncoderOptions` (default: False).
-        packed_is_read: True if a decoder or a classification head reads the last packed sequence P. If False,
-            the layer norm of the last P in a sentence encoder has neither gain nor bias until
-            :func:`read_packed` is called (default: True).
-        layer_repeats: number of times that the list of layers is applied (default: 1).
+        sentence_encoder: build the encoder of a classifier or masked language model, see
+            :class:`luna_fairseq.modules.options.EncoderOptions` (default: False, for translation).
+        packed_is_read: True if a decoder or a classification head reads the packed sequence P after the last
+            layer. If False, the final layer norm of P has no weight and no bias in a sentence encoder.
+            :func:`add_packed_norm_parameters` adds them later (default: True).
+        layer_repeats: number of times that the layers are applied, with shared weights (default: 1).
     """
 
     def __init__(
@@ -79,14 +79,16 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         use_fairseq_layers(self.packed_embedding, "PackedEmbedding")
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build fairseq's sinusoidal positions, or another kind of positions as :class:`LunaEncoder` does.
+        """Build the position embeddings: fairseq's implementation if they are sinusoidal, otherwise Luna's.
+
+        Overrides ``LunaEncoder.build_positions``.
 
         Args:
             options: options of the encoder.
-            padding_idx: index of padding in the dictionary.
+            padding_idx: index of the padding symbol.
 
         Returns:
-            Module of the positions, or None without positions.
+            Module that embeds positions; None if the options disable position embeddings.
         """
         if options.positions == SINUSOIDAL:
             return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
@@ -95,21 +97,35 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     def packed_positions(self, length: int, embed_dim: int) -> Tensor:
         """Compute fairseq's sinusoidal position embeddings for the packed sequence P.
 
+        Overrides ``LunaEncoder.packed_positions``.
+
         Args:
-            length: number of rows of P, L.
-            embed_dim: width C.
+            length: number of vectors in P.
+            embed_dim: model width.
 
         Returns:
-            Position embeddings [L, C].
+            Position embeddings [length, embed_dim].
         """
         return SinusoidalPositionalEmbedding.get_embedding(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the layers, with LayerDrop if --encoder-layerdrop is above 0."""
-        return with_layer_drop(super().build_layers(options), self.cfg.encoder.layerdrop)
+        """Build the encoder layers, which training skips at random if --encoder-layerdrop is above 0.
+
+        Overrides ``LunaEncoder.build_layers``.
+
+        Args:
+            options: options of the encoder.
+
+        Returns:
+            List of the layers.
+        """
+        return apply_layer_drop(super().build_layers(options), self.cfg.encoder.layerdrop)
 
     def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
-        """Build a layer out of fairseq's modules, and apply fairseq's wrappers.
+        """Build an encoder layer with fairseq's dropout and layer norm.
+
+        The layer is also compiled, checkpointed or sharded if the options ask for it. Overrides
+        ``LunaEncoder.build_layer``.
 
         Args:
             options: options of the encoder.
@@ -121,25 +137,27 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return wrap_luna_layer(super().build_layer(options, number), "LunaEncoderLayer", self.cfg)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters as torch does, after adapting the layer norm of the last packed sequence P.
+        """Load parameters, after the final layer norm of the packed sequence P is adapted to this encoder.
+
+        Overrides the method of :class:`torch.nn.Module`. :func:`adapt_packed_norm` says what is adapted.
 
         Args:
-            state_dict: parameters of the checkpoint by name.
-            prefix: beginning of the names of the encoder's parameters.
+            state_dict: maps names to the parameters of the checkpoint, changed in place.
+            prefix: prefix of the encoder's parameters.
             args: further arguments of torch's method.
         """
         if self.sentence_encoder and self.packed_layer_norm is not None:
-            find_packed_norm(self, state_dict, prefix)
+            adapt_packed_norm(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
         """Add fairseq's version number to the state dict of an older checkpoint.
 
-        fairseq's method would also rename parameters. Here the model does so, see
-        :meth:`luna_fairseq.models.bases.PluginModel.upgrade_state_dict_named`.
+        Overrides the method of fairseq's ``TransformerEncoderBase``, which would also rename parameters.
+        :meth:`luna_fairseq.models.bases.PluginModel.upgrade_state_dict_named` renames them.
 
         Args:
-            state_dict: parameters by name, changed in place.
+            state_dict: maps names to parameters, changed in place.
             name: prefix of the encoder's parameters.
 
         Returns:
@@ -149,13 +167,16 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return state_dict
 
     def check_length(self, length: int) -> None:
-        """Check the length of the sources, and warn once if they are too long for the packed sequence P.
+        """Check that the model has enough positions for the longest source.
+
+        A translation model also warns once if the packed sequence P is too short for the source. It then
+        loses words.
 
         Args:
             length: number of tokens of the longest source.
 
         Raises:
-            InputError: The model has fewer positions than the source has tokens.
+            InputError: The model has fewer than ``length`` positions.
         """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
@@ -180,24 +201,26 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     ) -> Dict[str, List[Any]]:
         """Encode source tokens.
 
+        Shapes: batch size B, S source tokens, model width C, L vectors in the packed sequence P.
+
         Args:
-            src_tokens: source tokens [B, S], padded on either side.
+            src_tokens: source tokens [B, S], padded on the left or on the right.
             src_lengths: ignored, because lengths are counted from ``src_tokens``.
-            return_all_hiddens: also return X and the packed sequence P after every layer (default: False).
-            token_embeddings: embeddings [B, S, C] in place of those of the tokens (default: None).
+            return_all_hiddens: also return the hidden states after every layer (default: False).
+            token_embeddings: embeddings [B, S, C] that replace the token embeddings (default: None).
 
         Returns:
-            A dictionary of lists with the entries of fairseq's encoder and five further entries:
+            A dictionary of lists: the entries of fairseq's encoder and five more.
 
-            - ``packed_out``: the last packed sequence P [L, B, C]
-            - ``packed_padding_mask``: mask of P [B, L], True at masked rows; empty if no row is masked
+            - ``packed_out``: packed sequence P [L, B, C] after the last layer
+            - ``packed_padding_mask``: mask [B, L], True at padding in P; no entry without padding
             - ``packed_states``: P after every layer, with ``return_all_hiddens``
             - ``has_padding``: False if the batch is known to have no padding
             - ``hypotheses``: empty until :meth:`reorder_encoder_out` adds a :class:`Hypotheses`
 
         Raises:
-            InputError: A source is longer than the positions, or the call is inside of torch.jit.trace or
-                torch.export.
+            InputError: A source has more tokens than the model has positions, or the call is inside of
+                torch.jit.trace or torch.export.
         """
         refuse_graphs()
         self.check_length(src_tokens.size(1))
@@ -229,15 +252,16 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Reorder an encoder output for beam search.
+        """Reorder the output of the encoder after beam search has selected hypotheses.
+
+        Overrides the method of fairseq's ``TransformerEncoderBase``.
 
         Args:
             encoder_out: output of :meth:`forward`.
-            new_order: index [R] of the sentence that moves to each of the R positions of the new batch.
+            new_order: index of the old sentence at each new position, [new batch size].
 
         Returns:
-            The reordered output. ``encoder_out`` itself if hypotheses only change places within their
-            sentences.
+            The reordered output; ``encoder_out`` itself if every position keeps its sentence.
         """
         sentences = encoder_out["encoder_out"][0].size(1)
         before = encoder_out["hypotheses"] or [Hypotheses.in_a_row(sentences, sentences, new_order.device)]

@@ -1,7 +1,7 @@
-"""Functions that adapt the modules of ``luna_fairseq.modules``, which use torch alone, to fairseq.
+"""Adapters between the PyTorch modules of ``luna_fairseq.modules`` and fairseq.
 
-They replace layers of torch by layers of fairseq, apply fairseq's wrappers to encoder and decoder layers, and
-translate fairseq's options.
+They translate fairseq's options, replace torch's layers by fairseq's, and apply torch.compile, activation
+checkpointing and sharding to encoder and decoder layers.
 """
 
 from typing import Any, Callable, Dict, Iterator, TypeVar
@@ -27,15 +27,15 @@ IncrementalState = Dict[str, Dict[str, Any]]
 
 
 def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
-    """Translate fairseq's options to the fields of :class:`luna_fairseq.modules.options.StackOptions`.
+    """Translate fairseq's options into arguments for :class:`luna_fairseq.modules.options.StackOptions`.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it.
-        side: ``cfg.encoder`` or ``cfg.decoder``.
-        max_positions: length of the longest sequence.
+        side: ``cfg.encoder`` or ``cfg.decoder``, the options of one of the two.
+        max_positions: maximum sequence length.
 
     Returns:
-        Values by the name of the field.
+        Keyword arguments, ``{field: value}``.
     """
     positions = LEARNED if side.learned_pos else SINUSOIDAL
     return {
@@ -64,12 +64,12 @@ def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
 class FairseqPositions(SinusoidalPositionalEmbedding):
     """fairseq's sinusoidal position embedding, for sequences of any length.
 
-    Embeddings are read from a table. Positions beyond the table are computed when they occur.
+    Embeddings are read from a table. Positions beyond the end of the table are computed in each call.
 
     Args:
-        max_positions: length of the longest sequence that the table holds.
-        embed_dim: model width C.
-        padding_idx: position number of padding.
+        max_positions: maximum sequence length of the table.
+        embed_dim: model width.
+        padding_idx: position number that stands for padding. Its embedding is zero.
 
     Example:
         >>> positions = FairseqPositions(max_positions=10, embed_dim=4, padding_idx=1)
@@ -83,10 +83,10 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     weights: Tensor  # torch.jit needs the annotation of a buffer
 
     def extend(self, end: int) -> None:
-        """Extend the table of positions to longer sequences.
+        """Extend the table of embeddings to longer sequences.
 
         Args:
-            end: number of tokens of the longest sequence.
+            end: new maximum sequence length. Nothing happens if the table is long enough.
         """
         rows = end + self.padding_idx + 1
         if rows > self.weights.size(0):
@@ -97,11 +97,11 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
         """Return the embeddings of positions.
 
         Args:
-            positions: position numbers [B, T], counted from ``padding_idx + 1``.
-            end: length of the longest sequence, so that no position number exceeds ``end + padding_idx``.
+            positions: position numbers [batch size, length]. The first token has number ``padding_idx + 1``.
+            end: maximum sequence length. No position number exceeds ``end + padding_idx``.
 
         Returns:
-            Embeddings [B, T, C].
+            Embeddings [batch size, length, width].
         """
         like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves only this buffer
         if end + self.padding_idx + 1 > self.weights.size(0):
@@ -114,13 +114,13 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
 def use_fairseq_layers(
     module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
 ) -> Module:
-    """Replace layers of torch among the children of a module by layers of fairseq.
+    """Replace the dropout and layer norm children of a module by fairseq's, and add quantisation noise.
 
-    Dropout gets a name for --retain-dropout-modules, layer norm uses the fused kernel of apex if apex is
-    installed, and linear layers get quantisation noise.
+    fairseq's dropout has a name for --retain-dropout-modules. Its layer norm uses the fused kernel of apex if
+    apex is installed. Linear layers get quantisation noise.
 
     Args:
-        module: module whose children are replaced in place; parameters keep their names.
+        module: module whose children are replaced in place. Parameters keep their names.
         name: name of the dropouts for --retain-dropout-modules.
         q_noise: amount of quantisation noise (default: 0).
         qn_block_size: block size of quantisation noise (default: 8).
@@ -137,11 +137,13 @@ def use_fairseq_layers(
 
 
 def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
-    """Build a Luna layer out of fairseq's layers, and apply fairseq's wrappers.
+    """Replace the parts of a Luna layer by fairseq's, and wrap the layer as the options ask.
+
+    :func:`wrap_layer` lists the wrappers.
 
     Args:
         layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`, changed in place.
-        name: name of the dropouts of the layer for --retain-dropout-modules.
+        name: name of the layer's dropouts for --retain-dropout-modules.
         cfg: fairseq's TransformerConfig with Luna's options added to it.
 
     Returns:
@@ -156,7 +158,7 @@ def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
 
 
 def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> None:
-    """Replace dropout and layer norm of torch among the children of a module by those of fairseq.
+    """Replace the dropout and layer norm children of a module by fairseq's.
 
     Args:
         module: module whose children are replaced in place.
@@ -172,7 +174,10 @@ def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> 
 
 
 def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
-    """Replace layers of torch by layers of fairseq in an encoder or decoder, except inside its Luna layers.
+    """Replace the dropout and layer norm of an encoder or decoder by fairseq's, outside of its layers.
+
+    :func:`wrap_luna_layer` does the same inside each layer. The linear layer after the embedding, if there is
+    one, gets quantisation noise.
 
     Args:
         stack: encoder or decoder, changed in place.
@@ -184,25 +189,28 @@ def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
         quant_noise(stack.quant_noise, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
 
-def with_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:
-    """Return the layers with fairseq's LayerDrop, or unchanged if the probability is 0.
+def apply_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:
+    """Apply LayerDrop to a list of layers.
 
     Args:
         layers: layers of an encoder or decoder.
-        probability: probability with which a layer is skipped in training.
+        probability: probability with which training skips a layer.
+
+    Returns:
+        fairseq's ``LayerDropModuleList``; ``layers`` itself if the probability is 0.
     """
     return LayerDropModuleList(p=probability, modules=layers) if probability > 0.0 else layers
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Apply torch.compile, activation checkpointing and FSDP to a layer, if the options ask for them.
+    """Apply torch.compile, activation checkpointing and FSDP to a layer, as the options ask.
 
     Args:
         layer: encoder or decoder layer.
         cfg: fairseq's TransformerConfig with Luna's options added to it.
 
     Returns:
-        The wrapped layer, or ``layer`` itself without these options.
+        The wrapped layer; ``layer`` itself without these options.
 
     Raises:
         InputError: --torch-compile is combined with activation checkpointing, or torch is older than 2.5.
@@ -218,15 +226,15 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
-class RepeatedLayer(nn.ModuleList):
+class RepeatedLayers(nn.ModuleList):
     """List of layers that is applied several times with shared parameters.
 
     Args:
-        layers: layers.
-        times: number of times that an iteration visits the whole list.
+        layers: layers, applied in order.
+        times: number of times that an iteration visits the list.
 
     Example:
-        >>> len(list(RepeatedLayer(nn.ModuleList([nn.Linear(2, 2)]), times=3)))
+        >>> len(list(RepeatedLayers(nn.ModuleList([nn.Linear(2, 2)]), times=3)))
         3
     """
 
@@ -240,7 +248,7 @@ class RepeatedLayer(nn.ModuleList):
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Compute the exact GELU, in float32 for half-precision inputs and in the input's type otherwise.
+    """Compute the exact GELU, in float32 if the input has half precision.
 
     Args:
         x: tensor of any shape.
@@ -252,9 +260,12 @@ def gelu(x: Tensor) -> Tensor:
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return the activation function with a name: :func:`gelu` of this module, or one of fairseq.
+    """Return an activation function by name.
 
     Args:
-        name: name of the function, such as ``relu`` or ``gelu``.
+        name: name known to fairseq, such as ``relu``. For ``gelu``, :func:`gelu` of this module is returned.
+
+    Returns:
+        Function from tensor to tensor.
     """
     return gelu if name == "gelu" else utils.get_activation_fn(name)

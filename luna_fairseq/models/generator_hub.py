@@ -1,6 +1,6 @@
 """Python interface to a trained translation or causal language model.
 
-The interface adds checks of the input, alignments, documents and long texts to fairseq's generator hub.
+It extends fairseq's generator hub by input checks, alignments, documents and long texts.
 """
 
 import os
@@ -40,12 +40,14 @@ _ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads",
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
-    """Interface to a trained translation model, returned by :func:`from_pretrained`.
+    """Interface to a trained translation model, which takes and returns plain text.
+
+    :func:`from_pretrained` returns it.
 
     Args:
-        cfg: configuration of the training.
-        task: fairseq task of the training.
-        models: models of the ensemble.
+        cfg: configuration of the training run.
+        task: fairseq task of the training run.
+        models: list of models, decoded as an ensemble.
 
     Raises:
         InputError: The tokenizer does not fit the dictionaries.
@@ -72,7 +74,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """Split a text into subwords, separated by spaces.
+        """Split a text into subwords.
 
         Args:
             sentence: text after :meth:`tokenize`.
@@ -81,7 +83,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
             Subwords, separated by spaces.
 
         Raises:
-            InputError: There is no tokenizer, and the text is not split into the dictionary's subwords.
+            InputError: The hub has no subword tokenizer, and the text is not split into subwords yet.
         """
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
@@ -90,26 +92,26 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def generate(
         self, tokenized_sentences: Any, beam: int = 5, *args: Any, constraints: Any = None, **kwargs: Any
     ) -> Any:
-        """Generate as fairseq does, with a default limit of the length and with constraints.
+        """Translate encoded sentences with beam search, optionally with lexical constraints.
 
-        Unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given, a translation has at most 1.5 times as
-        many tokens as its source, plus 20. Sentences with constraints are translated one by one, without this
-        limit.
+        Overrides fairseq's ``GeneratorHubInterface.generate``. A translation has at most 1.5 times as many
+        tokens as its source, plus 20, unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given. Sentences
+        with constraints are translated one by one, without this limit.
 
         Args:
-            tokenized_sentences: tokens of a sentence, or a list of tokens of sentences.
+            tokenized_sentences: token indices of a sentence, or a list of them.
             beam: beam size (default: 5).
             args: further positional arguments of fairseq's ``generate``.
-            constraints: for each sentence, a list of phrases, as text, that the translation must contain in
-                this order (default: None, no constraints).
+            constraints: for each sentence, a list of phrases that the translation must contain in this order,
+                as plain text (default: None, no constraints).
             kwargs: options of generation, such as ``lenpen``.
 
         Returns:
-            For each sentence the list of hypotheses, best first; a single list for a single sentence.
+            For each sentence, the list of hypotheses, best first. A single sentence gives a single list.
 
         Raises:
-            InputError: The numbers of constraints and sentences differ; ``print_alignment`` is given, but the
-                model has no weights to align with; an option is unknown or has an invalid value.
+            InputError: The numbers of constraints and sentences differ; ``print_alignment`` is set, but the
+                model has no weights to align with; or an option is unknown or has an invalid value.
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
@@ -142,10 +144,15 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return the default limits of the length, or an empty dictionary if the user has set a limit.
+        """Return default options that limit the length of translations.
 
         Args:
-            options: options of this call; options given on loading are read from the configuration.
+            options: generation options of this call. Options that were given when the model was loaded are
+                read from the configuration.
+
+        Returns:
+            Options ``{name: value}``; an empty dictionary if the user has set a limit or the model has no
+            source.
         """
         if not self.is_limited_by_source:
             return {}
@@ -154,7 +161,14 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return limits_by_source({**changed, **options})
 
     def _encode_target(self, text: str) -> Tensor:
-        """Return the tokens of a text in the target language, without the end token."""
+        """Encode a text in the target language as token indices, without the end-of-sentence token.
+
+        Args:
+            text: plain text.
+
+        Returns:
+            Token indices [length].
+        """
         encoded = self.apply_bpe(self.tokenize(text))
         return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
 
@@ -174,17 +188,17 @@ class LanguageModelHub(GeneratorHub):
     is_limited_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Generate continuations as fairseq does.
+        """Continue encoded texts with beam search or sampling.
 
         Args:
             args: positional arguments of :meth:`GeneratorHub.generate`.
             kwargs: keyword arguments of :meth:`GeneratorHub.generate`.
 
         Returns:
-            For each text the list of hypotheses, best first.
+            For each text, the list of hypotheses, best first.
 
         Raises:
-            InputError: An option such as ``print_alignment`` or ``constraints`` needs a source sentence.
+            InputError: An option such as ``print_alignment`` or ``constraints`` is set, which needs a source.
         """
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
@@ -193,19 +207,19 @@ class LanguageModelHub(GeneratorHub):
 
     @torch.no_grad()
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
-        """Read a line of text, and return the state of the model after the line.
+        """Feed a line of text to the model, and return the state of the model after the line.
 
         Args:
-            text: one line of text.
-            stream: state after earlier lines, updated in place (default: None, this is the first line).
+            text: one line of plain text.
+            stream: state after the preceding lines, updated in place (default: None, the text starts here).
 
         Returns:
-            The state, from which :meth:`sample` and further calls of :meth:`read` continue.
+            The state, which :meth:`sample` and further calls of :meth:`read` continue from.
 
         Raises:
-            InputError: The interface has several models.
+            InputError: The hub holds several models.
         """
-        model, stream = self._one_model(), Stream() if stream is None else stream
+        model, stream = self._get_only_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
         # The input is shifted right by one token, and a line begins with the end token.
         shifted = torch.cat([tokens[-1:], tokens[:-1]])[None]
@@ -221,34 +235,40 @@ class LanguageModelHub(GeneratorHub):
         stream: Optional[Stream] = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate continuations of texts as fairseq does.
+        """Generate continuations of texts.
+
+        Extends fairseq's ``GeneratorHubInterface.sample`` by ``stream``.
 
         Args:
             sentences: a text, or a list of texts.
             beam: beam size (default: 1).
             verbose: print the hypotheses (default: False).
-            stream: state returned by :meth:`read`; each text continues the text that was read, and the state
-                is not changed (default: None, there is no earlier text).
+            stream: state returned by :meth:`read`, not changed here. Each of the texts then continues the
+                text that was read (default: None, no earlier text).
             kwargs: options of generation, such as ``sampling``.
 
         Returns:
-            The best continuation of each text, including the text; a single text for a single text.
+            For each text, the text with its best continuation. A single text gives a single string.
 
         Raises:
-            InputError: A stream is given, and the interface has several models.
+            InputError: A stream is given, but the hub holds several models.
         """
         if stream is None or isinstance(sentences, str):  # for a text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}
             return super().sample(sentences, beam, verbose, **options)
-        decoder = self._one_model().decoder
-        decoder.begin_from = stream.repeated
+        decoder = self._get_only_model().decoder
+        decoder.begin_from = stream.repeat
         try:
             return super().sample(sentences, beam, verbose, **kwargs)
         finally:
             decoder.begin_from = None
 
-    def _one_model(self) -> Any:
-        """Return the only model. Raises InputError if there are several."""
+    def _get_only_model(self) -> Any:
+        """Return the model of this hub.
+
+        Raises:
+            InputError: The hub holds several models.
+        """
         if len(self.models) > 1:
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
         return self.models[0]
@@ -256,11 +276,20 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that yields a temporary folder with the averaged weights of checkpoints.
+    """Context manager that writes checkpoints with averaged weights to a temporary folder.
+
+    The moving average of ``fairseq-train --store-ema`` replaces the trained weights. File names stay the
+    same.
 
     Args:
         folder: folder of the checkpoints.
-        names: names of the checkpoints, separated by ``:`` as in fairseq (``;`` on Windows).
+        names: file names, separated by ``:`` as in fairseq (``;`` on Windows).
+
+    Yields:
+        Path of the temporary folder.
+
+    Raises:
+        InputError: A checkpoint has no averaged weights.
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
@@ -277,21 +306,21 @@ def from_pretrained(
     ema: bool = False,
     **kwargs: Any,
 ) -> Any:
-    """Load a model, its dictionaries and its tokenizer as fairseq's ``from_pretrained`` does.
+    """Load a trained model with its dictionaries and its tokenizer.
 
-    Without ``bpe``, the tokenizer is chosen by its files in the folder of the checkpoint or dictionaries:
-    ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes`` of Moses data.
-    Without such files, a text must consist of words or subwords of the dictionary, separated by spaces.
+    Without ``bpe``, the tokenizer is chosen by its files in the folder of the checkpoint or of the
+    dictionaries: ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes``
+    of text that was tokenised by Moses. Without such files, texts must already consist of words or subwords,
+    separated by spaces.
 
     Args:
         model_name_or_path: folder of the checkpoint.
         checkpoint_file: name of the checkpoint; several names are separated by ``:`` (default: model.pt).
         data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
             of the checkpoint (default: the folder of the checkpoint).
-        hub: class of the returned interface.
-        ema: load the moving average of the weights that ``fairseq-train --store-ema`` stored (default:
-            False).
-        kwargs: options such as ``bpe`` that override the checkpoint's.
+        hub: class of the returned interface (default: :class:`GeneratorHub`).
+        ema: load the moving average of the weights that ``fairseq-train --store-ema`` saved (default: False).
+        kwargs: options such as ``bpe`` that override those of the checkpoint.
 
     Returns:
         An instance of ``hub``.

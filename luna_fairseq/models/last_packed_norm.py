@@ -1,4 +1,8 @@
-"""Layer norm of the last packed sequence P of a sentence encoder."""
+"""Final layer norm of the packed sequence P in a sentence encoder.
+
+Masked language modelling does not read P after the last layer, so that its layer norm has no parameters
+there. Classification heads read P and need them.
+"""
 
 from typing import Dict
 
@@ -7,10 +11,11 @@ from torch import Tensor, nn
 from fairseq.modules import LayerNorm
 
 
-def read_packed(encoder: nn.Module) -> None:
-    """Add a gain and a bias to the layer norm of the last packed sequence P, for a new classification head.
+def add_packed_norm_parameters(encoder: nn.Module) -> None:
+    """Add a weight and a bias to the final layer norm of the packed sequence P.
 
-    The gain and the bias keep their initial values if a checkpoint without them is loaded.
+    A model calls this function when it gets a classification head that reads P. If a checkpoint has no such
+    weight and bias, they keep their initial values.
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, changed in place.
@@ -23,16 +28,16 @@ def read_packed(encoder: nn.Module) -> None:
         encoder.packed_is_read_later = True
 
 
-def find_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
-    """Adapt the layer norm of the last packed sequence P in a state dict to an encoder.
+def adapt_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
+    """Adapt a state dict to whether the encoder's final layer norm of the packed sequence P has parameters.
 
-    In the authors' code, this layer norm belongs to the last encoder layer. Its gain and bias are renamed.
-    They are removed if the encoder does not have them, and added with initial values if the encoder has them
-    since :func:`read_packed`.
+    The weight and bias of this norm are removed if the encoder has none. They are added with initial values
+    if :func:`add_packed_norm_parameters` has created them and the checkpoint lacks them. The authors' code
+    stores them in the last encoder layer; they are renamed.
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`.
-        state_dict: parameters by name, changed in place.
+        state_dict: maps names to parameters, changed in place.
         prefix: prefix of the encoder's parameters.
     """
     layers = f"{prefix}layers."

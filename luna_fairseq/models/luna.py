@@ -1,4 +1,4 @@
-"""Luna translation model (section 4.2 of the paper) and its architectures."""
+"""Luna translation model (section 4.2 of the paper) and its named architectures."""
 
 from argparse import Namespace
 from typing import Any, Dict
@@ -23,10 +23,11 @@ from luna_fairseq.models.luna_config import LunaConfig
 class LunaModel(EncoderDecoder):
     """Translation model with a Luna encoder and a Luna decoder.
 
-    :meth:`from_pretrained` loads a trained model with an interface for plain text.
+    Use :meth:`build_model` for a new model, and :meth:`from_pretrained` for a trained model that translates
+    plain text.
 
     Args:
-        cfg: nested form of a :class:`LunaConfig`, see :func:`nested_config`.
+        cfg: fairseq's nested configuration, made from a :class:`LunaConfig` by :func:`nested_config`.
         encoder: encoder, a :class:`FairseqLunaEncoder`.
         decoder: decoder, a :class:`FairseqLunaDecoder`.
 
@@ -46,11 +47,12 @@ class LunaModel(EncoderDecoder):
         """Load a trained model with its dictionaries and its tokenizer.
 
         Args:
-            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
+                the folder and the name of the checkpoint.
             kwargs: keyword arguments of the same function.
 
         Returns:
-            An interface for plain text, :class:`luna_fairseq.models.generator_hub.GeneratorHub`.
+            Interface that translates plain text, a :class:`luna_fairseq.models.generator_hub.GeneratorHub`.
 
         Example::
 
@@ -64,7 +66,7 @@ class LunaModel(EncoderDecoder):
         """Build the model for the dictionaries of a task.
 
         Args:
-            cfg: flat configuration with the fields of :class:`LunaConfig`.
+            cfg: configuration with the fields of :class:`LunaConfig`.
             task: fairseq task with a source and a target dictionary.
 
         Returns:
@@ -85,8 +87,8 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
     """Check that the encoder and the decoder have the same width.
 
     Args:
-        cfg: nested configuration.
-        why: last part of the error message, with the reason and the remedy.
+        cfg: fairseq's nested ``TransformerConfig``.
+        why: reason and remedy, appended to the error message.
 
     Raises:
         InputError: The widths differ.
@@ -99,14 +101,14 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Return the options of a flat configuration, with defaults in place of missing and None values.
+    """Return the options of a configuration, with defaults in place of absent and None values.
 
     Args:
-        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace.
+        cfg: fairseq configuration: dataclass, DictConfig or Namespace, not nested.
         defaults: dataclass instance with the default values.
 
     Returns:
-        Values by the name of the option.
+        Options ``{name: value}``.
 
     Raises:
         InputError: A number is out of its bounds.
@@ -122,12 +124,13 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
-    """Convert a flat configuration to fairseq's nested TransformerConfig.
+    """Convert a configuration to fairseq's nested ``TransformerConfig``.
 
-    Options that take their default from another option are filled in.
+    An option that is not set gets its default, which may be the value of another option. For example,
+    ``encoder_embed_dim`` becomes ``encoder.embed_dim``, and is also the default of ``decoder.embed_dim``.
 
     Args:
-        cfg: configuration of fairseq, as a dataclass, DictConfig or Namespace.
+        cfg: fairseq configuration: dataclass, DictConfig or Namespace, not nested.
 
     Returns:
         Nested configuration.

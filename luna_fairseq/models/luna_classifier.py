@@ -1,4 +1,4 @@
-"""Classifier of long sequences for Long Range Arena (section 4.1 of the paper) and its architectures.
+"""Classifier of long sequences for Long Range Arena (section 4.1 of the paper), and its named architectures.
 
 The encoder has Luna layers, or Transformer layers for comparison.
 """
@@ -14,7 +14,7 @@ from fairseq.modules.transformer_sentence_encoder import init_bert_params
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
 from luna_fairseq.models.bases import PluginModel
-from luna_fairseq.models.classification_heads import mean_of_packed
+from luna_fairseq.models.classification_heads import mean_pool
 from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
 from luna_fairseq.models.fairseq_layers import activation_function
 from luna_fairseq.models.luna import flat_options, nested_config
@@ -27,12 +27,14 @@ _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 @register_model("lra", dataclass=LunaClassifierConfig)
 class LunaClassifier(PluginModel):
-    """Encoder of tokens or pixels with a feed-forward classifier on one vector for each sequence.
+    """Classifier of long sequences of tokens or pixels.
+
+    An encoder turns each sequence into one vector. A feed-forward network classifies the vector.
 
     Args:
-        args: namespace with the fields of :class:`LunaClassifierConfig`, all filled in.
+        args: namespace with a value for every field of :class:`LunaClassifierConfig`.
         encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`.
-        pairs: classify pairs of sequences, both of which the encoder encodes (default: False).
+        pairs: classify pairs of sequences, where the encoder encodes both (default: False).
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -60,15 +62,16 @@ class LunaClassifier(PluginModel):
             if args.layer_type == "luna":
                 nn.init.normal_(encoder.packed_embedding.weight, std=0.02)
         if args.use_p:
-            self._freeze_last_x()
+            self._freeze_unread_parameters()
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
-        """Build the model for the dictionary of a task, or for pixels if the task has no dictionary.
+        """Build the model for the input of a task: tokens of a dictionary, or pixels.
 
         Args:
-            cfg: flat configuration with the fields of :class:`LunaClassifierConfig`.
-            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class).
+            cfg: configuration with the fields of :class:`LunaClassifierConfig`.
+            task: fairseq task with two attributes: ``source_dictionary``, None for pixels, and ``pairs``,
+                True if examples are pairs of sequences.
 
         Returns:
             The model, with random weights.
@@ -81,8 +84,12 @@ class LunaClassifier(PluginModel):
         check_classifier(args, "image" if task.source_dictionary is None else "text")
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
-    def _freeze_last_x(self) -> None:
-        """Freeze the parameters that do not affect the packed sequence P, which the classifier reads."""
+    def _freeze_unread_parameters(self) -> None:
+        """Freeze the parameters that do not affect the packed sequence P, the only input of the classifier.
+
+        These are parameters of the last layer that update the tokens and not P. They would receive no
+        gradient, which distributed training rejects.
+        """
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
             return
@@ -102,13 +109,15 @@ class LunaClassifier(PluginModel):
         """Compute the logits of the classes.
 
         Args:
-            src_tokens: tokens [B, T], padded on the right, or pixels [B, T].
+            src_tokens: tokens [batch size, length], padded on the right, or pixel intensities of the same
+                shape.
             src_lengths: ignored, because lengths are counted from ``src_tokens``.
-            src1_tokens: second sequence [B, T1] of each pair (default: None, single sequences).
+            src1_tokens: second sequence of each pair, [batch size, another length] (default: None, single
+                sequences).
             src1_lengths: ignored.
 
         Returns:
-            Logits [B, number of classes].
+            Logits [batch size, number of classes].
 
         Raises:
             InputError: The model classifies pairs and the input has single sequences, or the reverse.
@@ -131,11 +140,15 @@ class LunaClassifier(PluginModel):
     def represent(self, src_tokens: Tensor) -> Tensor:
         """Encode each sequence as one vector.
 
+        The options choose the vector: the first token, the mean of all tokens, or the mean of the packed
+        sequence P.
+
         Args:
-            src_tokens: tokens [B, T], padded on the right, or pixels [B, T].
+            src_tokens: tokens [batch size, length], padded on the right, or pixel intensities of the same
+                shape.
 
         Returns:
-            Vectors [B, C].
+            Vectors [batch size, model width].
         """
         embed = self.encoder.embed_tokens
         if isinstance(embed, PixelEmbedding):
@@ -145,7 +158,7 @@ class LunaClassifier(PluginModel):
         else:
             out = self.encoder(src_tokens)
         if self.args.use_p:
-            return mean_of_packed(
+            return mean_pool(
                 out["packed_out"][0].transpose(0, 1), next(iter(out["packed_padding_mask"]), None)
             )
         x = out["encoder_out"][0]  # [T, B, C]
@@ -155,21 +168,21 @@ class LunaClassifier(PluginModel):
         return (x * is_real).sum(dim=0) / is_real.sum(dim=0)
 
     def max_positions(self) -> int:
-        """Return the largest number of tokens or pixels of a sequence."""
+        """Return the maximum number of tokens or pixels of a sequence."""
         embed = self.encoder.embed_tokens
         has_cls = isinstance(embed, PixelEmbedding) and embed.cls is not None
         return self.args.max_positions - has_cls
 
 
 def check_classifier(args: Namespace, input_type: str) -> None:
-    """Check that the options of a classifier fit together and fit the task.
+    """Check the options --input-type, --use-p and --anchored-packed of a classifier.
 
     Args:
         args: options of the classifier.
-        input_type: input of the task, ``text`` or ``image``.
+        input_type: kind of input of the task, ``text`` or ``image``.
 
     Raises:
-        InputError: Two options contradict each other, or an option contradicts the task.
+        InputError: --input-type differs from the task's, or a Transformer encoder has an option of Luna.
     """
     if args.input_type not in (None, input_type):
         raise InputError(
@@ -186,16 +199,16 @@ def check_classifier(args: Namespace, input_type: str) -> None:
 def build_encoder(
     args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
 ) -> nn.Module:
-    """Build the encoder of a classifier.
+    """Build the encoder of a classifier with its token or pixel embedding.
 
     Args:
         args: options of the classifier.
         dictionary: dictionary of the tokens; None for pixels.
-        transformer: class of the encoder for --layer-type transformer (default:
+        transformer: class of the encoder for ``--layer-type transformer`` (default:
             :class:`TransformerSequenceEncoder`).
 
     Returns:
-        :class:`FairseqLunaEncoder` or an instance of ``transformer``.
+        :class:`FairseqLunaEncoder` for ``--layer-type luna``, otherwise an instance of ``transformer``.
     """
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any

@@ -1,4 +1,4 @@
-"""Options of the classifiers of long sequences: fairseq's options of a Transformer, and options of Luna."""
+"""Command-line options of the classifiers of long sequences."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,7 +17,10 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderOptions):
-    """Options of every classifier of long sequences. The defaults are the authors' base size."""
+    """Options that all classifiers of long sequences share.
+
+    The help text of each field describes the option. The defaults are the authors' base size.
+    """
 
     input_type: Optional[ChoiceEnum(["text", "image"])] = option(
         None, "kind of input, which must fit the task (default: the kind of the task)", may_change=True
@@ -66,7 +69,11 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
 
 @dataclass
 class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
-    """Options of Luna's classifier. The defaults are the authors' base architecture for Long Range Arena."""
+    """All options of the Luna classifier of long sequences (``--arch lra``).
+
+    The help text of each field describes the option. The defaults are the authors' base architecture for Long
+    Range Arena.
+    """
 
     layer_type: ChoiceEnum(["luna", "transformer"]) = option(
         "luna", "kind of encoder layers: layers of Luna, or of fairseq's Transformer"

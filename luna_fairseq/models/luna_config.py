@@ -1,4 +1,4 @@
-"""Options of the translation models: fairseq's options of a Transformer, and options of Luna."""
+"""Command-line options of the translation models."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -19,7 +19,10 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
-    """Options of every translation model."""
+    """Options that all translation models share: fairseq's options of a Transformer.
+
+    The help text of each field describes the option.
+    """
 
     encoder_embed_path: Optional[str] = option(None, "path to pre-trained encoder embedding", may_change=True)
     encoder_learned_pos: bool = option(False, "use learned positional embeddings in the encoder")
@@ -49,7 +52,11 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
 
 @dataclass
 class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecoderOptions, CrossOptions):
-    """Options of Luna for translation. The defaults are the paper's base size with tied keys and values."""
+    """All options of the Luna translation model (``--arch luna``).
+
+    The help text of each field describes the option. The defaults are the base model of the paper in which
+    keys and values share a projection.
+    """
 
     encoder_projected_attention_heads: Optional[int] = option(
         None, "heads of pack attention in the encoder", default_from="encoder_attention_heads", least=1

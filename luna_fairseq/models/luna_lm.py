@@ -1,4 +1,4 @@
-"""Luna causal language model (section 3.3 of the paper) and its architectures.
+"""Luna causal language model (section 3.3 of the paper) and its named architectures.
 
 The model is a Luna decoder without an encoder.
 """
@@ -24,27 +24,30 @@ from luna_fairseq.models.stream import Stream
 
 
 class LanguageModel(PluginModel, FairseqLanguageModel):
-    """fairseq's Transformer language model with the decoder of a subclass.
+    """Base class of causal language models, with the interface of fairseq's Transformer language model.
+
+    A subclass chooses the decoder and the configuration dataclass.
 
     Attributes:
-        config_class: dataclass of the model's options.
+        config_class: dataclass with the options of the model.
     """
 
     config_class: Type[LanguageModelOptions]
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LanguageModel":
-        """Build the model for the dictionaries of a task.
+        """Build the model for the dictionary of a task.
 
         Args:
-            cfg: flat configuration with the fields of :attr:`config_class`.
+            cfg: configuration with the fields of :attr:`config_class`.
             task: fairseq task with a source and a target dictionary.
 
         Returns:
             The model, with random weights.
 
         Raises:
-            InputError: The widths, the numbers of heads, the options of attention or the cutoffs are invalid.
+            InputError: The widths, the numbers of heads, the options of attention or the cutoffs of the
+                adaptive input are invalid.
         """
         options = flat_options(cfg, cls.config_class())
         if options["decoder_layers_to_keep"]:
@@ -63,10 +66,13 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return the class of the decoder.
+        """Choose the class of the decoder.
 
         Args:
-            cfg: nested configuration.
+            cfg: fairseq's nested ``TransformerConfig``.
+
+        Returns:
+            A class with the constructor of :class:`FairseqLunaDecoder`.
         """
         raise NotImplementedError
 
@@ -75,8 +81,8 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 class LunaLanguageModel(LanguageModel):
     """Causal language model with Luna layers.
 
-    The size of the decoding state does not depend on the length of the text. :meth:`from_pretrained` loads a
-    trained model with an interface for plain text.
+    The memory for generation does not grow with the text. :meth:`from_pretrained` loads a trained model that
+    continues plain text.
 
     Example:
         >>> import torch
@@ -95,11 +101,13 @@ class LunaLanguageModel(LanguageModel):
         """Load a trained model with its dictionary and its tokenizer.
 
         Args:
-            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`.
+            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
+                the folder and the name of the checkpoint.
             kwargs: keyword arguments of the same function.
 
         Returns:
-            An interface for plain text, :class:`luna_fairseq.models.generator_hub.LanguageModelHub`.
+            Interface that continues plain text, a
+            :class:`luna_fairseq.models.generator_hub.LanguageModelHub`.
 
         Example::
 
@@ -116,18 +124,20 @@ class LunaLanguageModel(LanguageModel):
         keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute the logits of tokens, optionally as the continuation of a text.
+        """Compute the logits of tokens, optionally as the continuation of an earlier text.
 
         Args:
-            src_tokens: tokens [B, T] shifted right.
+            src_tokens: tokens [batch size, length], shifted right by one.
             src_lengths: ignored.
-            stream: state after the earlier text, updated in place (default: None, no earlier text).
-            keep_after: number of tokens after which the state is stored in ``stream``, see
-                :meth:`Stream.read` (default: None, after all tokens).
+            stream: state of the model after the earlier text, updated in place (default: None, no earlier
+                text).
+            keep_after: number of tokens after which the state is stored in ``stream``, for segments that
+                overlap, see :meth:`Stream.read` (default: None, after all tokens).
             kwargs: further arguments of the decoder; ignored with a stream.
 
         Returns:
-            Logits [B, T, V], and the dictionary of :meth:`FairseqLunaDecoder.extract_features`.
+            Logits [batch size, length, vocabulary size], and the dictionary of
+            :meth:`FairseqLunaDecoder.extract_features`.
         """
         if stream is None:
             return super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
@@ -135,7 +145,14 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return the class of Luna's decoder."""
+        """Return :class:`FairseqLunaDecoder`, for every configuration.
+
+        Args:
+            cfg: ignored.
+
+        Returns:
+            The class of the decoder.
+        """
         return FairseqLunaDecoder
 
 
@@ -143,11 +160,14 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
     """Build fairseq's adaptive input embedding, in which rare words have smaller embeddings.
 
     Args:
-        cfg: nested configuration.
+        cfg: fairseq's nested ``TransformerConfig``.
         dictionary: dictionary of the tokens, sorted by frequency.
 
+    Returns:
+        The embedding module.
+
     Raises:
-        InputError: The cutoffs are invalid, or options contradict each other.
+        InputError: The cutoffs do not increase or exceed the dictionary, or options contradict each other.
     """
     text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq drops options that are None
     cutoff = eval_str_list(text, type=int) or []

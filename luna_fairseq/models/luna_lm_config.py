@@ -1,4 +1,4 @@
-"""Options of causal language models: fairseq's options of a Transformer, and options of Luna."""
+"""Command-line options of the causal language models."""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -18,9 +18,10 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderOptions):
-    """Options of every causal language model, with fairseq's names.
+    """Options that all causal language models share, with fairseq's names.
 
-    The defaults are the size of the decoder in the base translation model.
+    The help text of each field describes the option. The default sizes are those of the decoder in the base
+    translation model.
     """
 
     decoder_embed_dim: int = option(512, "decoder embedding dimension", least=1)
@@ -52,4 +53,7 @@ class LanguageModelOptions(LayerOptions, DecoderOptions):
 
 @dataclass
 class LunaLanguageModelConfig(LanguageModelOptions, LunaOptions, LunaDecoderOptions):
-    """Options of the Luna causal language model."""
+    """All options of the Luna causal language model (``--arch luna_lm``).
+
+    The help text of each field describes the option.
+    """

@@ -1,4 +1,4 @@
-"""Luna masked language model (section 4.3 of the paper) and its architectures.
+"""Luna masked language model (section 4.3 of the paper) and its named architectures.
 
 The model is fairseq's RoBERTa with a Luna encoder.
 """
@@ -21,24 +21,29 @@ from luna_fairseq.models.bases import (
 from luna_fairseq.models.classification_heads import PACKED_HEADS
 from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
 from luna_fairseq.models.generator_hub import from_pretrained
-from luna_fairseq.models.last_packed_norm import read_packed
+from luna_fairseq.models.last_packed_norm import add_packed_norm_parameters
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub
 
 
 class LunaMaskedLMEncoder(SentenceModelEncoder):
-    """RoBERTa's encoder and LM head, with a :class:`FairseqLunaEncoder` as its sentence encoder."""
+    """Luna encoder with RoBERTa's LM head."""
 
     def build_encoder(
         self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding
     ) -> FairseqLunaEncoder:
-        """Build the sentence encoder.
+        """Build the Luna encoder under the LM head.
+
+        Overrides the method of fairseq's ``RobertaEncoder``.
 
         Args:
             args: options of the model, see :class:`LunaMaskedLMConfig`.
             dictionary: dictionary of the tokens.
             embed_tokens: token embedding.
+
+        Returns:
+            The encoder.
         """
         cfg = nested_config(sentence_encoder_options(args))
         options = {"sentence_encoder": True, "packed_is_read": False}
@@ -49,21 +54,24 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Compute the features of tokens, without the LM head.
 
+        Shapes: batch size B, T tokens, model width C, L vectors in the packed sequence P.
+
         Args:
             src_tokens: tokens [B, T], padded on the right.
-            return_all_hiddens: also return X and the packed sequence P after every layer (default: False).
-            kwargs: ``token_embeddings``, embeddings [B, T, C] in place of those of the tokens (default:
-                None); other arguments are ignored.
+            return_all_hiddens: also return the hidden states after every layer (default: False).
+            kwargs: ``token_embeddings``, embeddings [B, T, C] that replace the token embeddings (default:
+                None). Other arguments are ignored.
 
         Returns:
-            Features [B, T, C], and a dictionary with four entries. ``packed_features`` is the last packed
-            sequence P [B, L, C] after its layer norm. ``packed_padding_mask`` is its mask [B, L], True at
-            masked rows, or None if no row is masked. ``inner_states`` and ``packed_states`` are the lists of
-            X [T, B, C] and P [L, B, C] after every layer, or None; the layer norm of the last P is not
-            applied to ``packed_states``.
+            Features [B, T, C], and a dictionary with four entries:
+
+            - ``packed_features``: packed sequence P [B, L, C] after the last layer and its layer norm
+            - ``packed_padding_mask``: mask [B, L], True at padding in P; None without padding
+            - ``inner_states``: hidden states [T, B, C] after every layer; None without ``return_all_hiddens``
+            - ``packed_states``: P [L, B, C] after every layer, without the final layer norm; None likewise
 
         Raises:
-            InputError: A sequence is longer than the model's positions.
+            InputError: A sequence has more tokens than the model has positions.
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -79,10 +87,10 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
 @register_model("luna_masked_lm", dataclass=LunaMaskedLMConfig)
 class LunaMaskedLM(SentenceModel):
-    """Luna encoder with RoBERTa's LM head and classification heads.
+    """Masked language model: Luna encoder with RoBERTa's LM head and optional classification heads.
 
     Args:
-        args: namespace with the fields of :class:`LunaMaskedLMConfig`, all filled in.
+        args: namespace with a value for every field of :class:`LunaMaskedLMConfig`.
         encoder: encoder with the LM head, a :class:`LunaMaskedLMEncoder`.
 
     Example:
@@ -106,15 +114,15 @@ class LunaMaskedLM(SentenceModel):
         """Build the model for the dictionary of a task.
 
         Args:
-            cfg: flat configuration with the fields of :class:`LunaMaskedLMConfig`.
+            cfg: configuration with the fields of :class:`LunaMaskedLMConfig`.
             task: fairseq task with a source dictionary.
 
         Returns:
             The model, with random weights.
 
         Raises:
-            InputError: The widths, the numbers of heads or the projection length are invalid, or the task's
-                sequences may be longer than the model's positions.
+            InputError: The widths, the numbers of heads or the projection length are invalid, or the task
+                allows sequences with more tokens than the model has positions.
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
@@ -130,20 +138,20 @@ class LunaMaskedLM(SentenceModel):
         bpe: Optional[str] = None,
         **kwargs: Any,
     ) -> MaskedLMHub:
-        """Load a checkpoint with its classification heads, in evaluation mode.
+        """Load a trained model with its classification heads and its tokenizer, in evaluation mode.
 
         Without ``bpe``, the tokenizer is chosen by its files in the folder of the checkpoint or dictionary:
-        ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. Without such files, a
-        text must consist of words or subwords of the dictionary, separated by spaces.
+        ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. Without such files, texts
+        must already consist of words or subwords, separated by spaces.
 
         Args:
             model_name_or_path: folder of the checkpoint.
             checkpoint_file: name of the checkpoint (default: model.pt).
             data_name_or_path: folder of ``dict.txt``, or of ``input0/dict.txt`` for a fine-tuned model. A
                 path that starts with ``.`` is relative to the folder of the checkpoint (default: ``.``).
-            bpe: fairseq's name of a tokenizer, whose options follow as further arguments (default: None,
+            bpe: fairseq's name of a tokenizer. Its options are further keyword arguments (default: None,
                 chosen by its files).
-            kwargs: options that override the checkpoint's.
+            kwargs: options that override those of the checkpoint.
 
         Returns:
             Interface to the model.
@@ -170,23 +178,30 @@ class LunaMaskedLM(SentenceModel):
         classification_head_name: Optional[str] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, Any]]:
-        """Compute the logits of tokens or classes, or features.
+        """Compute the logits of the LM head or of a classification head, or features.
+
+        Shapes: batch size B, T tokens, model width C, vocabulary size V.
 
         Args:
             src_tokens: tokens [B, T], padded on the right.
-            features_only: return features in place of the logits of tokens (default: False).
-            return_all_hiddens: also return X and the packed sequence P after every layer (default: False).
+            features_only: return features in place of the LM head's logits (default: False).
+            return_all_hiddens: also return the hidden states after every layer (default: False).
             classification_head_name: name of the classification head to apply (default: None, the LM head).
-            kwargs: ``masked_tokens``, mask [B, T] with True at the N positions for which the LM head computes
-                logits (default: None, all positions); other arguments are ignored.
+            kwargs: ``masked_tokens``, mask [B, T], True at the N positions for which the LM head computes
+                logits (default: None, all positions). Other arguments are ignored.
 
         Returns:
-            A tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The tensor is one of
-            four: the logits of all tokens [B, T, V], the logits of ``masked_tokens`` [N, V], the features [B,
-            T, C], or the logits of the classification head [B, number of classes].
+            A tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The arguments choose
+            the tensor:
+
+            - by default: logits [B, T, V] of all tokens
+            - with ``masked_tokens``: logits [N, V]
+            - with ``features_only``: features [B, T, C]
+            - with ``classification_head_name``: logits [B, number of classes]
 
         Raises:
-            InputError: The model has no such head, or a sequence is longer than the model's positions.
+            InputError: The model has no such head, or a sequence has more tokens than the model has
+                positions.
         """
         x, extra = super().forward(
             src_tokens,
@@ -199,15 +214,16 @@ class LunaMaskedLM(SentenceModel):
         return x, extra
 
     def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Apply a classification head to features.
+        """Apply a classification head to the features of tokens.
 
         Args:
             head: name of the head.
-            features: features [B, T, C] that :meth:`forward` returned with ``features_only``.
-            extra: dictionary returned by the same call.
+            features: features [batch size, length, width] that :meth:`forward` returned with
+                ``features_only``.
+            extra: dictionary that the same call returned.
 
         Returns:
-            Logits [B, number of classes].
+            Logits [batch size, number of classes].
 
         Raises:
             InputError: The model has no such head.
@@ -222,15 +238,16 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head. Its name determines its input.
+        """Add a classification head, whose name determines what it reads.
 
-        ``pooling_classification_head`` reads the maximum over the rows of the last packed sequence P,
-        ``mean_classification_head`` their mean, and ``attention_classification_head`` the result of attention
-        from ``<s>`` to the rows. A head of any other name reads the features of ``<s>``.
+        - ``pooling_classification_head``: maximum of the packed sequence P
+        - ``mean_classification_head``: mean of P
+        - ``attention_classification_head``: attention from the first token ``<s>`` to P
+        - any other name: features of ``<s>``, as in RoBERTa
 
         Args:
             name: name of the head.
-            num_classes: number of classes.
+            num_classes: number of classes, which must be given.
             inner_dim: width of the head's hidden layer (default: None, the width of the encoder).
             kwargs: ignored, as in fairseq.
         """
@@ -252,7 +269,7 @@ class LunaMaskedLM(SentenceModel):
             args.spectral_norm_classification_head,
             **options,
         )
-        read_packed(self.encoder.sentence_encoder)
+        add_packed_norm_parameters(self.encoder.sentence_encoder)
 
 
 _LARGE = encoder_sizes(24, 1024, 4096, 16)

@@ -1,4 +1,4 @@
-"""Options of the masked language models: fairseq's options of RoBERTa, and options of Luna."""
+"""Command-line options of the masked language models."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,7 +17,10 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class SentenceOptions(LayerOptions, EncoderOptions):
-    """Options of every masked language model. The defaults are the base size of the paper's Table 8."""
+    """Options that all masked language models share: fairseq's options of RoBERTa.
+
+    The help text of each field describes the option. The defaults are the base size of the paper's Table 8.
+    """
 
     encoder_layers: int = option(12, "number of encoder layers", least=1)
     encoder_embed_dim: int = option(768, "encoder embedding dimension", least=1)
@@ -59,7 +62,11 @@ class SentenceOptions(LayerOptions, EncoderOptions):
 
 @dataclass
 class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
-    """Options of Luna's masked language model. The defaults are Luna's base size in the paper's Table 8."""
+    """All options of the Luna masked language model (``--arch luna_masked_lm``).
+
+    The help text of each field describes the option. The defaults are Luna's base size in the paper's Table
+    8.
+    """
 
     projection_length: int = option(128, "l, the length of the packed sequence P", least=1)
     untie_weights_luna: bool = option(

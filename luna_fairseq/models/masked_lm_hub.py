@@ -1,6 +1,6 @@
 """Python interface to a trained masked language model.
 
-The interface extends RoBERTa's hub interface by batches and by the packed sequence P.
+It extends RoBERTa's hub interface by batches of sentences and by Luna's packed sequence P.
 """
 
 import logging
@@ -14,7 +14,7 @@ from fairseq import utils
 from fairseq.data import Dictionary, data_utils
 from fairseq.models.roberta import RobertaHubInterface, RobertaModel
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.classification_heads import mean_of_packed
+from luna_fairseq.models.classification_heads import mean_pool
 from luna_fairseq.text.pieces import MASK, check_encoded, check_tokenizer, is_filler
 
 logger = logging.getLogger(__name__)
@@ -22,21 +22,26 @@ logger = logging.getLogger(__name__)
 Tokens = Union[Tensor, Sequence[Tensor]]
 
 
-class Words:
-    """Tokenizer for data whose words or subwords are already separated by spaces.
+class IdentityTokenizer:
+    """Tokenizer for text whose words or subwords are already separated by spaces.
+
+    It returns every text unchanged.
 
     Args:
-        dictionary: dictionary of the model.
+        dictionary: dictionary of the model, which shows whether the text must consist of subwords.
     """
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Return the text unchanged.
+        """Check that a text is split as the dictionary needs, and return the text unchanged.
 
         Args:
-            text: words or subwords between spaces.
+            text: words or subwords, separated by spaces.
+
+        Returns:
+            The same text.
 
         Raises:
             InputError: The dictionary holds subwords, and the text is not split into them.
@@ -45,12 +50,19 @@ class Words:
         return text
 
     def decode(self, text: str) -> str:
-        """Return the text unchanged."""
+        """Return a text unchanged.
+
+        Args:
+            text: words or subwords, separated by spaces.
+
+        Returns:
+            The same text.
+        """
         return text
 
 
 class MaskTokenizer:
-    """Tokenizer that leaves ``<mask>`` unchanged and encodes the text around each mask.
+    """Tokenizer that keeps ``<mask>`` as one token, and applies another tokenizer to the text around it.
 
     Args:
         tokenizer: tokenizer of the text around the masks.
@@ -66,13 +78,13 @@ class MaskTokenizer:
         self.tokenizer = tokenizer
 
     def encode(self, text: str) -> str:
-        """Encode the text before, between and after the masks.
+        """Encode a text that may contain masks.
 
         Args:
-            text: text, which may contain ``<mask>``.
+            text: plain text, in which ``<mask>`` stands for a masked token.
 
         Returns:
-            Pieces and masks, joined by spaces.
+            Subwords and ``<mask>`` tokens, separated by spaces.
         """
         first, *others = text.split(MASK)
         if not others:
@@ -80,21 +92,33 @@ class MaskTokenizer:
         return f" {MASK} ".join(self.tokenizer.encode(part.rstrip()) for part in (first, *others))
 
     def decode(self, text: str) -> str:
-        """Decode the text with the tokenizer."""
+        """Convert subwords to plain text with the underlying tokenizer.
+
+        Args:
+            text: subwords, separated by spaces.
+
+        Returns:
+            Plain text.
+        """
         return self.tokenizer.decode(text)
 
 
 class MaskedLMHub(RobertaHubInterface):
     """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in a text becomes the mask token. Methods that take tokens accept the tokens [T] of one
-    sentence, as returned by ``encode``, a list of such tensors, or a batch [B, T] that is padded on the
-    right. The result for a sentence does not depend on the other sentences of the batch.
+    A ``<mask>`` in a text becomes the mask token. The argument ``tokens`` of the methods has one of three
+    forms:
+
+    - tokens [length] of one sentence, as returned by ``encode``
+    - list of such tensors
+    - batch [batch size, length], padded on the right
+
+    The result for a sentence does not depend on the other sentences of its batch.
 
     Args:
-        cfg: configuration of the training.
-        task: fairseq task of the training.
-        models: list with the model.
+        cfg: configuration of the training run.
+        task: fairseq task of the training run.
+        models: list with one model.
 
     Raises:
         InputError: The tokenizer does not fit the dictionary.
@@ -113,19 +137,19 @@ class MaskedLMHub(RobertaHubInterface):
         super().__init__(cfg, task, models[0])
         self.dictionary: Dictionary = task.source_dictionary
         if self.bpe is None:
-            self.bpe = Words(self.dictionary)
+            self.bpe = IdentityTokenizer(self.dictionary)
         check_tokenizer(self.bpe, self.dictionary)
         self.bpe = MaskTokenizer(self.bpe)
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """Decode the tokens of one example, ignoring padding.
+        """Decode the tokens of one example to plain text, without padding.
 
         Args:
-            tokens: tokens [T].
+            tokens: tokens [length].
 
         Returns:
-            The text, or a list of texts if the tokens contain several sentences.
+            The text; a list of texts if the example contains several sentences.
 
         Raises:
             InputError: ``tokens`` is a batch.
@@ -143,20 +167,22 @@ class MaskedLMHub(RobertaHubInterface):
     ) -> Any:
         """Compute the features of tokens.
 
+        Shapes: batch size B, T tokens, model width C, L vectors in the packed sequence P.
+
         Args:
-            tokens: tokens of one or several sentences, see the class.
-            return_all_hiddens: return the list of features after the embedding and after every layer
+            tokens: tokens of one or several sentences, in a form that the class describes.
+            return_all_hiddens: return a list with the features after the embedding and after every layer
                 (default: False, only the features after the last layer).
-            return_packed: also return the last packed sequence P and its mask (default: False).
+            return_packed: also return P after the last layer, and its padding mask (default: False).
 
         Returns:
-            Features [B, T, C], or a list of features. With ``return_packed``, a tuple of the features, the
-            last P [B, L, C], and its mask [B, L], True at masked rows, or None if no row is masked.
+            Features [B, T, C], or a list of features. With ``return_packed``, a tuple: features, P [B, L, C],
+            and mask [B, L], True at padding in P, or None without padding.
 
         Raises:
-            InputError: A sequence is longer than the model's positions.
+            InputError: A sequence has more tokens than the model has positions.
         """
-        features, extra = self._run(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
+        features, extra = self._run_model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
             features = [state.transpose(0, 1) for state in extra["inner_states"]]
         if return_packed:
@@ -164,42 +190,43 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """Return the mean over the rows of the last packed sequence P of each sentence.
+        """Compute one vector for each sentence: the mean of Luna's packed sequence P after the last layer.
 
         Args:
-            tokens: tokens of one or several sentences, see the class.
+            tokens: tokens of one or several sentences, in a form that the class describes.
 
         Returns:
-            Vectors [B, C].
+            Vectors [batch size, model width].
         """
         _, packed, mask = self.extract_features(tokens, return_packed=True)
-        return mean_of_packed(packed, mask)
+        return mean_pool(packed, mask)
 
     def predict(self, head: str, tokens: Tokens, return_logits: bool = False) -> Tensor:
         """Classify sentences with a classification head.
 
-        Sentences longer than the model's positions are truncated, as in ``luna-evaluate-task``. A warning
-        gives their number.
+        Sentences with more tokens than the model has positions are truncated, as in ``luna-evaluate-task``. A
+        warning gives their number.
 
         Args:
             head: name of the classification head.
-            tokens: tokens of one or several sentences, see the class.
+            tokens: tokens of one or several sentences, in a form that the class describes.
             return_logits: return logits in place of log-probabilities (default: False).
 
         Returns:
-            Log-probabilities or logits [B, number of classes].
+            Log-probabilities or logits [batch size, number of classes].
 
         Raises:
             InputError: The model has no such head, or ``tokens`` is empty.
         """
-        sentences, positions = self._sentences(tokens), self.model.max_positions()
+        sentences, positions = self._split_batch(tokens), self.model.max_positions()
         longer = sum(int(sentence.ne(self.dictionary.pad()).sum()) > positions for sentence in sentences)
         if longer:
             logger.warning(
                 f"{longer:,} of {len(sentences):,} sentences were truncated to the model's {positions:,} "
                 "positions"
             )
-        features, extra = self._run([sentence[:positions] for sentence in sentences], features_only=True)
+        truncated = [sentence[:positions] for sentence in sentences]
+        features, extra = self._run_model(truncated, features_only=True)
         logits = self.model.classify(head, features, extra)
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
@@ -211,8 +238,8 @@ class MaskedLMHub(RobertaHubInterface):
             topk: number of predictions (default: 5).
 
         Returns:
-            A list of tuples (text with the token in place of the mask, probability, token), most probable
-            first.
+            List of predictions, most probable first. Each is a tuple: the text with the mask replaced, the
+            probability, and the predicted token.
 
         Raises:
             InputError: The text has no ``<mask>``, or several.
@@ -225,7 +252,7 @@ class MaskedLMHub(RobertaHubInterface):
         tokens = self.encode(masked_input)
         mask = self.dictionary.index(MASK)
         with torch.no_grad(), utils.model_eval(self.model):
-            logits, _ = self._run(tokens, masked_tokens=tokens.eq(mask).unsqueeze(0).to(self.device))
+            logits, _ = self._run_model(tokens, masked_tokens=tokens.eq(mask).unsqueeze(0).to(self.device))
         symbols, nspecial = self.dictionary.symbols, self.dictionary.nspecial
         is_no_word = [number < nspecial or is_filler(symbol) for number, symbol in enumerate(symbols)]
         probabilities = logits[0].softmax(dim=-1)
@@ -234,15 +261,18 @@ class MaskedLMHub(RobertaHubInterface):
         target = f" {MASK}" if f" {MASK}" in masked_input else MASK
         filled = []
         for value, index in zip(values.tolist(), indices.tolist()):
-            token = self._surface(self.dictionary[index])
+            token = self._decode_symbol(self.dictionary[index])
             filled.append((masked_input.replace(target, token).strip(), value, token))
         return filled
 
-    def _sentences(self, tokens: Tokens) -> List[Tensor]:
-        """Return the tokens of each sentence.
+    def _split_batch(self, tokens: Tokens) -> List[Tensor]:
+        """Split the tokens of one or several sentences into a list with one tensor for each sentence.
 
         Args:
             tokens: tokens of one sentence, a list of such tensors, or a padded batch.
+
+        Returns:
+            List of tensors [length]. Padding is not removed.
 
         Raises:
             InputError: The list is empty.
@@ -252,20 +282,30 @@ class MaskedLMHub(RobertaHubInterface):
             raise InputError("expected tokens of one or more sentences, got an empty list")
         return sentences
 
-    def _run(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        """Run the model on sentences.
+    def _run_model(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
+        """Collate sentences to a batch, and run the model on the batch.
 
         Args:
             tokens: tokens of one sentence, a list of such tensors, or a padded batch.
-            options: further arguments of the model's forward method.
+            options: further arguments of :meth:`LunaMaskedLM.forward`.
 
         Returns:
-            Results of the forward method.
+            Result of :meth:`LunaMaskedLM.forward`.
         """
-        batch = data_utils.collate_tokens(self._sentences(tokens), pad_idx=self.dictionary.pad())
+        batch = data_utils.collate_tokens(self._split_batch(tokens), pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 
-    def _surface(self, symbol: str) -> str:
-        """Return the text of a symbol, with a leading space if the symbol begins a word."""
+    def _decode_symbol(self, symbol: str) -> str:
+        """Convert an entry of the dictionary to plain text, with a leading space if it begins a word.
+
+        With sentencepiece, "\u2581dog" becomes " dog".
+
+        Args:
+            symbol: entry of the dictionary.
+
+        Returns:
+            Plain text.
+        """
         text = self.bpe.decode(symbol)
-        return f" {text}" if isinstance(self.bpe.tokenizer, Words) or symbol.startswith("\u2581") else text
+        begins_word = isinstance(self.bpe.tokenizer, IdentityTokenizer) or symbol.startswith("\u2581")
+        return f" {text}" if begins_word else text

@@ -1,4 +1,4 @@
-"""Error messages for torch.jit and torch.export, which Luna's encoder and decoder do not support."""
+"""Clear errors for torch.jit and torch.export, which Luna models do not support."""
 
 from torch import nn
 
@@ -13,16 +13,23 @@ REASON = (
 
 
 def refuse_graphs() -> None:
-    """Raise InputError inside of torch.jit.trace and torch.export."""
+    """Raise an error if the caller runs inside of torch.jit.trace or torch.export.
+
+    Raises:
+        InputError: The current call is being traced or exported.
+    """
     if in_a_graph("is_exporting"):
         raise InputError(REASON)
 
 
 class NoTorchScript(nn.Module):
-    """Base class of modules that raise InputError in torch.jit.script, even inside another module."""
+    """Base class of modules that raise InputError when torch.jit.script compiles them.
+
+    This also holds if the module is a part of another module.
+    """
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Refuse torch.jit.script, which calls this method of every module.
+        """Raise an error, because torch.jit.script calls this method of every module before it compiles.
 
         Raises:
             InputError: always.

@@ -1,9 +1,11 @@
-"""Options that several models share, in groups that the dataclass of a model inherits.
+"""Groups of command-line options that several models share.
 
-Options of the Transformer have fairseq's names. Every option is declared once, here or in the dataclass of
-its model. The command line, hydra and everything that reads checkpoints use this declaration (see
-``checks/model_options.py``). The dataclasses are flat and their fields have prefixes such as ``encoder_``,
-because fairseq's command line loses prefixed options of a nested configuration.
+A model's configuration dataclass inherits the groups that it needs. Every option is declared once, here or in
+the configuration of its model. The command line, hydra and the code that reads checkpoints use this
+declaration (see ``checks/model_options.py``).
+
+The dataclasses are flat, with prefixes such as ``encoder_`` in the names. fairseq's command line would lose
+the options of nested dataclasses.
 """
 
 from dataclasses import dataclass, field
@@ -27,17 +29,21 @@ def option(
     default_from: Optional[str] = None,
     **metadata: Any,
 ) -> Any:
-    """Return a dataclass field for an option of the command line.
+    """Declare a command-line option as a dataclass field.
 
     Args:
         default: default value.
-        help: help text; a note about ``default_from`` is appended.
-        may_change: True if the value does not change the function that a trained model computes, as with
-            dropout and initial weights. Training may then resume with another value, and checkpoints with
-            different values may be averaged (default: False).
-        default_from: name of the option whose value replaces None (default: None, no option).
-        metadata: bounds of a number (see ``checks/bounds.py``), and entries for fairseq such as
+        help: help text. If ``default_from`` is given, "(default: --OPTION)" is appended.
+        may_change: True if a trained model computes the same function with another value, as with dropout.
+            Training may then resume with another value, and checkpoints with different values may be averaged
+            (default: False).
+        default_from: name of the option whose value is used if this option is None (default: None, no other
+            option).
+        metadata: bounds of a number (see ``checks/bounds.py``), or entries that fairseq reads, such as
             ``argparse_alias``.
+
+    Returns:
+        Dataclass field.
 
     Example:
         >>> option(6, "number of layers", least=1).metadata["help"]
@@ -51,7 +57,10 @@ def option(
 
 @dataclass
 class LayerOptions(FairseqDataclass):
-    """Options of the layers of every model."""
+    """Options for the layers of every model: activation, dropout, precision and memory.
+
+    The help text of each field describes the option.
+    """
 
     activation_fn: Activation = option("relu", "activation function to use")
     dropout: float = option(0.1, "dropout probability", may_change=True, **PROBABILITY)
@@ -97,7 +106,10 @@ class LayerOptions(FairseqDataclass):
 
 @dataclass
 class LunaOptions(LayerOptions):
-    """Options of every layer of a Luna model."""
+    """Options for the layers of every Luna model.
+
+    The help text of each field describes the option.
+    """
 
     untie_luna_kv: bool = option(False, "use separate projections for keys and values")
     torch_compile: bool = option(
@@ -107,7 +119,10 @@ class LunaOptions(LayerOptions):
 
 @dataclass
 class EncoderOptions(FairseqDataclass):
-    """Options of every Transformer with an encoder."""
+    """Options for the size of the encoder, in Luna and Transformer models.
+
+    The help text of each field describes the option.
+    """
 
     encoder_layers: int = option(6, "number of encoder layers", least=1)
     encoder_embed_dim: int = option(512, "encoder embedding dimension", least=1)
@@ -118,7 +133,10 @@ class EncoderOptions(FairseqDataclass):
 
 @dataclass
 class LunaEncoderOptions(AnchorOptions, EncoderOptions):
-    """Options of every Luna model with an encoder."""
+    """Options for every Luna encoder, including those of anchored attention.
+
+    The help text of each field describes the option.
+    """
 
     fix_projection_length: bool = option(
         False, "always use all rows of P (default: at most as many rows as the sequence has tokens)"
@@ -127,7 +145,10 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
 
 @dataclass
 class DecoderOptions(FairseqDataclass):
-    """Options of every Transformer with a decoder."""
+    """Options for the size and the embeddings of the decoder, in Luna and Transformer models.
+
+    The help text of each field describes the option.
+    """
 
     decoder_embed_dim: Optional[int] = option(
         None,
@@ -173,7 +194,10 @@ class DecoderOptions(FairseqDataclass):
 
 @dataclass
 class LunaDecoderOptions(DecayOptions, DecoderOptions):
-    """Options of every Luna model with a decoder."""
+    """Options for every Luna decoder.
+
+    The help text of each field describes the option.
+    """
 
     projection_length: int = option(32, "l, the length of the packed sequence P", least=1)
     pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(

@@ -1,6 +1,6 @@
 """Pixel embedding and Transformer encoder for the classification of long sequences.
 
-The Transformer encoder is fairseq's, for comparison with the Luna encoder.
+The Transformer encoder is fairseq's. It is the baseline for Luna's encoder.
 """
 
 from typing import Any, Optional
@@ -10,16 +10,17 @@ from torch import Tensor, nn
 
 from fairseq.models.transformer import TransformerEncoderBase
 from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
-from luna_fairseq.models.fairseq_layers import RepeatedLayer, activation_function, wrap_layer
+from luna_fairseq.models.fairseq_layers import RepeatedLayers, activation_function, wrap_layer
 
 
 class PixelEmbedding(nn.Module):
-    """Linear embedding of pixel intensities, with an optional learned vector before the first pixel.
+    """Linear embedding of pixel intensities, with an optional learned vector at the first position.
 
-    fairseq's encoders use this module in place of a token embedding, and read its width and padding index.
+    It replaces the token embedding of a fairseq encoder, and has the same attributes ``embedding_dim`` and
+    ``padding_idx``.
 
     Args:
-        embed_dim: model width C.
+        embed_dim: model width.
         prepend_cls: prepend the learned vector to each sequence (default: False).
 
     Example:
@@ -44,10 +45,11 @@ class PixelEmbedding(nn.Module):
         """Embed pixels.
 
         Args:
-            pixels: intensities [B, T].
+            pixels: pixel intensities [batch size, number of pixels].
 
         Returns:
-            Vectors [B, T, C], or [B, 1 + T, C] with the learned vector.
+            Vectors [batch size, length, embed_dim]. The length is the number of pixels, plus 1 with
+            ``prepend_cls``.
         """
         x = self.linear(pixels.unsqueeze(-1).type_as(self.linear.weight))
         if self.cls is not None:
@@ -55,19 +57,27 @@ class PixelEmbedding(nn.Module):
         return x
 
     def placeholder_tokens(self, embedding: Tensor) -> Tensor:
-        """Return tokens without padding, from which an encoder derives positions and lengths.
+        """Return constant token indices in place of pixels, for encoders that expect tokens.
+
+        The encoder derives positions and lengths from these tokens. None of them is padding.
 
         Args:
-            embedding: vectors [B, T, C] that :meth:`forward` returned.
+            embedding: vectors [batch size, length, embed_dim], as returned by :meth:`forward`.
 
         Returns:
-            Tokens [B, T].
+            Token indices [batch size, length].
         """
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """Transformer encoder layer of fairseq with this project's activation functions."""
+    """fairseq's Transformer encoder layer with an activation function of this project.
+
+    For half-precision inputs, GELU is computed in float32.
+
+    Args:
+        cfg: fairseq's TransformerConfig.
+    """
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -75,20 +85,31 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder with the constructor of :class:`FairseqLunaEncoder`.
+    """fairseq's Transformer encoder, with layers that may be applied repeatedly.
+
+    It can replace :class:`FairseqLunaEncoder` in a classifier.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it.
         dictionary: source dictionary; None for pixels.
-        embed_tokens: token embedding.
-        layer_repeats: number of times that the list of layers is applied (default: 1).
+        embed_tokens: token or pixel embedding.
+        layer_repeats: number of times that the layers are applied, with shared weights (default: 1).
     """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)
         if layer_repeats > 1:
-            self.layers: nn.ModuleList = RepeatedLayer(self.layers, layer_repeats)
+            self.layers: nn.ModuleList = RepeatedLayers(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        """Build a Transformer layer, and apply fairseq's wrappers."""
+        """Build a Transformer layer, compiled, checkpointed or sharded if the options ask for it.
+
+        Overrides the method of fairseq's ``TransformerEncoderBase``.
+
+        Args:
+            cfg: fairseq's TransformerConfig.
+
+        Returns:
+            The layer.
+        """
         return wrap_layer(TransformerSequenceLayer(cfg), cfg)

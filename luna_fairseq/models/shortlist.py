@@ -1,8 +1,9 @@
-"""Vocabulary shortlist: decode with the target pieces that may translate the sources of the batch.
+"""Vocabulary shortlist: restrict beam search to target subwords that may translate the sources of a batch.
 
-The candidates of a batch are the special symbols, the target pieces that a lexicon lists for every sentence,
-and the target pieces that the lexicon lists for the source pieces of the batch. Beam search only uses the
-candidates. The output projection has a row for each candidate, so that no tensor has the width of the
+A lexicon lists these candidates for each source subword, and some for every sentence. Special symbols are
+always candidates.
+
+The output projection is computed for the candidates only, so that no tensor has the width of the whole
 dictionary. Log-probabilities are normalised over the candidates.
 """
 
@@ -22,17 +23,18 @@ from luna_fairseq.text.lexicon import EVERY_SENTENCE, read_lexicon
 
 
 class Shortlist:
-    """Target pieces that may translate each source piece.
+    """Target subwords that may translate each source subword.
 
     Args:
-        candidates: symbols of target pieces by the symbol of a source piece, or by :data:`EVERY_SENTENCE` for
-            the candidates of every sentence.
+        candidates: maps a source subword to the target subwords that may translate it. The key
+            :data:`EVERY_SENTENCE` holds the candidates of every sentence.
         source: source dictionary.
         target: target dictionary.
 
     Attributes:
-        table: target indices [S, N] of the candidates for each source index, padded with the padding symbol.
-        always: mask [V], True at candidates of every sentence.
+        table: target indices of the candidates, one row for each index of the source dictionary. Rows are
+            padded with the padding symbol.
+        always: mask [target vocabulary size], True at candidates of every sentence.
 
     Raises:
         InputError: A candidate is not in the target dictionary.
@@ -42,7 +44,7 @@ class Shortlist:
         >>> for word in ("Hund", "dog", "Katze"):
         ...     _ = dictionary.add_symbol(word)
         >>> shortlist = Shortlist({"dog": ["Hund"], "": ["dog"]}, dictionary, dictionary)
-        >>> shortlist.candidates_of(dictionary.encode_line("dog"))
+        >>> shortlist.find_candidates(dictionary.encode_line("dog"))
         tensor([0, 1, 2, 3, 4, 5])
     """
 
@@ -66,10 +68,10 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str, source: Dictionary, target: Dictionary) -> "Shortlist":
-        """Read a lexicon.
+        """Load a shortlist from a lexicon file.
 
         Args:
-            path: file that luna-make-shortlist wrote.
+            path: file written by ``luna-make-shortlist``.
             source: source dictionary.
             target: target dictionary.
 
@@ -81,23 +83,23 @@ class Shortlist:
         """
         return cls(read_lexicon(Path(path)), source, target)
 
-    def candidates_of(self, tokens: Tensor, more: Sequence[Tensor] = (), least: int = 0) -> Tensor:
+    def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
         """Return the candidates of a batch.
 
         Args:
             tokens: source tokens, of any shape.
-            more: tensors with indices of further candidates, of any shape (default: none).
-            least: smallest number of candidates. If there are fewer, the first pieces of the dictionary are
-                added (default: 0).
+            extra: tensors with target indices of further candidates, of any shape (default: none).
+            minimum: minimum number of candidates. Missing candidates are the first dictionary entries that
+                are not candidates yet (default: 0).
 
         Returns:
-            Increasing indices [K] of the target dictionary.
+            Increasing target indices [number of candidates].
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique()].long().flatten()] = True
-        for indices in more:
+        for indices in extra:
             found[indices.cpu().flatten()] = True
-        missing = least - int(found.sum())
+        missing = minimum - int(found.sum())
         if missing > 0:
             found[found.logical_not().nonzero().flatten()[:missing]] = True
         return found.nonzero().flatten().to(tokens.device)
@@ -111,59 +113,60 @@ class Shortlist:
         constraints: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ) -> List[List[Dict[str, Tensor]]]:
-        """Generate translations of a batch from its candidates.
+        """Translate a batch with a generator that is restricted to the candidates of the batch.
 
-        The tokens of prefixes and constraints and the first token are also candidates.
+        The tokens of ``prefix_tokens``, ``constraints`` and ``bos_token`` become candidates, too.
 
         Args:
-            generate: method ``_generate`` of ``generator``.
-            generator: fairseq's generator, whose models have output projections.
-            sample: batch of fairseq.
-            prefix_tokens: first tokens [B, T] of the translations (default: None, no prefixes).
-            constraints: packed constraints [B, M] (default: None, no constraints).
-            bos_token: first token of the input of the decoder (default: None, the end symbol).
+            generate: the original method ``_generate`` of ``generator``.
+            generator: fairseq's ``SequenceGenerator``.
+            sample: fairseq's batch.
+            prefix_tokens: first tokens [batch size, length] of the translations (default: None, no prefixes).
+            constraints: fairseq's packed lexical constraints [batch size, length] (default: None, no
+                constraints).
+            bos_token: first input token of the decoder (default: None, the end symbol).
 
         Returns:
-            Hypotheses of each sentence.
+            For each sentence, the list of hypotheses. Their tokens are indices of the target dictionary.
 
         Raises:
-            InputError: The search depends on indices of the dictionary.
+            InputError: The generator also uses a language model or ``prefix_allowed_tokens_fn``.
         """
         check_generator(generator)
         tokens = sample["net_input"]["src_tokens"]
-        more = [x for x in (prefix_tokens, constraints) if x is not None]
+        extra = [x for x in (prefix_tokens, constraints) if x is not None]
         if constraints is not None:
-            more[-1] = constraints[:, 1:]  # without the number of constraints
+            extra[-1] = constraints[:, 1:]  # without the number of constraints
         if bos_token is not None:
-            more.append(torch.tensor([bos_token]))
-        # Beam search chooses 2 n candidates for n hypotheses.
-        pieces = self.candidates_of(tokens, more, min(len(self.always), 2 * generator.beam_size + 1))
-        places = torch.zeros(len(self.always), dtype=torch.long, device=pieces.device)
-        places[pieces] = torch.arange(len(pieces), device=pieces.device)
+            extra.append(torch.tensor([bos_token]))
+        # Beam search needs at least 2 n tokens to choose from for n hypotheses.
+        candidates = self.find_candidates(tokens, extra, min(len(self.always), 2 * generator.beam_size + 1))
+        numbers = torch.zeros(len(self.always), dtype=torch.long, device=candidates.device)
+        numbers[candidates] = torch.arange(len(candidates), device=candidates.device)
         if constraints is not None:
-            constraints = torch.cat([constraints[:, :1], places[constraints[:, 1:]]], dim=1)
-        with narrowed(generator, pieces, places):
+            constraints = torch.cat([constraints[:, :1], numbers[constraints[:, 1:]]], dim=1)
+        with restrict_to_candidates(generator, candidates, numbers):
             found = generate(
                 sample,
-                None if prefix_tokens is None else places[prefix_tokens],
+                None if prefix_tokens is None else numbers[prefix_tokens],
                 constraints,
-                None if bos_token is None else int(places[bos_token]),
+                None if bos_token is None else int(numbers[bos_token]),
             )
         for hypotheses in found:
             for hypothesis in hypotheses:
-                hypothesis["tokens"] = pieces[hypothesis["tokens"]]
+                hypothesis["tokens"] = candidates[hypothesis["tokens"]]
         return found
 
 
 def check_generator(generator: Any) -> None:
-    """Check that a generator can search among the candidates of a batch.
+    """Check that a generator can work with a shortlist.
 
     Args:
-        generator: fairseq's generator.
+        generator: fairseq's ``SequenceGenerator``.
 
     Raises:
-        InputError: The generator also uses the scores of a language model, or a function of the user that
-            restricts the tokens.
+        InputError: The generator also uses the scores of a language model, or the user's function
+            ``prefix_allowed_tokens_fn``.
     """
     if generator.lm_model is not None:
         raise InputError(
@@ -178,16 +181,17 @@ def check_generator(generator: Any) -> None:
 
 
 @contextmanager
-def narrowed(generator: Any, pieces: Tensor, places: Tensor) -> Iterator[None]:
-    """Context manager in which a generator and its models only use the candidates of a batch.
+def restrict_to_candidates(generator: Any, candidates: Tensor, numbers: Tensor) -> Iterator[None]:
+    """Context manager that restricts a generator and its models to the candidates of a batch.
 
-    The tokens of the generator are then indices of ``pieces``. Special symbols keep their indices, because
-    they are the first pieces of every dictionary.
+    Inside the context, token t of the generator stands for ``candidates[t]``. Special symbols keep their
+    indices, because they are the first entries of every dictionary.
 
     Args:
-        generator: fairseq's generator.
-        pieces: increasing indices [K] of the candidates in the target dictionary.
-        places: index [V] of each piece of the dictionary in ``pieces``.
+        generator: fairseq's ``SequenceGenerator``, restored on exit.
+        candidates: increasing target indices [number of candidates].
+        numbers: index of each dictionary entry in ``candidates``, [target vocabulary size]; 0 for entries
+            that are not candidates.
     """
     ensemble, size, suppressed = generator.model, generator.vocab_size, generator.token_indices_to_suppress
     decoders = [model.decoder for model in ensemble.models]
@@ -195,15 +199,15 @@ def narrowed(generator: Any, pieces: Tensor, places: Tensor) -> Iterator[None]:
     forward = ensemble.forward_decoder
 
     def forward_decoder(tokens: Tensor, *args: Any, **kwargs: Any) -> Any:
-        return forward(pieces[tokens], *args, **kwargs)
+        return forward(candidates[tokens], *args, **kwargs)
 
     try:
         for decoder, projection in zip(decoders, projections):
-            decoder.output_projection = select_outputs(projection, pieces)
-        ensemble.forward_decoder, generator.vocab_size = forward_decoder, len(pieces)
+            decoder.output_projection = select_outputs(projection, candidates)
+        ensemble.forward_decoder, generator.vocab_size = forward_decoder, len(candidates)
         if suppressed is not None:
-            kept = torch.isin(suppressed.to(pieces), pieces)
-            generator.token_indices_to_suppress = places[suppressed.to(pieces)[kept]]
+            kept = torch.isin(suppressed.to(candidates), candidates)
+            generator.token_indices_to_suppress = numbers[suppressed.to(candidates)[kept]]
         yield
     finally:
         for decoder, projection in zip(decoders, projections):
@@ -217,7 +221,10 @@ def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
 
     Args:
         projection: :class:`torch.nn.Linear`, :class:`OneDnnLinear` or :class:`Linear8`.
-        outputs: indices [K] of the outputs.
+        outputs: indices [number of outputs to compute].
+
+    Returns:
+        Layer of the same class.
     """
     if isinstance(projection, Linear8):
         return projection.select(outputs)

@@ -1,7 +1,7 @@
-"""Ablation of Luna's decoder, with softmax attention in place of Luna's causal attention.
+"""Ablation: Luna's translation model with softmax self-attention in the decoder.
 
-``--arch luna_softmax_causal`` has the options of ``--arch luna``, and is used in the same way. Softmax
-attention from the decoder to the source is an option of ``luna``, ``--cross-attention softmax``.
+``--arch luna_softmax_causal`` replaces Luna's causal attention, and has the options of ``--arch luna``. For
+softmax attention from the decoder to the source, use ``--arch luna --cross-attention softmax``.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -20,7 +20,9 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 class SoftmaxState(NamedTuple):
-    """Keys and values of all earlier positions. The size of this state grows with every token.
+    """Keys and values of all earlier positions, for decoding step by step.
+
+    The state grows with every token. Shapes: batch size B, H heads, T earlier positions, head width K.
 
     Attributes:
         prev_key: keys [B, H, T, K].
@@ -33,30 +35,40 @@ class SoftmaxState(NamedTuple):
     prev_key_padding_mask: Optional[Tensor] = None
 
     def reorder(self, rows: Tensor) -> "SoftmaxState":
-        """Select the hypotheses that beam search continues.
+        """Select and reorder hypotheses during beam search.
 
         Args:
-            rows: indices [R] of the hypotheses to continue.
+            rows: index of the old hypothesis at each new position, [number of new hypotheses].
 
         Returns:
-            State of R hypotheses.
+            State of the selected hypotheses.
         """
         return map_tensors(lambda x: x.index_select(0, rows), self)
 
     def select(self, sentences: Tensor) -> "SoftmaxState":
-        """Return the state unchanged, because no part of it belongs to a source sentence."""
+        """Return the state unchanged.
+
+        States of other attentions drop the data of finished source sentences here. This state has no such
+        data.
+
+        Args:
+            sentences: ignored.
+
+        Returns:
+            This state.
+        """
         return self
 
 
 class SoftmaxCausalAttention(nn.Module):
-    """Softmax attention from every position to itself and to all earlier positions.
+    """Causal softmax attention with the interface of :class:`LunaCausalAttention`.
 
-    The methods have the arguments of :class:`LunaCausalAttention`, but ignore the packed sequence P.
+    Every position attends to itself and to all earlier positions. The packed sequence P is ignored.
 
     Args:
-        embed_dim: model width C.
+        embed_dim: model width.
         num_heads: number of heads.
-        dropout: dropout probability for attention weights (default: 0).
+        dropout: dropout probability of the attention weights (default: 0).
         q_noise: amount of fairseq's quantisation noise on the projections (default: 0).
         qn_block_size: block size of the quantisation noise (default: 8).
 
@@ -86,16 +98,16 @@ class SoftmaxCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Attend over whole sequences.
+        """Apply causal attention to whole sequences.
 
         Args:
-            query: sequences X [T, B, C].
+            query: sequences [length, batch size, width].
             packed: ignored.
-            key_padding_mask: mask [B, T], True at padding (default: None, no padding).
+            key_padding_mask: mask [batch size, length], True at padding (default: None, no padding).
             packed_padding_mask: ignored.
 
         Returns:
-            Output [T, B, C].
+            Outputs [length, batch size, width].
         """
         future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
         return self._attend(query, key_padding_mask, None, future)
@@ -109,18 +121,19 @@ class SoftmaxCausalAttention(nn.Module):
         packed_padding_mask: Optional[Tensor] = None,
         counts: Any = None,
     ) -> Tuple[Tensor, SoftmaxState]:
-        """Attend from the next position to itself and to all positions in a state.
+        """Attend from the next position to itself and to all earlier positions.
 
         Args:
-            query: next position [1, B, C] of X.
+            query: next position [1, batch size, width].
             packed: ignored.
             state: keys and values of all earlier positions (default: None, no earlier positions).
-            key_padding_mask: mask [B, 1] of the new position, True at padding (default: None, no padding).
+            key_padding_mask: mask [batch size, 1], True if the new position is padding (default: None, no
+                padding).
             packed_padding_mask: ignored.
             counts: ignored.
 
         Returns:
-            Output [1, B, C], and the state that includes the new position.
+            Output [1, batch size, width], and the state including the new position.
         """
         store: Dict[str, Any] = {}
         if state is not None:
@@ -138,15 +151,15 @@ class SoftmaxCausalAttention(nn.Module):
         """Apply fairseq's softmax self-attention.
 
         Args:
-            query: X [T, B, C].
-            key_padding_mask: boolean mask [B, T], True at padding, or None without padding.
-            store: fairseq's incremental state, which holds the keys and values of earlier positions, or None
-                for whole sequences.
-            future: attention mask [T, T], minus infinity at later positions (default: None, as in decoding
-                step by step).
+            query: sequences [length, batch size, width].
+            key_padding_mask: boolean mask [batch size, length], True at padding; None without padding.
+            store: fairseq's incremental state with the keys and values of earlier positions, updated in
+                place; None for whole sequences.
+            future: mask [length, length] added to the attention logits, minus infinity at later positions
+                (default: None, for decoding step by step).
 
         Returns:
-            Output [T, B, C].
+            Outputs [length, batch size, width].
         """
         output, _ = self.softmax(
             *(query, query, query),
@@ -159,7 +172,7 @@ class SoftmaxCausalAttention(nn.Module):
 
 
 class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
-    """Factory of a decoder's attentions that uses softmax self-attention in place of Luna's.
+    """Factory for the attentions of a decoder, with softmax as causal self-attention.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it.
@@ -170,22 +183,39 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
         self.noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of a decoder layer."""
+        """Build the causal self-attention of a decoder layer.
+
+        Args:
+            options: options of the decoder.
+
+        Returns:
+            A :class:`SoftmaxCausalAttention`.
+        """
         return SoftmaxCausalAttention(
             options.embed_dim, options.num_heads, options.attention_dropout, **self.noise
         )
 
 
 class SoftmaxCausalDecoder(FairseqLunaDecoder):
-    """Luna decoder with softmax causal attention."""
+    """Luna decoder with softmax in place of Luna's causal self-attention."""
 
     def choose_attentions(self, cfg: Any) -> SoftmaxCausalAttentions:
-        """Return the factory of the decoder's attentions."""
+        """Return the factory that builds softmax self-attention for each layer.
+
+        Args:
+            cfg: fairseq's TransformerConfig with Luna's options added to it.
+
+        Returns:
+            The factory.
+        """
         return SoftmaxCausalAttentions(cfg)
 
 
 @register_model("luna_softmax_causal", dataclass=LunaConfig)
 class LunaSoftmaxCausal(LunaModel):
-    """Luna translation model with softmax causal attention in the decoder; see :class:`LunaModel`."""
+    """Luna translation model with softmax in place of the decoder's causal self-attention.
+
+    The arguments are those of :class:`LunaModel`.
+    """
 
     decoder_class = SoftmaxCausalDecoder

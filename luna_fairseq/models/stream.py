@@ -1,4 +1,4 @@
-"""State of a causal language model that reads a long text segment by segment."""
+"""State of a causal language model that reads a long text in segments."""
 
 from typing import Any, Dict, Optional
 
@@ -10,21 +10,23 @@ from luna_fairseq.modules.state import DecoderState, LayerState, LunaCausalState
 
 
 class Stream:
-    """State of a causal language model after the text that it has read.
+    """State of a causal language model after the text that it has read so far.
 
-    The size of the state does not depend on the length of the text (section 3.3 of the paper).
-    ``model(tokens, stream=stream)`` reads the next segment of the text and updates the state. Gradients do
-    not flow from one segment into an earlier segment. The projection of the packed sequence P is not part of
-    the state, because training changes its weights.
+    ``model(tokens, stream=stream)`` reads the next segment of the text and updates the state. The size of the
+    state does not grow with the text (section 3.3 of the paper). Gradients do not flow from a segment into
+    earlier segments.
+
+    The queries that the model computes from its packed sequence P are not stored, because training changes
+    the weights that they depend on. They are computed again for each segment.
 
     Attributes:
-        state: state of the decoder without the projected P; None at the beginning of a text.
+        state: state of the decoder; None at the beginning of a text.
 
     Example::
 
         stream = Stream()
-        for segment in tokens.split(512, dim=1):  # tokens [B, T] of a :class:`LunaLanguageModel`
-            logits, _ = model(segment, stream=stream)
+        for segment in tokens.split(512, dim=1):  # tokens [batch size, length]
+            logits, _ = model(segment, stream=stream)  # model: a LunaLanguageModel
     """
 
     def __init__(self) -> None:
@@ -32,34 +34,38 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """Number of tokens that each text of the batch has so far."""
+        """Number of tokens read so far from each text of the batch."""
         return 0 if self.state is None else self.state.position
 
     def clear(self) -> None:
-        """Reset the state, so that the next segment starts a new text."""
+        """Reset the state, so that the next segment begins a new text."""
         self.state = None
 
     def store(self, state: DecoderState) -> None:
-        """Store a state without its gradients and without the projected packed sequence P."""
+        """Store the state of the decoder, detached from the graph of gradients.
+
+        Args:
+            state: state after the latest segment.
+        """
         self.state = _without_packed(state).detach()
 
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
-        """Read the next segment of the text, and update the state.
+        """Compute the logits of the next segment, and update the state.
 
-        Segments may overlap. The next segment then starts after the first ``keep_after`` tokens of this
-        segment, and the stored state is the state at that point.
+        Segments may overlap. If the next segment begins inside this one, ``keep_after`` is the number of
+        tokens between the two beginnings, and the state at that point is stored.
 
         Args:
             decoder: :class:`luna_fairseq.models.fairseq_decoder.FairseqLunaDecoder` without an encoder.
-            tokens: tokens [B, T] of the segment, shifted right.
-            keep_after: number of tokens after which the state is stored (default: None, after all tokens; 0
-                leaves the state unchanged).
+            tokens: tokens [batch size, length] of the segment, shifted right by one.
+            keep_after: number of tokens after which the state is stored (default: None, after all tokens). 0
+                leaves the state unchanged.
 
         Returns:
-            Logits [B, T, V], and the dictionary of the decoder's forward.
+            Logits [batch size, length, vocabulary size], and the dictionary that the decoder returns.
 
         Raises:
-            InputError: The state belongs to another model, or to a batch of another size.
+            InputError: The state belongs to a model with another number of layers, or to another batch size.
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -83,7 +89,7 @@ class Stream:
             batch_size: number of texts in the batch.
 
         Raises:
-            InputError: One of the two numbers differs from that of the state.
+            InputError: The state has another number of layers or texts.
         """
         if self.state is None:
             return
@@ -94,14 +100,14 @@ class Stream:
                 f"model with {layers} layers and batch size {batch_size}: start a new Stream()"
             )
 
-    def repeated(self, hypotheses: int) -> Optional[DecoderState]:
-        """Return copies of the state of a single text, one for each hypothesis that continues the text.
+    def repeat(self, hypotheses: int) -> Optional[DecoderState]:
+        """Repeat the state of a single text for several hypotheses that continue the text.
 
         Args:
             hypotheses: number of hypotheses.
 
         Returns:
-            The state for a batch of ``hypotheses`` texts; None at the beginning of a text.
+            State with batch size ``hypotheses``; None at the beginning of a text.
 
         Raises:
             InputError: The stream has several texts.
@@ -112,17 +118,34 @@ class Stream:
         return self.state.map(lambda x: x.repeat_interleave(hypotheses, dim=0))
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the contents for a checkpoint: the tensors of every layer on the CPU, and the position."""
+        """Return the state as tensors on the CPU, for a checkpoint.
+
+        Returns:
+            Dictionary with the tensors of every layer and the number of tokens read.
+        """
         layers = () if self.state is None else self.state.to(torch.device("cpu")).layers
         return {"layers": [list(layer.causal[1:]) for layer in layers], "position": self.position}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore the contents returned by :meth:`state_dict`."""
+        """Restore the state from a checkpoint.
+
+        Args:
+            state: dictionary returned by :meth:`state_dict`.
+        """
         layers = tuple(LayerState(LunaCausalState(None, *sums)) for sums in state["layers"])
         self.state = DecoderState(layers, layers[0].causal.steps, state["position"]) if layers else None
 
 
 def _without_packed(state: DecoderState) -> DecoderState:
-    """Return the state without the projected packed sequence P, so that the next call projects P again."""
+    """Remove the queries that were computed from the packed sequence P from a decoder state.
+
+    The next call of the decoder then computes them again, with its current weights.
+
+    Args:
+        state: state of the decoder.
+
+    Returns:
+        Copy of the state without these queries.
+    """
     layers = (layer._replace(causal=layer.causal._replace(pack_q=None)) for layer in state.layers)
     return state._replace(layers=tuple(layers))

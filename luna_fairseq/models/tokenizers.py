@@ -1,4 +1,4 @@
-"""Tokenizers of trained models: search for their files, and fairseq's interface to Moses tokenisation."""
+"""Search for the tokenizer of a trained model, and Moses tokenisation for fairseq."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +21,7 @@ def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
     """Return the folders in which ``from_pretrained`` looks for a tokenizer.
 
     Args:
-        model_name_or_path: folder of the checkpoint, or an address from which fairseq downloads a model.
+        model_name_or_path: folder of the checkpoint, or a URL from which fairseq downloads the model.
         data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
             of the checkpoint.
 
@@ -29,7 +29,7 @@ def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
         The folder of the checkpoint and the folder of the dictionaries.
 
     Raises:
-        InputError: One of the folders does not exist, and neither is an address.
+        InputError: A folder does not exist, and neither argument is a URL.
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
@@ -40,7 +40,7 @@ def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
 
 
 def tokenizer_options() -> List[str]:
-    """Return the names of the options of all tokenizers that are registered with fairseq."""
+    """Return the names of all options of the tokenizers that are registered with fairseq."""
     config_classes = [
         config_class
         for kind in ("bpe", "tokenizer")
@@ -50,17 +50,17 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for the tokenizer whose files are in one of the folders.
+    """Return fairseq's options for the subword tokenizer whose files are in one of several folders.
 
     Args:
-        folders: folders to search; the first with a tokenizer counts.
+        folders: folders to search. The first folder with a tokenizer is used.
 
     Returns:
         Options of sentencepiece or of GPT-2's byte-level BPE; an empty dictionary if no folder has their
         files.
 
     Raises:
-        InputError: The file of sentencepiece differs from its recorded checksum.
+        InputError: The model of sentencepiece does not match its recorded checksum.
 
     Example:
         >>> find_tokenizer([Path("a folder without a tokenizer")])
@@ -78,19 +78,19 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
 
 
 def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for all steps between plain text and subwords.
+    """Return fairseq's options for all steps from plain text to subwords.
 
-    Unlike :func:`find_tokenizer`, this function also finds the file ``bpe.codes`` of luna-prepare-bitext,
-    whose data is tokenised by Moses and split by subword-nmt.
+    In addition to :func:`find_tokenizer`, it finds ``bpe.codes``. luna-prepare-bitext writes this file if it
+    tokenises text with Moses and splits words with subword-nmt.
 
     Args:
-        folders: folders to search; the first with a tokenizer counts.
+        folders: folders to search. The first folder with a tokenizer is used.
 
     Returns:
         Options for fairseq; an empty dictionary if no folder has files of a tokenizer.
 
     Raises:
-        InputError: A file of the tokenizer differs from its recorded checksum.
+        InputError: A file of the tokenizer does not match its recorded checksum.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -102,7 +102,12 @@ def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
 
 @dataclass
 class MosesTextConfig(FairseqDataclass):
-    """Languages of the text that a :class:`MosesText` encodes and decodes."""
+    """Languages of a :class:`MosesText`.
+
+    Attributes:
+        source_lang: language code of the text to encode (default: en).
+        target_lang: language code of the text to decode (default: en).
+    """
 
     source_lang: str = field(default="en", metadata={"help": "source language"})
     target_lang: str = field(default="en", metadata={"help": "target language"})
@@ -110,9 +115,10 @@ class MosesTextConfig(FairseqDataclass):
 
 @register_tokenizer(MOSES, dataclass=MosesTextConfig)
 class MosesText:
-    """Moses tokenizer that normalises punctuation first, as luna-prepare-bitext does.
+    """Moses tokenizer that normalises punctuation first.
 
-    fairseq's tokenizer ``moses`` does not normalise punctuation.
+    luna-prepare-bitext prepares data in the same way. fairseq's tokenizer ``moses`` does not normalise
+    punctuation.
 
     Args:
         cfg: source and target language.
@@ -130,18 +136,18 @@ class MosesText:
         tokenize("", cfg.source_lang)  # reports a missing package before a model is loaded
 
     def encode(self, text: str) -> str:
-        """Tokenise plain text of the source language.
+        """Tokenise plain text in the source language.
 
         Args:
             text: plain text.
 
         Returns:
-            The tokens as one string, separated by spaces.
+            Tokens, separated by spaces.
         """
         return " ".join(tokenize(normalize(text, self.cfg.source_lang), self.cfg.source_lang))
 
     def decode(self, text: str) -> str:
-        """Join tokens of the target language to plain text.
+        """Convert tokens in the target language to plain text.
 
         Args:
             text: tokens, separated by spaces.
@@ -153,9 +159,9 @@ class MosesText:
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Copy the languages of a task to the configuration of a tokenizer.
+    """Copy the source and target language of a task to the configuration of a tokenizer.
 
-    Without this copy, ``from_pretrained`` would use fairseq's default, English. Nothing is copied if the task
+    Otherwise, ``from_pretrained`` would use fairseq's default language, English. Nothing changes if the task
     or the tokenizer has no languages.
 
     Args:

@@ -146,7 +146,7 @@ def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any
     shortlist = Shortlist.load(str(path), source, target)
     covered = tokens = width = 0
     for first, second in zip(*texts):
-        candidates = shortlist.candidates_of(first)
+        candidates = shortlist.find_candidates(first)
         width += len(candidates)
         tokens += len(second)
         covered += int(torch.isin(second, candidates).sum())

@@ -10,7 +10,7 @@ import torch
 from fairseq.data import Dictionary, encoders
 from fairseq.models.roberta import RobertaHubInterface
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.masked_lm_hub import MaskTokenizer, Words
+from luna_fairseq.models.masked_lm_hub import IdentityTokenizer, MaskTokenizer
 from luna_fairseq.text.dictionaries import build_dictionary
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
@@ -116,7 +116,7 @@ def test_gpt2(tmp_path):
 
 def test_words(tmp_path):
     dictionary = build_dictionary(sorted({word for line in TEXT for word in line.split()}), {})
-    tokenizer = encoded_alike({}, dictionary, Words(dictionary), tmp_path / "hf")
+    tokenizer = encoded_alike({}, dictionary, IdentityTokenizer(dictionary), tmp_path / "hf")
     assert tokenizer.decode(tokenizer(TEXT[1]).input_ids, skip_special_tokens=True) == TEXT[1]
 
 

@@ -137,11 +137,13 @@ def test_search_finds_what_it_finds_with_all_other_pieces_masked(name, number, p
 def test_candidates_of_a_batch(path):
     shortlist = Shortlist.load(str(path), SOURCE, TARGET)
     source = batch(sentences((4, 6), 23))
-    assert shortlist.candidates_of(source).tolist() == expected_candidates(source)
-    assert shortlist.candidates_of(source, [torch.tensor([[5]])]).tolist() == expected_candidates(source, [5])
+    assert shortlist.find_candidates(source).tolist() == expected_candidates(source)
+    assert shortlist.find_candidates(source, [torch.tensor([[5]])]).tolist() == expected_candidates(
+        source, [5]
+    )
     few = torch.tensor([[2]])
-    assert shortlist.candidates_of(few).tolist() == [0, 1, 2, 3, TARGET.index("w3"), TARGET.index("w9")]
-    assert shortlist.candidates_of(few, least=8).tolist() == [0, 1, 2, 3, 4, 5, 8, 14]
+    assert shortlist.find_candidates(few).tolist() == [0, 1, 2, 3, TARGET.index("w3"), TARGET.index("w9")]
+    assert shortlist.find_candidates(few, minimum=8).tolist() == [0, 1, 2, 3, 4, 5, 8, 14]
 
 
 def test_candidates_are_of_the_sentences_of_the_batch_alone(path):

@@ -14,7 +14,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.preparation import load_tokenizer
 from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 from luna_fairseq.models.generator_hub import GeneratorHub
-from luna_fairseq.models.masked_lm_hub import MaskedLMHub, Words
+from luna_fairseq.models.masked_lm_hub import IdentityTokenizer, MaskedLMHub
 from luna_fairseq.models.tokenizers import find_folders, find_tokenizer
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer, detect_encoding
 
@@ -48,14 +48,14 @@ def test_a_dictionary_tells_its_encoding(encoding):
     [("sentencepiece", "the cat"), ("subword_nmt", "the cat"), ("gpt2", "the cat"), ("sentencepiece", "a")],
 )
 def test_plain_text_is_refused_where_there_is_no_tokenizer(encoding, text):
-    words = Words(dictionary(encoding))
+    words = IdentityTokenizer(dictionary(encoding))
     with pytest.raises(InputError, match=f"pieces of {encoding}, but the text is plain. .* bpe='{encoding}'"):
         words.encode(text)
     assert words.encode(ENCODED[encoding]) == ENCODED[encoding]
 
 
 def test_unknown_words_of_a_dictionary_of_words_are_unknown():
-    assert Words(dictionary(None)).encode("the dog") == "the dog"
+    assert IdentityTokenizer(dictionary(None)).encode("the dog") == "the dog"
 
 
 def test_translating_and_sampling():
