@@ -17,6 +17,29 @@ from luna_fairseq.files.writing import write_text
 from luna_fairseq.provenance import commit
 
 MIB = 2**20
+TRAINING_PASS = "forward+backward"
+# Words of the plots by the short names of the tables: benchmarks, and implementations that they compare.
+WORDS = {
+    "causal": "Causal attention",
+    "attention": "Bidirectional attention",
+    "train": "Training step",
+    "decode": "Decoding by beam search",
+    "lra": "Training step of a classifier of bytes",
+    "apollo": "Optimizer step",
+    "chunk": "Luna (this package)",
+    "cumsum": "Luna, sums as published",
+    "sdpa": "softmax attention (PyTorch, fused)",
+    "softmax": "softmax attention, explicit weights",
+    "luna": "Luna",
+    "luna-naive": "Luna, explicit weights",
+    "anchored": "anchored Luna, no look-up",
+    "look-up": "anchored Luna with look-up",
+    "transformer": "Transformer (fairseq)",
+    "transformer-sdpa": "Transformer, fused attention",
+    "transformer-softmax": "Transformer, explicit weights",
+    "roberta-sdpa": "RoBERTa, fused attention",
+    "roberta-softmax": "RoBERTa (fairseq)",
+}
 
 
 def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
@@ -142,7 +165,8 @@ def format_table(rows: Sequence[Dict[str, Any]]) -> str:
 def write_png(path: Path, sections: Sequence[Section], description: Dict[str, Any]) -> None:
     """Plot times and memory against the sequence length, and write the plots to a PNG file.
 
-    Cases that differ only in length or batch size share a pair of plots: one of times, one of memory.
+    Cases that differ only in length or batch size share a pair of plots: one of times, one of memory. If a
+    benchmark times the forward pass alone as well, only forward and backward pass together are drawn.
 
     Args:
         path: PNG file to write.
@@ -151,17 +175,38 @@ def write_png(path: Path, sections: Sequence[Section], description: Dict[str, An
     """
     rows: Dict[str, List[Record]] = {}
     for section in sections:
+        passes = {record["case"].get("pass") for record in section.results}
         for record in section.results:
-            kind = (f"{name} {x}" for name, x in record["case"].items() if name not in ("T", "sentences"))
-            title = f"{section.name}: {', '.join(kind)}"
+            if TRAINING_PASS in passes and record["case"]["pass"] != TRAINING_PASS:
+                continue
+            title = plot_title(section.name, record["case"])
             rows.setdefault(title, []).append({**record, "drawn": plotted_values(record, section.rate)})
     figure = new_figure(figsize=(9.2, 3.6 * len(rows)))
     for axes, (title, records) in zip(figure.subplots(len(rows), 2, squeeze=False), rows.items()):
         for ax, label in zip(axes, records[0]["drawn"]):
             draw_curves(ax, title, label, records)
     names = ("hardware", "threads", "torch", "commit")
-    figure.supxlabel(", ".join(f"{name} {description[name]}" for name in names))
+    figure.supxlabel(", ".join(f"{name} {description[name]}" for name in names), fontsize="small")
     save_png(figure, path)
+
+
+def plot_title(name: str, case: Dict[str, Any]) -> str:
+    """Return the title of a pair of plots.
+
+    Args:
+        name: name of the benchmark, such as "causal".
+        case: dictionary from a setting to its value, such as ``{"l": 16, "T": 32, "pass": "forward"}``.
+
+    Returns:
+        The benchmark in words and the settings without lengths and batch sizes, such as "Causal attention,
+        l = 16, forward and backward".
+    """
+    settings = {setting: x for setting, x in case.items() if setting not in ("T", "sentences")}
+    words = [f"{setting} = {x}" if setting == "l" else f"{setting} {x}" for setting, x in settings.items()]
+    title = ", ".join([WORDS.get(name, name), *words])
+    for setting, plain in ((f"pass {TRAINING_PASS}", "forward and backward"), ("padding none", "no padding")):
+        title = title.replace(setting, plain)
+    return title
 
 
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
@@ -172,13 +217,14 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
         rate: "tokens" or "sentences" for the time of one of them; "" for the time of the whole job.
 
     Returns:
-        The median time in milliseconds, and the extra memory in MiB, such as ``{"ms": 2.5, "extra MiB":
-        40.0}``.
+        The median time in milliseconds, and the extra memory in MiB, such as ``{"time [ms]": 2.5,
+        "extra memory [MiB]": 40.0}``.
     """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
     # A logarithmic axis has no zero.
     memory = max(record["extra_bytes"] / MIB, 1e-3)
-    return {f"ms of one {rate[:-1]}" if rate else "ms": 1000 * seconds, "extra MiB": memory}
+    time = f"time of one {rate[:-1]} [ms]" if rate else "time [ms]"
+    return {time: 1000 * seconds, "extra memory [MiB]": memory}
 
 
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
@@ -194,11 +240,14 @@ def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> N
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]
         x = [point["case"].get("T", form) for point in points]
-        ax.plot(x, [point["drawn"][label] for point in points], marker="o", markersize=3, label=form)
+        y = [point["drawn"][label] for point in points]
+        ax.plot(x, y, marker="o", markersize=3, label=WORDS.get(form, form))
     has_length = "T" in records[0]["case"]
     if has_length:
         ax.set_xscale("log", base=2)
-    ax.set(xlabel="T" if has_length else "row", ylabel=label, yscale="log")
+        lengths = sorted({record["case"]["T"] for record in records})
+        ax.set_xticks(lengths, [f"{length:,}" for length in lengths])
+    ax.set(xlabel="sequence length [tokens]" if has_length else "implementation", ylabel=label, yscale="log")
     ax.set_title(title, fontsize="small")
     ax.grid(True, alpha=0.3)
     ax.legend(fontsize="x-small")

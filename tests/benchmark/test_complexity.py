@@ -1,4 +1,4 @@
-"""Exponents of the complexity table (docs/from_bahdanau_to_luna.md).
+"""Exponents of the complexity table (docs/results/from_bahdanau_to_luna.md).
 
 The tests count the operations of each attention at several lengths n and widths d.
 """
