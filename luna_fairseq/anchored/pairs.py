@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from luna_fairseq.ops.chunks import spans
+from luna_fairseq.ops.chunks import chunk_slices
 
 # Number of queries in a block, which are multiplied with the tokens of their common segment at a time.
 BLOCK = 16
@@ -327,7 +327,10 @@ class Blocks(NamedTuple):
         """
         c = self._size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
-        return [(span, slice(c * span.start, c * span.stop)) for span in spans(len(self.block_segment), size)]
+        return [
+            (span, slice(c * span.start, c * span.stop))
+            for span in chunk_slices(len(self.block_segment), size)
+        ]
 
     def _rows(self, x: Tensor, places: slice) -> Tensor:
         """Gather the queries of the pairs at some places of the blocks.

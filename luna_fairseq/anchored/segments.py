@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.anchored.places import count_tokens
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.attention import is_recording_graph
 
 # A look-up reads all tokens of a context with at most this many tokens.
 DENSE_LENGTH = 64
@@ -79,7 +79,7 @@ def find_layout(
     Returns:
         The layout: dense, dense with a mask, or by segments.
     """
-    if for_export or in_a_graph("is_exporting"):
+    if for_export or is_recording_graph("is_exporting"):
         # The length S is unknown in an exported graph, so a branch on S would hold for the example alone. The
         # dense layout with a segment for each token is correct for every length. It costs S keys for each
         # query.
@@ -92,7 +92,7 @@ def find_layout(
     # If the chosen segments hold 64 tokens, short contexts cost nothing extra. Otherwise the values of the
     # mask decide, although reading them makes the CPU wait for a GPU. A compiled graph cannot read them.
     if num_segments_read(number, L, max_segment_tokens(S, L), True) > min(number, L):
-        if not (in_a_graph() or is_short.any()):
+        if not (is_recording_graph() or is_short.any()):
             has_short = False
         elif S <= MASKED_DENSE_LENGTH:
             return _masked_dense_layout(context_padding_mask, packed_padding_mask)

@@ -26,8 +26,8 @@ from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
-from luna_fairseq.ops.absorbed import is_plain, saves_time
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.absorbed import is_plain_linear, should_absorb
+from luna_fairseq.ops.attention import is_recording_graph
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import FORMS, PeerAttention
 
@@ -124,9 +124,9 @@ def absorb_projections_everywhere() -> ContextManager[None]:
     """
 
     def can_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
-        return not in_a_graph() and all(map(is_plain, projections))
+        return not is_recording_graph() and all(map(is_plain_linear, projections))
 
-    return replace_in_package(saves_time, can_absorb)
+    return replace_in_package(should_absorb, can_absorb)
 
 
 @contextmanager
@@ -136,7 +136,7 @@ def explicit_attention_everywhere() -> Iterator[None]:
     All tokens are projected: Luna does not move projections from the tokens to its packed sequence P.
     """
     with ExitStack() as stack:
-        stack.enter_context(replace_in_package(saves_time, lambda *_, **__: False))
+        stack.enter_context(replace_in_package(should_absorb, lambda *_, **__: False))
         if hasattr(torch.nn, "attention"):
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
         stack.enter_context(replace_in_package(luna_attention, explicit_attention))

@@ -3,7 +3,7 @@
 from torch import nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.attention import is_recording_graph
 
 REASON = (
     "Luna cannot be traced or scripted by torch.jit, or exported by torch.export: the graph would be "
@@ -18,7 +18,7 @@ def refuse_graphs() -> None:
     Raises:
         InputError: The current call is being traced or exported.
     """
-    if in_a_graph("is_exporting"):
+    if is_recording_graph("is_exporting"):
         raise InputError(REASON)
 
 

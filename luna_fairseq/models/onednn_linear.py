@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.attention import is_recording_graph
 
 # Number of vectors for which oneDNN chooses the order. The order for 64 vectors was the fastest or within 2 %
 # of it for 1 to 1,000 vectors (512 to 2,048 inputs, 512 to 32,000 outputs, one thread, AVX-512, torch 2.13).
@@ -153,7 +153,7 @@ def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
     # Cheap conditions first: the function is called 30 times in a step of decoding.
     if torch.is_grad_enabled() or x.dtype is not torch.float32 or weight.dtype is not torch.float32:
         return False
-    return x.is_cpu and weight.is_cpu and not (weight.is_inference() or in_a_graph())
+    return x.is_cpu and weight.is_cpu and not (weight.is_inference() or is_recording_graph())
 
 
 @lru_cache(maxsize=None)

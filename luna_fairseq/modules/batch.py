@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.attention import is_recording_graph
 
 
 class Source(NamedTuple):
@@ -136,7 +136,7 @@ def can_branch_on_values(x: Tensor) -> bool:
     Returns:
         True for a tensor on the CPU outside of a graph.
     """
-    return x.device.type == "cpu" and not in_a_graph()
+    return x.device.type == "cpu" and not is_recording_graph()
 
 
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:

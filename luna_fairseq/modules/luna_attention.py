@@ -33,9 +33,9 @@ from luna_fairseq.ops.absorbed import (
     absorbed_pack,
     absorbed_unpack,
     multiply_by_head,
-    projection_of_heads,
-    projection_to_heads,
-    saves_time,
+    should_absorb,
+    split_input_projection,
+    split_output_projection,
 )
 from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
 
@@ -259,8 +259,8 @@ class LunaAttention(ProjectingAttention):
         bias = self.pack_bias(context, geometry)
         settings = source.padding_mask, dropout_probability(self.dropout_module), bias
         projections = self.key_value_projections("pack")
-        if not need_weights and saves_time(q, context, *projections):
-            parts = [projection_to_heads(x.weight, x.bias, self.num_pack_heads) for x in projections]
+        if not need_weights and should_absorb(q, context, *projections):
+            parts = [split_input_projection(x.weight, x.bias, self.num_pack_heads) for x in projections]
             return merge_heads(absorbed_pack(q, context, parts[0], parts[-1], *settings)), None
         inputs = q, *self.keys_and_values("pack", context, self.num_pack_heads), *settings
         output, weights = naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
@@ -326,7 +326,7 @@ class LunaAttention(ProjectingAttention):
         query, output = linear_parameters(self.unpack_q_proj), linear_parameters(self.out_proj)
         if query is None or output is None:
             return memory
-        projections = projection_to_heads(*query, H), projection_of_heads(*output, H)
+        projections = split_input_projection(*query, H), split_output_projection(*output, H)
         return absorb_projections(memory, *projections, source.packed_padding_mask)
 
     def unpack(
@@ -363,7 +363,7 @@ class LunaAttention(ProjectingAttention):
                 self.saved_pack_weights(memory)
             return self._read_absorbed(query, memory, n), None
         if n == 1 and self.reads_only_rows and not need_weights:
-            if saves_time(memory.key, query, self.unpack_q_proj, self.out_proj):
+            if should_absorb(memory.key, query, self.unpack_q_proj, self.out_proj):
                 return self._unpack_absorbed(query, memory, source, geometry), None
         q = fold_rows(split_heads(self.unpack_q_proj(query), self.num_heads), n)
         output, weights = self.read(q, memory, source, geometry, need_weights)
@@ -392,8 +392,8 @@ class LunaAttention(ProjectingAttention):
             query,
             memory.key,
             memory.value,
-            projection_to_heads(self.unpack_q_proj.weight, self.unpack_q_proj.bias, self.num_heads),
-            projection_of_heads(self.out_proj.weight, self.out_proj.bias, self.num_heads),
+            split_input_projection(self.unpack_q_proj.weight, self.unpack_q_proj.bias, self.num_heads),
+            split_output_projection(self.out_proj.weight, self.out_proj.bias, self.num_heads),
             source.packed_padding_mask,
             dropout_probability(self.dropout_module),
             self.unpack_bias(memory, source, geometry),

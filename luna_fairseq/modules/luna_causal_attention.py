@@ -20,7 +20,7 @@ from luna_fairseq.modules.heads import (
     unfold_rows,
 )
 from luna_fairseq.modules.state import LunaCausalState
-from luna_fairseq.ops.absorbed import absorbed_pack_weights, projection_to_heads, saves_time
+from luna_fairseq.ops.absorbed import absorbed_pack_weights, should_absorb, split_input_projection
 from luna_fairseq.ops.causal_luna import (
     BACKENDS,
     PACK_ACTIVATIONS,
@@ -132,9 +132,9 @@ class LunaCausalAttention(nn.Module):
         if self.watcher is not None:
             self.watcher(self, query, packed, key_padding_mask, packed_padding_mask)
         pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
-        if pack_q.size(0) == query.size(1) and saves_time(pack_q, query, self.pack_k_proj, products=1):
+        if pack_q.size(0) == query.size(1) and should_absorb(pack_q, query, self.pack_k_proj, products=1):
             q, k, v = self._project_x(query, self.x_projections[1:])
-            key = projection_to_heads(self.pack_k_proj.weight, self.pack_k_proj.bias, self.num_heads)
+            key = split_input_projection(self.pack_k_proj.weight, self.pack_k_proj.bias, self.num_heads)
             weights = absorbed_pack_weights(pack_q, query, key, self.pack_activation)
             weights = self.dropout_module(weights)
         else:

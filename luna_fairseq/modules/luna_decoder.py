@@ -210,7 +210,7 @@ class LunaDecoder(TokenEmbedding):
         if keep_state:
             T, rows, _ = x.shape
             before = torch.zeros(rows, dtype=torch.long, device=x.device) if count is None else count
-            counts = TokenCounts.after(before, T, mask, x.dtype)
+            counts = TokenCounts.compute(before, T, mask, x.dtype)
 
         packed = first_packed
         states, all_weights, next_layer_states = [x], [], []

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import longest_sequence, shortest_sequence
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.attention import is_recording_graph
 
 
 class PackedEmbedding(nn.Module):
@@ -90,7 +90,7 @@ class PackedEmbedding(nn.Module):
         padding_mask = None
         if not self.fix_length:
             shortest = 0
-            if not (self.has_fixed_shape or in_a_graph()):
+            if not (self.has_fixed_shape or is_recording_graph()):
                 L = max(1, min(L, longest_sequence(lengths, L if at_most is None else at_most)))
                 shortest = shortest_sequence(lengths)
             if shortest < L:

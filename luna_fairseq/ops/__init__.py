@@ -1,7 +1,7 @@
-"""Luna's attention as functions on tensors, which need only torch.
+"""Luna's attention as functions of tensors. They need torch, but not fairseq.
 
-``luna_attention`` computes the softmax attention of the pack and unpack steps. ``causal_luna`` computes the
-causal attention of the decoder. The file README.md in this folder has the formulas and compares the
+``luna_attention`` computes the softmax attention of Luna's pack and unpack steps. ``causal_luna`` computes
+the causal attention of the decoder. The file README.md in this folder has the formulas and compares the
 implementations.
 """
 

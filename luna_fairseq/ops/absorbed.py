@@ -1,12 +1,14 @@
-"""Pack and unpack attention in which the rows of the packed sequence P absorb the projections of the tokens.
+"""Pack and unpack attention without projecting the tokens: the packed sequence P is projected instead.
 
-Attention multiplies projected rows of P by projected tokens. The product ``r . (W x)`` equals
-``(W^T r) . x``, and P has few rows. It saves time to multiply the L rows of every head by W^T, in place of
-multiplying all S tokens by W. The same holds for the projection of the values and of the output. All results
-equal those of ``attention.py`` between linear layers, up to rounding.
+Attention multiplies rows r of the packed sequence P by projected tokens W x. Because ``r . (W x)`` equals
+``(W^T r) . x``, the rows can be multiplied by W^T in place of multiplying the tokens by W. The projection is
+then called absorbed by the rows. This saves time if there are few rows and many tokens. The projections of
+the values and of the output are absorbed in the same way. The results equal those of ``attention.py`` between
+linear layers, up to rounding.
 
-For S tokens of width C, a projection costs S C^2 multiplications. Its absorbed form costs L C^2 for the rows,
-and H L S C for products of rows that are C wide instead of K = C / H.
+For S tokens of width C, a projection costs S C^2 multiplications. If L rows of H heads absorb it, it costs
+L C^2 multiplications. The products with the tokens then cost H L S C multiplications in place of L S C,
+because the rows of each head are C wide.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -21,21 +23,22 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class HeadProjection(NamedTuple):
-    """Weight and bias of a linear layer, divided into heads.
-
-    H is the number of heads, K the head width, and C = H K the width of the tokens.
+    """Weight and bias of a linear layer, divided into H heads of width K, for tokens of width C = H K.
 
     Attributes:
         weight: weight [H, K, C] of each head.
-        bias: bias [H, K] of a projection to heads, or bias [C] of a projection of all heads to the output.
+        bias: bias of the layer. [H, K] if the layer maps tokens to heads, or [C] if it maps heads to the
+            output.
     """
 
     weight: Tensor
     bias: Tensor
 
 
-def projection_to_heads(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Divide a projection of tokens to queries, keys or values into heads, without a copy.
+def split_input_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
+    """Divide the weight and bias of a query, key or value projection into heads.
+
+    The result is a view, so no memory is copied.
 
     Args:
         weight: weight [H K, C] of the projection from width C to H heads of width K.
@@ -48,12 +51,14 @@ def projection_to_heads(weight: Tensor, bias: Tensor, num_heads: int) -> HeadPro
     return HeadProjection(weight.unflatten(0, (num_heads, -1)), bias.unflatten(0, (num_heads, -1)))
 
 
-def projection_of_heads(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Divide the output projection, which reads all heads, into heads, without a copy.
+def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
+    """Divide the weight of the output projection, which joins all heads, into heads.
+
+    The result is a view, so no memory is copied.
 
     Args:
         weight: weight [C, H K] of the projection from H heads of width K to width C.
-        bias: bias [C] of the projection.
+        bias: bias [C] of the projection, which is not divided.
         num_heads: number of heads H.
 
     Returns:
@@ -62,40 +67,44 @@ def projection_of_heads(weight: Tensor, bias: Tensor, num_heads: int) -> HeadPro
     return HeadProjection(weight.t().unflatten(0, (num_heads, -1)), bias)
 
 
-def saves_time(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
-    """Return True if it is faster to absorb projections of tokens into the rows of the packed sequence P.
+def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
+    """Return True if it is faster to project the rows of the packed sequence P in place of the tokens.
 
-    The absorbed form must also need no more memory. Only CPUs were measured, in float32 (C = 256 and 512, K =
-    64, L = 16 and 32, forward and backward, torch 2.13). Layers other than a plain linear layer, such as
-    quantised ones, cannot be absorbed.
+    ``r . (W x)`` equals ``(W^T r) . x`` for a row r and a token x. The form with W^T must also need no more
+    memory. Only CPUs were measured, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and backward,
+    torch 2.13). The result is therefore False on other devices, and while torch records a graph.
+
+    Shapes: batch size B, H heads of width K, L rows of P, and S tokens of width C.
 
     Args:
         rows: projected rows [B, H, L, K] of P.
         tokens: sequence [S, B, C].
-        projections: projections of the tokens that the absorbed form saves.
-        products: number of products with the tokens in the absorbed form (default: 2, logits and output).
+        projections: projections of the tokens that would not be computed. The result is False if one of them
+            is not a plain linear layer, for example a quantised layer.
+        products: number of products of the rows with the tokens (default: 2, the logits and the output).
 
     Returns:
-        True if the absorbed form should be used.
+        True if the projections should be absorbed by the rows.
     """
     if not is_eager_on_cpu(tokens) or rows.dtype != tokens.dtype:
         return False
     _, H, L, K = rows.shape
     needs_less_memory = products * H * L <= len(projections) * tokens.size(0)
     multiplies_less = 4 * products * L <= 3 * len(projections) * K
-    return needs_less_memory and multiplies_less and all(map(is_plain, projections))
+    return needs_less_memory and multiplies_less and all(map(is_plain_linear, projections))
 
 
-def is_plain(module: nn.Module) -> bool:
-    """Return True if a module is torch's linear layer with a bias and without hooks.
+def is_plain_linear(module: nn.Module) -> bool:
+    """Return True if a module is exactly ``nn.Linear``, with a bias and without hooks.
 
-    Hooks would not be called if the projection is absorbed.
+    Other code may use the weight and bias of such a module directly and skip its ``forward``. Subclasses may
+    compute something else, and hooks would not be called.
 
     Args:
-        module: projection of the tokens.
+        module: any module.
 
     Returns:
-        True if the projection can be absorbed.
+        True for a plain linear layer.
     """
     has_hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_hooks
     return type(module) is nn.Linear and module.bias is not None and not has_hooks
@@ -110,10 +119,13 @@ def absorbed_pack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute pack attention to a context whose keys and values are not projected.
+    """Compute pack attention without projecting the context to keys and values.
 
-    B is the batch size, H the number of heads, L the number of rows of the packed sequence P, S the length
-    and C the width of the context, and K = C / H the head width.
+    The queries and outputs are projected in place of the context, which is faster for few queries. The result
+    equals pack attention with projected keys and values, up to rounding.
+
+    Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and S tokens of width
+    C.
 
     Args:
         q: queries [B, H, L, K], projected from P, not yet scaled by K^-0.5.
@@ -147,23 +159,26 @@ def absorbed_unpack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute unpack attention of a sequence whose queries are not projected, with the output projection.
+    """Compute unpack attention and the output projection without projecting the input to queries.
 
-    B is the batch size, H the number of heads, L the number of rows of the packed sequence P, T the length
-    and C the width of X, and K = C / H the head width.
+    The keys and values are projected in place of the input, which is faster for few keys. The result equals
+    unpack attention between a query projection and an output projection, up to rounding.
+
+    Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and T positions of
+    width C.
 
     Args:
-        x: sequence X [T, B, C].
+        x: input [T, B, C].
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        query: projection of X to queries.
+        query: projection of the input to queries.
         output: projection of all heads to the output.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         dropout: dropout probability of the weights (default: 0).
         bias: term [B, H, T, L] that is added to the logits (default: None, no bias).
 
     Returns:
-        The output Y_X [T, B, C].
+        The output [T, B, C], after the output projection.
     """
     logits = absorbed_logits(k, x, query).transpose(2, 3).contiguous()
     mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
@@ -174,32 +189,35 @@ def absorbed_unpack(
 
 
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
-    """Compute the causal pack weights A_pack of a sequence whose keys are not projected.
+    """Compute the pack weights of causal Luna attention without projecting the input to keys.
 
-    B is the batch size, H the number of heads, L the number of rows of the packed sequence P, T the length
-    and C the width of X, and K = C / H the head width.
+    The result equals that of :func:`luna_fairseq.ops.causal_luna.pack_weights` up to rounding.
+
+    Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and T positions of
+    width C.
 
     Args:
         pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
-        x: sequence X [T, B, C].
-        key: projection of X to the keys of pack attention.
-        activation: omega, "softplus" or "elu".
+        x: input [T, B, C].
+        key: projection of the input to the keys of pack attention.
+        activation: activation of the logits, "softplus" or "elu".
 
     Returns:
-        The weights [B, H, T, L], as those of :func:`luna_fairseq.ops.causal_luna.pack_weights`.
+        The weights [B, H, T, L] of each position for each row of P.
     """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
-    """Compute the logits between rows of the packed sequence P and tokens that are not projected.
+    """Compute the scaled dot products of rows of the packed sequence P and tokens that are not projected.
 
-    B is the batch size, H the number of heads, L the number of rows, S the number and C the width of the
-    tokens, and K = C / H the head width.
+    The result equals ``rows . projection(tokens) / sqrt(K)`` up to rounding.
+
+    Shapes: batch size B, H heads of width K = C / H, L rows of P, and S tokens of width C.
 
     Args:
         rows: projected rows [B, H, L, K], not yet scaled by K^-0.5.
-        tokens: tokens [S, B, C] that are not projected.
+        tokens: tokens [S, B, C].
         projection: projection of the tokens to heads.
 
     Returns:
@@ -211,30 +229,30 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
 
 
 def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor, Tensor]:
-    """Multiply rows by the projection of the tokens that they will be multiplied by.
+    """Multiply rows by the transpose of a projection, so that the tokens need not be projected.
 
-    For a row r of a head, ``r . (W x + b)`` equals ``(W^T r) . x + r . b``. B is the batch size, H the number
-    of heads, L the number of rows, C the width of the tokens, and K = C / H the head width.
+    For a row r, a token x, and a projection with weight W and bias b, ``r . (W x + b)`` equals
+    ``(W^T r) . x + r . b``. This function returns ``W^T r`` and ``r . b``.
+
+    Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and tokens of width C.
 
     Args:
         rows: projected rows [B, H, L, K], not yet scaled by K^-0.5.
         projection: projection of the tokens to heads.
 
     Returns:
-        - scaled rows [B, H, L, C], to be multiplied by tokens that are not projected.
-        - products [B, H, L] of the scaled rows with the bias.
+        - scaled rows W^T r [B, H, L, C].
+        - products r . b [B, H, L] of the scaled rows and the bias.
     """
     rows = rows * rows.size(-1) ** -0.5
     return multiply_by_head(rows, projection.weight), (rows * projection.bias[:, None, :]).sum(dim=-1)
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply the rows of each head by the weight of this head.
-
-    B is the batch size, H the number of heads and L the number of rows.
+    """Multiply the rows of each head by the weight matrix of this head.
 
     Args:
-        rows: rows [B, H, L, M] of width M.
+        rows: rows [B, H, L, M]: batch size B, H heads, and L rows of width M.
         weight: weight [H, M, N] of each head, from width M to width N.
 
     Returns:

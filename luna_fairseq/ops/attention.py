@@ -1,8 +1,8 @@
-"""Pack and unpack attention (Luna, equations 3 and 4): softmax attention with a padding mask.
+"""Softmax attention for the pack and unpack steps of Luna (equations 3 and 4 of the paper).
 
-In pack attention the queries come from the packed sequence P, the short extra sequence, and the keys and
-values from the context. In unpack attention the queries come from the input X, and the keys and values from
-the packed context.
+Luna attends through the packed sequence P, a short extra sequence. In the pack step the queries come from P,
+and the keys and values from the context. In the unpack step the queries come from the input X, and the keys
+and values from the result of the pack step.
 """
 
 from typing import Optional, Tuple
@@ -92,7 +92,7 @@ def luna_attention(
         torch.Size([2, 8, 16, 64])
     """
     mask = None if key_padding_mask is None else key_padding_mask[:, None, None, :]
-    if not is_short(q, k, bias):
+    if not should_use_matmul(q, k, bias):
         return softmax_attention(q, k, v, mask, dropout, bias)
     # Batched products over B x H read the heads of a projection in place; matmul would copy them.
     heads, shape = q.shape[:2], (*q.shape[:3], k.size(2))
@@ -108,22 +108,19 @@ def luna_attention(
     return torch.bmm(F.dropout(weights, dropout), v).unflatten(0, heads)
 
 
-def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
+def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     """Return True if plain matrix products are faster than torch's fused attention.
 
-    This is the case on a CPU, in float32 or float64, if there are at most 64 keys. With a bias it is also the
-    case if there are at most 64 queries, because the fused CPU kernel has no gradient for a bias.
+    They are faster on a CPU, in float32 or float64, if there are at most 64 keys. With a bias they are also
+    faster for at most 64 queries, because the fused CPU kernel has no gradient for a bias.
 
     The fused CPU kernel works on blocks of hundreds of keys. With 16 keys, 1,000 queries and 1 to 32
-    examples, its speed was 0.4 to 0.8 of that of plain products, forward and backward (8 heads of width 64, 2
-    threads, torch 2.13).
-
-    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
-    width.
+    examples, it had 0.4 to 0.8 of the speed of plain products. (Forward and backward, 8 heads of width 64, 2
+    threads, torch 2.13.)
 
     Args:
-        q: queries [B, H, T, K].
-        k: keys [B, H, S, K].
+        q: queries [B, H, T, K]: batch size B, H heads, T queries, and head width K.
+        k: keys [B, H, S, K]: S keys.
         bias: term that is added to the logits (default: None, no bias).
 
     Returns:
@@ -133,28 +130,34 @@ def is_short(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
 
 
-def in_a_graph(predicate: str = "is_compiling") -> bool:
-    """Return True while torch records the running code as a graph.
+def is_recording_graph(predicate: str = "is_compiling") -> bool:
+    """Return True while torch traces, compiles or exports the running code.
+
+    Code that runs then must not branch on the values of tensors.
 
     Args:
         predicate: name of the function in ``torch.compiler`` to call. ``is_compiling`` is True under
             torch.compile and torch.export. ``is_exporting`` (since torch 2.7) is True under torch.export
-            only, whose graphs keep the lengths of the example inputs (default: "is_compiling").
+            only, whose graphs are fixed to the lengths of the example inputs (default: "is_compiling").
 
     Returns:
-        True if torch.jit.trace is running or the predicate is True. A predicate that this version of torch
-        does not have counts as False.
+        True if torch.jit.trace is running or the predicate is True. A predicate that the installed version of
+        torch does not have counts as False.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())
 
 
 def is_eager_on_cpu(x: Tensor) -> bool:
-    """Return True for a float32 or float64 tensor on a CPU, while torch records no graph.
+    """Return True if a float32 or float64 tensor is on a CPU and torch runs eagerly.
 
-    Forms of attention that were measured in this case only are used if this function returns True.
+    Some faster forms of attention were measured in this setting only. They are used only if this function
+    returns True.
 
     Args:
         x: tensor of any shape.
+
+    Returns:
+        True for eager execution on a CPU. False while torch traces, compiles or exports.
     """
-    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not in_a_graph()
+    return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not is_recording_graph()

@@ -1,6 +1,7 @@
 """Block-sparse attention: each position attends to keys in its own block and in a few other blocks.
 
-A block of b positions with m keys has b x m weights, so memory grows linearly with the sequence length.
+With a fixed block size and a fixed number of keys for each block, memory grows linearly with the sequence
+length.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -13,13 +14,11 @@ from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
-    """Cut a sequence into blocks, and pad the last block.
-
-    B is the batch size, H the number of heads, T the sequence length and K the head width.
+    """Cut a sequence into blocks of equal size, and pad the last block.
 
     Args:
-        x: sequence [B, H, T, K].
-        size: block size in positions.
+        x: sequence [B, H, T, K]: batch size B, H heads, T positions, and width K.
+        size: number of positions in a block.
         value: padding value (default: 0).
 
     Returns:
@@ -35,12 +34,12 @@ def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """Join blocks into a sequence, without the padding of the last block.
+    """Join blocks into a sequence, and remove the padding of the last block.
 
-    B is the batch size, H the number of heads and K the head width.
+    This is the inverse of :func:`to_blocks`.
 
     Args:
-        x: blocks [B, H, blocks, size, K].
+        x: blocks [B, H, blocks, size, K]: batch size B, H heads, ``size`` positions in a block, and width K.
         length: sequence length without padding.
 
     Returns:
@@ -49,19 +48,19 @@ def from_blocks(x: Tensor, length: int) -> Tensor:
     return x.flatten(2, 3)[:, :, :length]
 
 
-def with_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Tensor:
-    """Extend each block by its neighbouring blocks on either side.
+def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Tensor:
+    """Concatenate each block with the blocks before and after it.
 
-    B is the batch size, H the number of heads and K the head width.
+    For example, with one neighbour on each side, block i becomes blocks i - 1, i and i + 1.
 
     Args:
-        x: blocks [B, H, blocks, size, K].
+        x: blocks [B, H, blocks, size, K]: batch size B, H heads, ``size`` positions in a block, and width K.
         before: number of neighbours before each block.
         after: number of neighbours after each block.
-        value: padding value for neighbours that do not exist (default: 0).
+        value: padding value for neighbours beyond either end of the sequence (default: 0).
 
     Returns:
-        The extended blocks [B, H, blocks, (before + 1 + after) * size, K].
+        The longer blocks [B, H, blocks, (before + 1 + after) * size, K].
     """
     n = x.size(2)
     x = F.pad(x, (0, 0, 0, 0, before, after), value=value)
@@ -71,17 +70,16 @@ def with_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Ten
 def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
     """Compute softmax attention from each block of queries to that block's own keys.
 
-    B is the batch size, H the number of heads, m the number of keys of a block, and K the head width.
-
     Args:
-        q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5.
-        k: keys [B, H, blocks, m, K] of each block.
-        v: values [B, H, blocks, m, K] of each block.
+        q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5: batch size B, H heads, ``size``
+            positions in a block, and head width K.
+        k: keys [B, H, blocks, m, K]: m keys for each block of queries.
+        v: values, with the shape of ``k``.
         mask: mask that broadcasts to [B, H, blocks, size, m], True at masked keys.
         dropout: dropout probability of the weights (default: 0).
 
     Returns:
-        The output [B, H, blocks, size, K].
+        The output, with the shape of ``q``.
     """
     B, _, n = q.shape[:3]
     mask = mask.expand(B, -1, n, -1, -1)
@@ -90,16 +88,14 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: floa
     return softmax_attention(q, k, v, mask, dropout).unflatten(0, (B, n)).transpose(1, 2)
 
 
-class MoreKeys(NamedTuple):
-    """Global keys, to which every position attends in addition to its window.
-
-    B is the batch size, H the number of heads, T the sequence length, m the number of global keys, and K the
-    head width.
+class GlobalKeys(NamedTuple):
+    """Keys and values that every position attends to, in addition to those in its window.
 
     Attributes:
-        k: keys [B, H, m, K].
-        v: values [B, H, m, K].
-        mask: mask that broadcasts to [B, 1, T, m], True at masked keys.
+        k: keys [B, H, m, K]: batch size B, H heads, m global keys, and head width K.
+        v: values, with the shape of ``k``.
+        mask: mask that broadcasts to [B, 1, T, m] for T queries, True if the query must not attend to the
+            key.
     """
 
     k: Tensor
@@ -115,24 +111,23 @@ def windowed_attention(
     after: int,
     key_padding_mask: Optional[Tensor] = None,
     dropout: float = 0.0,
-    more: Optional[MoreKeys] = None,
+    global_keys: Optional[GlobalKeys] = None,
 ) -> Tensor:
-    """Compute softmax attention from each position t to the positions t - before to t + after.
-
-    B is the batch size, H the number of heads, T the sequence length and K the head width.
+    """Compute sliding-window softmax attention: position t attends to positions t - before to t + after.
 
     Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, T, K].
-        v: values [B, H, T, K].
+        q: queries [B, H, T, K], not yet scaled by K^-0.5: batch size B, H heads, T positions, and head width
+            K.
+        k: keys, with the shape of ``q``.
+        v: values, with the shape of ``q``.
         before: number of positions in the window before t.
         after: number of positions in the window after t.
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the weights (default: 0).
-        more: global keys, in addition to the window (default: None).
+        global_keys: keys and values that all positions attend to as well (default: None).
 
     Returns:
-        The output [B, H, T, K].
+        The output, with the shape of ``q``.
 
     Example:
         >>> import torch
@@ -143,45 +138,45 @@ def windowed_attention(
     T = q.size(2)
     size = max(1, min(max(before, after), T))
     left, right = min(1, before, T - size), min(1, after, T - size)
-    mask = outside_window(q, size, (left, right), (before, after), key_padding_mask)
-    k, v = (with_neighbours(to_blocks(x, size), left, right) for x in (k, v))
-    if more is not None:
+    mask = make_window_mask(q, size, (left, right), (before, after), key_padding_mask)
+    k, v = (append_neighbours(to_blocks(x, size), left, right) for x in (k, v))
+    if global_keys is not None:
         n = k.size(2)
         k, v = (
             torch.cat([x, y.unsqueeze(2).expand(-1, -1, n, -1, -1)], dim=3)
-            for x, y in ((k, more.k), (v, more.v))
+            for x, y in ((k, global_keys.k), (v, global_keys.v))
         )
-        global_mask = to_blocks(more.mask.expand(q.size(0), 1, T, -1), size, True)
+        global_mask = to_blocks(global_keys.mask.expand(q.size(0), 1, T, -1), size, True)
         mask = torch.cat([mask.expand(q.size(0), -1, n, -1, -1), global_mask], dim=-1)
     return from_blocks(block_attention(to_blocks(q, size), k, v, mask, dropout), T)
 
 
-def outside_window(
+def make_window_mask(
     x: Tensor,
     size: int,
     neighbours: Tuple[int, int],
     window: Tuple[int, int],
     key_padding_mask: Optional[Tensor] = None,
 ) -> Tensor:
-    """Return a mask that is True at keys outside the window of a query, and at padding.
+    """Return the mask of sliding-window attention in blocks, True at keys outside the window and at padding.
 
-    The queries are those of a block, and the keys those of the block and its neighbours.
+    The keys of a block of queries are those of this block and of its neighbours, in order.
 
     Args:
-        x: sequence [B, H, T, K], for its length and device.
-        size: block size in positions.
+        x: sequence [B, H, T, K] of T positions for a batch of B examples, which gives T and the device.
+        size: number of positions in a block.
         neighbours: number of neighbouring blocks before and after each block.
         window: number of positions in the window before and after each position.
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
 
     Returns:
-        The mask [1 or B, 1, blocks, size, m], where m is the number of keys of a block.
+        The mask [1 or B, 1, blocks, size, m], with m = size * (1 + number of neighbours) keys for each block.
     """
     (left, right), (before, after) = neighbours, window
     padding = x.new_zeros(1, 1, x.size(2), 1, dtype=torch.bool)
     if key_padding_mask is not None:
         padding = key_padding_mask[:, None, :, None]
-    padding = with_neighbours(to_blocks(padding, size, True), left, right, True).transpose(-2, -1)
+    padding = append_neighbours(to_blocks(padding, size, True), left, right, True).transpose(-2, -1)
     key_positions = torch.arange((left + 1 + right) * size, device=x.device) - left * size
     distance = key_positions - torch.arange(size, device=x.device)[:, None]
     return padding | (distance < -before) | (distance > after)
@@ -190,22 +185,20 @@ def outside_window(
 def partial_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention to a part of the keys, with the log-sum-exp of the logits.
+    """Compute softmax attention to a subset of the keys, and return the log-sum-exp of the logits too.
 
-    :func:`merge_parts` combines the results for several parts.
-
-    T is the number of queries, S the number of keys, and K the head width.
+    :func:`merge_parts` combines the results for several subsets into attention to all keys.
 
     Args:
-        q: queries [.., T, K], already scaled by K^-0.5.
-        k: keys [.., S, K].
-        v: values [.., S, K].
+        q: queries [.., T, K], already scaled by K^-0.5: T queries of width K.
+        k: keys [.., S, K]: the S keys of the subset.
+        v: values, with the shape of ``k``.
         mask: mask that broadcasts to [.., T, S], True at masked keys.
         dropout: dropout probability of the weights (default: 0).
         bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias).
 
     Returns:
-        - output [.., T, K].
+        - output [.., T, K], normalized over this subset.
         - log-sum-exp [.., T, 1] of the logits.
 
         Both are in float32 (float64 for float64 inputs).
@@ -223,11 +216,11 @@ def partial_attention(
 
 
 def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
-    """Combine softmax attention to disjoint parts of the keys into softmax attention to all keys.
+    """Combine softmax attention to disjoint subsets of the keys into softmax attention to all keys.
 
     Args:
-        outputs: outputs of :func:`partial_attention` [parts, .., T, K].
-        log_sums: log-sum-exp [parts, .., T, 1] of the logits of each part.
+        outputs: outputs [parts, .., T, K] of :func:`partial_attention` for each subset: T queries of width K.
+        log_sums: log-sum-exp [parts, .., T, 1] of the logits of each subset.
 
     Returns:
         The output [.., T, K].

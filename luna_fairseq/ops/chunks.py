@@ -1,4 +1,4 @@
-"""Helpers that divide a sequence into chunks, for the chunkwise forms of causal attention."""
+"""Helpers that cut a sequence into chunks, for the chunkwise forms of causal attention."""
 
 import math
 from typing import List, Optional, Sequence
@@ -13,15 +13,16 @@ FEW_HEADS = 16
 
 
 def chunk_size(x: Tensor, width: int) -> int:
-    """Choose the number of positions in a chunk.
+    """Choose the number of positions in a chunk, which balances two kinds of cost.
 
-    With c positions in a chunk, each position costs c (M + width) operations in products within the chunk. It
-    also costs M width operations with the state, and a share of M width / c in memory traffic for the state.
-    A chunk of c = sqrt(M width) positions balances these costs.
+    The state of a head is a matrix of M rows and ``width`` columns. In a chunk of c positions, each position
+    costs c (M + width) operations within the chunk. It also costs M width operations with the state, and its
+    share M width / c of the memory traffic for the state. A chunk of c = sqrt(M width) positions balances
+    these costs.
 
     Args:
-        x: input [N, T, M] of N heads with T positions of width M, for its shape and device.
-        width: number of columns of the state, which has M rows.
+        x: input [N, T, M], for its shape and device: N heads in the batch, and T positions of width M.
+        width: number of columns of the state.
 
     Returns:
         The chunk size, or T if the sequence would have at most two chunks.
@@ -34,18 +35,18 @@ def chunk_size(x: Tensor, width: int) -> int:
     return T if T <= 2 * size else size
 
 
-def spans(T: int, size: int) -> List[slice]:
-    """Return the positions of every chunk as slices, in order of time.
+def chunk_slices(T: int, size: int) -> List[slice]:
+    """Cut a sequence into chunks, and return the slice of positions of each chunk.
 
     Args:
         T: sequence length.
         size: chunk size. Only the last chunk may be shorter.
 
     Returns:
-        Slices that cover 0 to T. An empty sequence has one empty chunk.
+        Consecutive slices that cover 0 to T. An empty sequence has one empty chunk.
 
     Example:
-        >>> spans(10, size=4)
+        >>> chunk_slices(10, size=4)
         [slice(0, 4, None), slice(4, 8, None), slice(8, 10, None)]
     """
     # The number of full chunks is the only length here, so torch.compile recompiles for each number of chunks
@@ -57,20 +58,21 @@ def spans(T: int, size: int) -> List[slice]:
 def write_chunk(
     results: List[Optional[Tensor]], parts: Sequence[Optional[Tensor]], span: slice, T: int
 ) -> List[Optional[Tensor]]:
-    """Write the results of one chunk into the results of the whole sequence.
+    """Copy the results of one chunk into the result tensors of the whole sequence.
 
-    The sequence has N heads, T positions, and D values for each position. In memory, its results have the
-    layout [T, N, D], because the following projections read this layout without a copy.
+    The result tensors are allocated at the first call. Their memory layout is [T, N, D], which the following
+    projections read without a copy.
+
+    Shapes: N heads in the batch, T positions, c positions in the chunk, and D values for each position.
 
     Args:
-        results: results [N, T, D] of the sequence, updated in place; an empty list before the first chunk.
-        parts: results [N, c, D] of the c positions of the chunk. None stands for a result that does not
-            exist.
+        results: results [N, T, D] of the sequence, updated in place; an empty list at the first call.
+        parts: results [N, c, D] of the chunk, each None if it is not computed.
         span: positions of the chunk.
         T: sequence length.
 
     Returns:
-        The results of the sequence, which are ``parts`` themselves if the sequence is a single chunk.
+        The results of the sequence. If the chunk is the whole sequence, these are ``parts`` themselves.
     """
     if span.stop - span.start == T:
         return list(parts)

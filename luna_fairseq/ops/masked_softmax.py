@@ -1,4 +1,4 @@
-"""Softmax over the keys that are not masked."""
+"""Softmax with masked keys, in plain torch."""
 
 from typing import Optional
 
@@ -11,11 +11,9 @@ def naive_softmax_weights(
 ) -> Tensor:
     """Compute the weights of softmax attention by their definition, softmax(q k^T / sqrt(K) + bias).
 
-    T is the number of queries, S the number of keys, and K the head width.
-
     Args:
-        q: queries [.., T, K], not yet scaled by K^-0.5.
-        k: keys [.., S, K].
+        q: queries [.., T, K], not yet scaled by K^-0.5: T queries of width K.
+        k: keys [.., S, K]: S keys.
         mask: mask that broadcasts to [.., T, S], True at masked keys. A query whose keys are all masked gets
             weights of zero (default: None, no key is masked).
         bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias).
@@ -33,7 +31,7 @@ def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
     """Compute the softmax over the last dimension, with a weight of zero wherever the mask is True.
 
     Args:
-        logits: logits [.., S].
+        logits: logits [.., S] of S keys.
         mask: mask that broadcasts to the shape of ``logits``, True at masked keys; None if no key is masked.
 
     Returns:

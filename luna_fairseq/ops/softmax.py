@@ -1,4 +1,4 @@
-"""Softmax attention with a mask for each query, the basis of attention by windows, blocks and buckets."""
+"""Softmax attention with an arbitrary mask. Window, block and bucket attention are built on it."""
 
 from typing import Optional
 

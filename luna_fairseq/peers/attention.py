@@ -328,13 +328,13 @@ class PeerAttention(ProjectingAttention):
             )
         if self.form != CROSS:
             names = zip_longest(self.project(query), self.projections, fillvalue="")
-            parts = (unit_values(part) if name.endswith("v") else part for part, name in names)
+            parts = (unit_vectors(part) if name.endswith("v") else part for part, name in names)
             return self.attend_left_aligned(tuple(parts), key_padding_mask, self.attend_naively)
-        k, v, *more = self.project_context(key)
-        memory = self.cache_context(k, v, *more, padding_mask=key_padding_mask)
+        k, v, *extra = self.project_context(key)
+        memory = self.cache_context(k, v, *extra, padding_mask=key_padding_mask)
         _, weights = self.read_context(query, memory, need_weights=True)
         if weights is None:
-            memory = self.cache_context(k, unit_values(v), *more, padding_mask=key_padding_mask)
+            memory = self.cache_context(k, unit_vectors(v), *extra, padding_mask=key_padding_mask)
             weights, _ = self.read_context(query, memory)
         return weights
 
@@ -424,7 +424,7 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
     return x.gather(dim, positions.view(shape).expand_as(x))
 
 
-def unit_values(v: Tensor) -> Tensor:
+def unit_vectors(v: Tensor) -> Tensor:
     """Return one unit vector for each position, in place of the values.
 
     B is the batch size, H the number of heads, S the number of positions and K the head width.

@@ -37,7 +37,7 @@ class BigBirdAttention(PeerAttention):
         self.random = options.bigbird_random_blocks
         self.register_buffer("seed", torch.randint(2**31, ()))
 
-    def preferences(self, blocks: int, device: torch.device) -> Tensor:
+    def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
         """Return the random preferences of blocks for other blocks.
 
         Args:
@@ -71,7 +71,7 @@ class BigBirdAttention(PeerAttention):
         fixed = torch.cat([near, first], dim=1)
         unused = torch.cat([(near < self.first) | (near >= n), first < 0], dim=1)
         taken = ((block[:, None] - block).abs() <= 1) | (block < self.first) | empty[:, None, :]
-        preferences = self.preferences(n, padding_mask.device).masked_fill(taken, -1.0)
+        preferences = self.block_preferences(n, padding_mask.device).masked_fill(taken, -1.0)
         best, chosen = preferences.topk(min(self.random, n), dim=-1)
         seen = torch.cat([fixed.clamp(0, n - 1).expand(B, -1, -1), chosen], dim=2)
         return seen, torch.cat([unused.expand(B, -1, -1), best < 0], dim=2)

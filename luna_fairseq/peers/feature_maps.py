@@ -56,13 +56,13 @@ class FeatureMapAttention(PeerAttention):
         """
         raise NotImplementedError
 
-    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
         """Compute the feature maps of keys.
 
         Args:
             k: keys [B, H, S, K].
             padding_mask: mask [B, S], True at padding, or None without padding.
-            more: tensors that :meth:`project` returns after q, k and v.
+            extra: tensors that :meth:`project` returns after q, k and v.
 
         Returns:
             Features, scale and decay of the keys.
@@ -74,19 +74,19 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             sums: weighted sums of the values and, in the last column, of ones [..., K + 1].
-            total: optional argument of :meth:`floor`.
+            total: optional argument of :meth:`least_divisor`.
 
         Returns:
             Weighted means [..., K] of the values.
         """
-        return sums[..., :-1] / torch.maximum(sums[..., -1:], self.floor(sums, *total))
+        return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
-    def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
+    def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
         """Return the least divisor of :meth:`divide`, which prevents a division by zero.
 
         Args:
             sums: argument of :meth:`divide`.
-            total: tensors returned by :meth:`totals`; unused by default.
+            total: tensors returned by :meth:`weight_totals`; unused by default.
 
         Returns:
             A scalar tensor, or a tensor that broadcasts to the sums of the weights.
@@ -94,7 +94,7 @@ class FeatureMapAttention(PeerAttention):
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
     def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, *more: Tensor, padding_mask: Optional[Tensor] = None
+        self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
         """Compute self-attention in linear time.
 
@@ -102,21 +102,23 @@ class FeatureMapAttention(PeerAttention):
             q: queries [B, H, T, K].
             k: keys [B, H, T, K].
             v: values [B, H, T, K].
-            more: further tensors that :meth:`project` returned.
+            extra: further tensors that :meth:`project` returned.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
             Output heads [B, H, T, K].
         """
         with torch.autocast(q.device.type, enabled=False):
-            keys = self.map_keys(k, padding_mask, *more)
+            keys = self.map_keys(k, padding_mask, *extra)
             if self.form == CAUSAL:
-                sums = chunk_causal_linear(self.map_queries(q), keys.features, with_ones(v), keys.log_decay)
-                return self.divide(sums, *self.totals(keys, padding_mask)).to(v.dtype)
+                sums = chunk_causal_linear(self.map_queries(q), keys.features, append_ones(v), keys.log_decay)
+                return self.divide(sums, *self.weight_totals(keys, padding_mask)).to(v.dtype)
             return self._weighted_mean(q, self._sum_keys(keys, v, padding_mask)).to(v.dtype)
 
-    def totals(self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
-        """Return the further tensors that :meth:`floor` needs for causal sums.
+    def weight_totals(
+        self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
+    ) -> Parts:
+        """Return the further tensors that :meth:`least_divisor` needs for causal sums.
 
         By default there are none.
 
@@ -146,21 +148,21 @@ class FeatureMapAttention(PeerAttention):
             - output heads [B, H, T, K] of the new positions.
             - state after the new positions.
         """
-        q, k, v, *more = parts
+        q, k, v, *extra = parts
         state = state or {}
         with torch.autocast(q.device.type, enabled=False):
-            keys, sums = self.map_keys(k, padding_mask, *more), state.get("sums")
+            keys, sums = self.map_keys(k, padding_mask, *extra), state.get("sums")
             saved = {}
             if keys.log_scale is not None:
                 saved["log_scale"] = torch.maximum(keys.log_scale, state.get("log_scale", keys.log_scale))
                 keys = keys._replace(features=keys.features * (keys.log_scale - saved["log_scale"]).exp())
                 if sums is not None:
                     sums = sums * (state["log_scale"] - saved["log_scale"]).exp()
-            totals = self.totals(keys, padding_mask, state.get("total"))
+            totals = self.weight_totals(keys, padding_mask, state.get("total"))
             for total in totals:
                 saved["total"] = total[..., -1:, :]
             output, saved["sums"] = recurrent_causal_linear(
-                self.map_queries(q), keys.features, with_ones(v), keys.log_decay, sums
+                self.map_queries(q), keys.features, append_ones(v), keys.log_decay, sums
             )
             return self.divide(output, *totals).to(v.dtype), saved
 
@@ -206,7 +208,7 @@ class FeatureMapAttention(PeerAttention):
             ``sums``, the matrix S with z as its last column [B, H, M, K + 1], and ``total``, the number of
             tokens [B, 1, 1, 1].
         """
-        sums = keys.features.transpose(-2, -1) @ with_ones(v)
+        sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
@@ -238,7 +240,7 @@ class FeatureMapAttention(PeerAttention):
         return weights.tril() if self.form == CAUSAL else weights
 
 
-def with_ones(v: Tensor) -> Tensor:
+def append_ones(v: Tensor) -> Tensor:
     """Append a column of ones to the values, so that sums of values also hold the sums of the weights.
 
     B is the batch size, H the number of heads, S the number of keys and K the head width.

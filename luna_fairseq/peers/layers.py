@@ -158,7 +158,7 @@ class PeerEncoder(TransformerSequenceEncoder):
         super().__init__(cfg, dictionary, embed_tokens, layer_repeats)
         linformers = [module for module in self.modules() if isinstance(module, LinformerAttention)]
         for attention in linformers[1:]:
-            attention.share(linformers[0])
+            attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
         """Encode a batch.
@@ -256,7 +256,7 @@ class PeerDecoder(TransformerDecoderBase):
             places = target_places(prev_output_tokens, source, self.padding_idx, self.separators)
             new = prev_output_tokens.size(1) if incremental_state is None else 1
             for layer in self.layers:
-                layer.encoder_attn.places = tuple(x if x is None else x[:, -new:] for x in places)
+                layer.encoder_attn.diagonal_positions = tuple(x if x is None else x[:, -new:] for x in places)
         return super().extract_features(
             prev_output_tokens, encoder_out, incremental_state, full_context_alignment, *args, **kwargs
         )

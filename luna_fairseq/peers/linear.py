@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_features, weighted_mean
 
 
-def positive(x: Tensor) -> Tensor:
+def elu_plus_one(x: Tensor) -> Tensor:
     """Compute the feature map phi(x) = elu(x) + 1.
 
     Args:
@@ -44,20 +44,20 @@ class LinearAttention(FeatureMapAttention):
         Returns:
             Features [B, H, T, K] in float32 or wider.
         """
-        return positive(q)
+        return elu_plus_one(q)
 
-    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
         """Compute the feature maps phi(k) of keys.
 
         Args:
             k: keys [B, H, S, K].
             padding_mask: mask [B, S], True at padding, or None without padding.
-            more: ignored.
+            extra: ignored.
 
         Returns:
             Features [B, H, S, K], 0 at padding, without scale and decay.
         """
-        return Keys(mask_features(positive(k), padding_mask))
+        return Keys(mask_features(elu_plus_one(k), padding_mask))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
@@ -73,4 +73,4 @@ class LinearAttention(FeatureMapAttention):
         Returns:
             Output heads [B, H, T, K].
         """
-        return weighted_mean(v, self.unnormalized_weights(positive(q), positive(k), padding_mask))
+        return weighted_mean(v, self.unnormalized_weights(elu_plus_one(q), elu_plus_one(k), padding_mask))

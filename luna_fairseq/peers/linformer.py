@@ -43,7 +43,7 @@ class LinformerAttention(PeerAttention):
         for parameter in self.length_proj:
             nn.init.normal_(parameter, std=self.max_positions**-0.5)  # keeps the norm of the rows
 
-    def share(self, first: "LinformerAttention") -> None:
+    def share_projections(self, first: "LinformerAttention") -> None:
         """Use the length projections of the first layer if all layers share them.
 
         Args:

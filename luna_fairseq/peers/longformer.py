@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.blocks import MoreKeys, windowed_attention
+from luna_fairseq.ops.blocks import GlobalKeys, windowed_attention
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import softmax_attention
 from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_masks, materialize_padding
@@ -64,13 +64,13 @@ class LongformerAttention(PeerAttention):
             Output heads [B, H, T, K].
         """
         T, g = q.size(2), min(self.tokens, q.size(2))
-        more = None
+        global_keys = None
         if g:
             positions = torch.arange(T, device=q.device)[:, None]
             in_window = (positions - positions[:g].t()).abs() <= self.half
             attention_mask = in_window | materialize_padding(padding_mask, q)[:, None, None, :g]
-            more = MoreKeys(k[:, :, :g], v[:, :, :g], attention_mask)
-        output = windowed_attention(q, k, v, self.half, self.half, padding_mask, self.dropout, more)
+            global_keys = GlobalKeys(k[:, :, :g], v[:, :, :g], attention_mask)
+        output = windowed_attention(q, k, v, self.half, self.half, padding_mask, self.dropout, global_keys)
         if not g:
             return output
         q, k, v = global_parts

@@ -64,13 +64,13 @@ class PerformerAttention(FeatureMapAttention):
         exponents = self.exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
-    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
         """Compute the feature maps phi(k), divided by the greatest feature of each sequence.
 
         Args:
             k: keys [B, H, S, K].
             padding_mask: mask [B, S], True at padding, or None without padding.
-            more: not used.
+            extra: not used.
 
         Returns:
             Features [B, H, S, M], 0 at padding, and the logarithm of their divisor as ``log_scale``.

@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.blocks import from_blocks, merge_parts, partial_attention, to_blocks, with_neighbours
+from luna_fairseq.ops.blocks import append_neighbours, from_blocks, merge_parts, partial_attention, to_blocks
 from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention
 from luna_fairseq.peers.resampling import ResampledNormal
@@ -76,7 +76,7 @@ class ReformerAttention(PeerAttention):
             buckets = buckets.masked_fill(padding_mask[:, None, None, :], self.buckets)
         return buckets, buckets.argsort(dim=-1, stable=True)
 
-    def is_visible(self, distance: Tensor) -> Tensor:
+    def visible_mask(self, distance: Tensor) -> Tensor:
         """Return a mask that is True where a query attends to a key.
 
         Args:
@@ -129,10 +129,10 @@ class ReformerAttention(PeerAttention):
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
         queries, keys, values = (to_blocks(x, self.chunk) for x in (q, F.normalize(q, dim=-1), v))
         distances = [self.compute_distances(x.gather(2, order), neighbours) for x in codes.unbind(2)]
-        visible = [self.is_visible(distance) for distance in distances]
+        visible = [self.visible_mask(distance) for distance in distances]
         rounds = torch.stack(visible).sum(dim=0, dtype=keys.dtype).clamp(min=1)
         bias = torch.where(distances[r] == 0, SELF, 0.0) - rounds.log()
-        keys, values = (with_neighbours(x, *neighbours) for x in (keys, values))
+        keys, values = (append_neighbours(x, *neighbours) for x in (keys, values))
         output, total = partial_attention(queries, keys, values, ~visible[r], self.dropout, bias)
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
@@ -148,7 +148,7 @@ class ReformerAttention(PeerAttention):
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)
-        keys = with_neighbours(blocks, *neighbours, nowhere)
+        keys = append_neighbours(blocks, *neighbours, nowhere)
         return keys.transpose(3, 4).contiguous() - blocks
 
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
@@ -165,7 +165,7 @@ class ReformerAttention(PeerAttention):
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
         same = buckets.unsqueeze(4) == buckets.unsqueeze(3)
-        visible = (same & self.is_visible(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)
+        visible = (same & self.visible_mask(slots.unsqueeze(3) - slots.unsqueeze(4))).any(dim=2)
         logits = qk @ F.normalize(qk, dim=-1).transpose(-2, -1)
         logits = logits + SELF * torch.eye(qk.size(2), dtype=qk.dtype, device=qk.device)
         return masked_softmax(logits, ~visible) @ v

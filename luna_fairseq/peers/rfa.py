@@ -83,25 +83,25 @@ class RandomFeatureAttention(FeatureMapAttention):
         projected = q @ vectors.transpose(-2, -1)
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
-    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *more: Tensor) -> Keys:
+    def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
         """Compute the random features phi(k), multiplied by 1 - g if there is a gate g.
 
         Args:
             k: keys [B, H, S, K].
             padding_mask: mask [B, S], True at padding, or None without padding.
-            more: logits [B, H, S, 1] of the gate; empty without a gate.
+            extra: logits [B, H, S, 1] of the gate; empty without a gate.
 
         Returns:
             Features [B, H, S, 2 D], 0 at padding, and log g as ``log_decay`` with a gate.
         """
         features = mask_features(self.map_queries(k), padding_mask)
-        if not more:
+        if not extra:
             return Keys(features)
-        gate = more[0].to(features.dtype)
+        gate = extra[0].to(features.dtype)
         log_decay = mask_features(F.logsigmoid(gate), padding_mask).squeeze(-1)
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
-    def floor(self, sums: Tensor, *total: Tensor) -> Tensor:
+    def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
         """Return the noise of the sum of the weights, the least divisor of the weighted mean.
 
         Args:
@@ -113,7 +113,9 @@ class RandomFeatureAttention(FeatureMapAttention):
         """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
-    def totals(self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Parts:
+    def weight_totals(
+        self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
+    ) -> Parts:
         """Compute the sum that the causal weights would have if all feature maps were equal.
 
         Args:

@@ -106,9 +106,9 @@ class SinkhornAttention(PeerAttention):
         allowed = has_tokens.unsqueeze(-1) & has_tokens.unsqueeze(-2)
         if self.form == CAUSAL:
             allowed = allowed & torch.ones(n, n, dtype=torch.bool, device=x.device).tril(-1)
-        return self.balance(logits / self.temperature, allowed)
+        return self.normalize_rows_and_columns(logits / self.temperature, allowed)
 
-    def balance(self, logits: Tensor, allowed: Tensor) -> Tensor:
+    def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
         """Apply the exponential function, and normalize rows and columns in turn.
 
         Args:

@@ -34,9 +34,10 @@ class SoftmaxAttention(PeerAttention):
     :class:`PeerAttention`.
 
     Attributes:
-        places: pair of two tensors for the diagonal prior, set by the decoder (default: None, the queries are
-            numbered from 0). The first is the index [B, T] of each query token in its target or sentence. The
-            second is the number [B, T] of source tokens before this sentence, or None.
+        diagonal_positions: positions of the queries for the diagonal prior, set by the decoder. The first
+            tensor is the index [B, T] of each target token in its target or sentence. The second tensor is
+            the number [B, T] of source tokens before this sentence, or None (default: None, the queries are
+            numbered from 0).
     """
 
     name = "softmax"
@@ -50,9 +51,9 @@ class SoftmaxAttention(PeerAttention):
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
-        self.places: Optional[Tuple[Tensor, Optional[Tensor]]] = None
+        self.diagonal_positions: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
-    def bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
+    def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
         """Compute ALiBi's bias of the logits, a penalty on distance.
 
         Args:
@@ -85,7 +86,7 @@ class SoftmaxAttention(PeerAttention):
             Output heads [B, H, T, K].
         """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
-        return softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
+        return softmax_attention(q, k, v, attention_mask, self.dropout, self.alibi_bias(q, k))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
@@ -102,7 +103,7 @@ class SoftmaxAttention(PeerAttention):
             Output heads [B, H, T, K].
         """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
-        return naive_softmax_weights(q, k, attention_mask, self.bias(q, k)) @ v
+        return naive_softmax_weights(q, k, attention_mask, self.alibi_bias(q, k)) @ v
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
         """Return keys, values, the padding mask, and the numbers of the tokens for the diagonal prior.
@@ -139,7 +140,7 @@ class SoftmaxAttention(PeerAttention):
         k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
         attention_mask, bias = combine_masks(padding_mask), None
         if self.diagonal is not None:
-            place, origin = self.places or (torch.arange(q.size(2), device=q.device)[None], None)
+            place, origin = self.diagonal_positions or (torch.arange(q.size(2), device=q.device)[None], None)
             bias = self.diagonal(place, memory["middles"], padding_mask, origin).bias()
         weights = naive_softmax_weights(q, k, attention_mask, bias) if need_weights else None
         return softmax_attention(q, k, v, attention_mask, self.dropout, bias), weights
@@ -164,5 +165,5 @@ class SoftmaxAttention(PeerAttention):
             padding_mask = torch.cat([state["padding"], padding_mask], dim=1)
         positions = torch.arange(k.size(2), device=k.device)
         attention_mask = combine_masks(padding_mask, positions > positions[-q.size(2) :, None])
-        output = softmax_attention(q, k, v, attention_mask, self.dropout, self.bias(q, k))
+        output = softmax_attention(q, k, v, attention_mask, self.dropout, self.alibi_bias(q, k))
         return output, {"k": k, "v": v, "padding": padding_mask}

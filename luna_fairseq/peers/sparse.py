@@ -15,12 +15,12 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.ops.blocks import (
+    append_neighbours,
     from_blocks,
+    make_window_mask,
     merge_parts,
-    outside_window,
     partial_attention,
     to_blocks,
-    with_neighbours,
 )
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, combine_masks
@@ -60,11 +60,11 @@ class SparseAttention(PeerAttention):
             Output heads [B, H, T, K].
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
-        attention_mask = outside_window(q, size, (1, after), (size, after * size), padding_mask)
+        attention_mask = make_window_mask(q, size, (1, after), (size, after * size), padding_mask)
         queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
-        near_keys, near_values = (with_neighbours(x, 1, after) for x in (keys, values))
+        near_keys, near_values = (append_neighbours(x, 1, after) for x in (keys, values))
         near = partial_attention(queries, near_keys, near_values, attention_mask, self.dropout)
-        attention_mask = outside_window(q, size, (0, 0), (size, size), padding_mask)[..., :1, :].permute(
+        attention_mask = make_window_mask(q, size, (0, 0), (size, size), padding_mask)[..., :1, :].permute(
             0, 1, 4, 3, 2
         )
         blocks = torch.arange(keys.size(2), device=q.device)

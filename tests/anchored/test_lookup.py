@@ -59,7 +59,7 @@ def form(request, monkeypatch):
     threshold(monkeypatch, {"whole": S, "mixed": 7, "mixed fetched": 7, "graph": 7}.get(request.param, 0))
     monkeypatch.setattr(segments_module, "MASKED_DENSE_LENGTH", 0)
     if request.param == "graph":
-        monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: True)
+        monkeypatch.setattr(segments_module, "is_recording_graph", lambda *which: True)
     elif request.param in ("fetched", "mixed fetched"):
         monkeypatch.setattr(chosen, "make_pairs", lambda part, R: pairs.Gathered(part))
     elif request.param == "one by one":
@@ -201,7 +201,7 @@ def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L
     context = MIXED[kind]
     if layout.startswith("segments"):
         monkeypatch.setattr(segments_module, "MASKED_DENSE_LENGTH", 0)
-    monkeypatch.setattr(segments_module, "in_a_graph", lambda *which: layout == "graph")
+    monkeypatch.setattr(segments_module, "is_recording_graph", lambda *which: layout == "graph")
     monkeypatch.setattr(lookup_module, "can_branch_on_values", lambda x: layout == "segments, apart")
     packed = torch.arange(L)[None, :] >= (~context).sum(dim=1)[:, None].clamp(min=1)
     row_place, token_place = middles(context, packed)

@@ -124,7 +124,7 @@ def test_a_branch_on_the_length_is_part_of_the_graph(tmp_path, monkeypatch):
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     find = geometry.find_layout
     monkeypatch.setattr(geometry, "find_layout", lambda *given: find(*given[:3]))
-    monkeypatch.setattr(segments, "in_a_graph", lambda *_: False)
+    monkeypatch.setattr(segments, "is_recording_graph", lambda *_: False)
     with pytest.raises(InputError, match="differs from the model in|ONNX cannot express"):
         export_onnx.write_onnx(other, tmp_path / "other")
 

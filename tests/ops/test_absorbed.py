@@ -11,7 +11,7 @@ from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Source
 from luna_fairseq.modules import luna_attention as attention_module
 from luna_fairseq.modules import luna_causal_attention as causal_module
-from luna_fairseq.ops.absorbed import saves_time
+from luna_fairseq.ops.absorbed import should_absorb
 
 # Batch, heads, head width, packed length and lengths of queries and context: no two alike.
 B, H, K, L, T, S = 3, 2, 5, 7, 13, 11
@@ -60,7 +60,7 @@ def random(*lengths, dtype):
 def run(monkeypatch, is_absorbed, module, inputs, **options):
     """Return the outputs of an attention, and the gradients of its inputs and parameters."""
     for imported in (attention_module, causal_module):
-        monkeypatch.setattr(imported, "saves_time", lambda *_, **__: is_absorbed)
+        monkeypatch.setattr(imported, "should_absorb", lambda *_, **__: is_absorbed)
     torch.manual_seed(2)
     outputs = module(*inputs, **options)
     outputs = outputs[:2] if isinstance(outputs, tuple) else (outputs,)
@@ -132,19 +132,25 @@ def test_absorbed_projections_need_no_more_memory(monkeypatch, kind, untie_kv):
     kept = []
     for is_absorbed in (True, False):
         for imported in (attention_module, causal_module):
-            monkeypatch.setattr(imported, "saves_time", saves_time if is_absorbed else lambda *_, **__: False)
+            monkeypatch.setattr(
+                imported, "should_absorb", should_absorb if is_absorbed else lambda *_, **__: False
+            )
         kept.append(kept_bytes(module, inputs))
     assert kept[0] < kept[1]
 
 
 def test_projections_are_absorbed_only_where_this_saves_time():
     linear, rows, tokens = nn.Linear(64, 64), torch.randn(3, 2, 5, 32), torch.randn(40, 3, 64)
-    assert saves_time(rows, tokens, linear)
-    assert not saves_time(rows, tokens[:19], linear)  # fewer than two tokens for each row of each head
-    assert saves_time(rows, tokens[:19], linear, linear) and saves_time(rows, tokens[:19], linear, products=1)
-    assert not saves_time(torch.randn(3, 2, 13, 32), tokens.repeat(9, 1, 1), linear)  # many rows for K = 32
-    assert not saves_time(rows.bfloat16(), tokens, linear)  # under autocast
-    assert not saves_time(rows.to("meta"), tokens.to("meta"), linear)
+    assert should_absorb(rows, tokens, linear)
+    assert not should_absorb(rows, tokens[:19], linear)  # fewer than two tokens for each row of each head
+    assert should_absorb(rows, tokens[:19], linear, linear) and should_absorb(
+        rows, tokens[:19], linear, products=1
+    )
+    assert not should_absorb(
+        torch.randn(3, 2, 13, 32), tokens.repeat(9, 1, 1), linear
+    )  # many rows for K = 32
+    assert not should_absorb(rows.bfloat16(), tokens, linear)  # under autocast
+    assert not should_absorb(rows.to("meta"), tokens.to("meta"), linear)
 
 
 def test_a_layer_with_hooks_or_of_another_kind_is_not_absorbed():
@@ -156,4 +162,4 @@ def test_a_layer_with_hooks_or_of_another_kind_is_not_absorbed():
     hooked.register_forward_pre_hook(lambda module, inputs: None)
     watched.register_forward_hook(lambda module, inputs, output: None)
     for linear in (hooked, watched, Other(64, 64), nn.Linear(64, 64, bias=False)):
-        assert not saves_time(rows, tokens, linear)
+        assert not should_absorb(rows, tokens, linear)

@@ -97,7 +97,7 @@ def test_gated_rfa_forgets_everything_or_nothing():
 
 def test_alibi_without_slope_is_softmax_attention_and_with_it_prefers_what_is_near():
     alibi, plain = build("softmax, alibi", "causal"), build("softmax", "causal")
-    bias = alibi.bias(*[sequence(5, 1)[None].transpose(1, 2)] * 2)
+    bias = alibi.alibi_bias(*[sequence(5, 1)[None].transpose(1, 2)] * 2)
     assert (
         bias.shape == (3, 5, 5) and bias[:, 2, 2].eq(0).all() and (bias[:, 4, 0] == 4 * bias[:, 4, 3]).all()
     )

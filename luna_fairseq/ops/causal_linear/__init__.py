@@ -1,7 +1,9 @@
 """Causal linear attention in three forms: naive (the definition), chunk (training) and recurrent (decoding).
 
-The operation is ``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``. Linear Transformer, Performer, RFA and
-ABC apply it once or twice, each with its own feature maps. See ops/README.md.
+For query features x, key features y and values z, the output is
+``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``. The decay from j to t is 1 by default. Linear
+Transformer, Performer, RFA and ABC compute this sum once or twice, each with its own features. See
+ops/README.md.
 """
 
 from luna_fairseq.ops.causal_linear.chunk import chunk_causal_linear

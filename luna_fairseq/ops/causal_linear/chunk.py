@@ -1,11 +1,12 @@
-"""Chunkwise form of causal linear attention, in memory that grows linearly with the sequence length.
+"""Chunkwise causal linear attention, in memory that grows linearly with the sequence length.
 
-The result equals that of the naive form up to rounding. Within a chunk, the output is a masked matrix
-product, ``sum_j D_tj (x_t . y_j) z_j`` with the decay D_tj from position j to position t. Earlier chunks
-enter through one M x N state.
+The sequence is processed in chunks. For query features x, key features y and values z, the sum over the
+positions of a chunk is the masked matrix product ``sum_j D_tj (x_t . y_j) z_j``. D_tj is the decay from
+position j to position t. The sum over earlier chunks is the product of x_t and the state, the sum of the
+outer products of y_j and z_j. The result equals that of the naive form up to rounding.
 
-The gradient is written by hand. Only the inputs are kept between the passes, and the backward pass computes
-products and states again.
+The gradient is written by hand. Only the inputs are saved for the backward pass, which computes the products
+and the states again.
 """
 
 from typing import List, NamedTuple, Optional, Tuple
@@ -15,7 +16,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from luna_fairseq.ops.chunks import chunk_size, spans, write_chunk
+from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 
 
 def chunk_causal_linear(
@@ -23,17 +24,17 @@ def chunk_causal_linear(
 ) -> Tensor:
     """Compute causal linear attention chunk by chunk, in memory linear in the sequence length.
 
-    All sums are accumulated in float32 (float64 for float64 inputs), under autocast too.
-
-    B is the batch size, H the number of heads, T the sequence length, M the width of the features, and N the
-    width of the values.
+    The output is ``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``, where decay(j, t) is the exponential
+    of the sum of ``log_decay`` over the positions after j up to t. All sums are accumulated in float32
+    (float64 for float64 inputs), under autocast too.
 
     Args:
-        x: features [B, H, T, M] of the queries.
-        y: features [B, H, T, M] of the keys.
-        z: values [B, H, T, N].
+        x: features [B, H, T, M] of the queries: batch size B, H heads, T positions, and M features.
+        y: features of the keys, with the shape of ``x``.
+        z: values [B, H, T, N] of width N.
         log_decay: logarithm [B, H, T] of the decay at each position, at most 0 (default: None, no decay).
-        state: sum [B, H, M, N] over earlier positions (default: None, no earlier positions).
+        state: sum [B, H, M, N] of the outer products of y and z over earlier positions (default: None, no
+            earlier positions).
 
     Returns:
         The output [B, H, T, N] in the dtype of ``z``.
@@ -50,17 +51,17 @@ def chunk_causal_linear(
 
 
 class Inputs(NamedTuple):
-    """Inputs of causal linear attention for the whole sequence of T positions.
+    """Inputs of causal linear attention for a whole sequence.
 
-    In the shapes, n is batch size times number of heads, M the width of the features, and N the width of the
-    values.
+    Shapes: n heads in the batch (batch size times number of heads), T positions, M features, and values of
+    width N.
 
     Attributes:
         x: features [n, T, M] of the queries.
         y: features [n, T, M] of the keys.
         z: values [n, T, N].
         log_decay: logarithm [n, T] of the decay at each position, or None without decay.
-        state: sum [n, M, N] over earlier positions, or None.
+        state: sum [n, M, N] of the outer products of y and z over earlier positions, or None.
     """
 
     x: Tensor
@@ -70,37 +71,37 @@ class Inputs(NamedTuple):
     state: Optional[Tensor]
 
     def dtype(self) -> torch.dtype:
-        """Return the dtype in which sums are accumulated."""
+        """Return the dtype in which sums are accumulated, float32 or float64."""
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
         """Return the state before the first chunk, which is zero if there are no earlier positions.
 
         Returns:
-            The state [n, M, N] in the dtype in which sums are accumulated.
+            The state [n, M, N] in float32 or float64: n heads in the batch, M features, and values of width
+            N.
         """
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
         return state.to(self.dtype())
 
-    def spans(self) -> List[slice]:
-        """Return the positions of every chunk as slices."""
-        return spans(self.x.size(1), chunk_size(self.x, self.z.size(2)))
+    def chunk_slices(self) -> List[slice]:
+        """Return the slice of positions of each chunk, in order."""
+        return chunk_slices(self.x.size(1), chunk_size(self.x, self.z.size(2)))
 
 
 class Chunk(NamedTuple):
-    """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
+    """Inputs of causal linear attention for one chunk of c positions, in float32 or float64.
 
-    In the shapes, n is batch size times number of heads, M the width of the features, and N the width of the
-    values.
+    Shapes: n heads in the batch (batch size times number of heads), c positions, M features, and values of
+    width N.
 
     Attributes:
         x: features [n, c, M] of the queries.
         y: features [n, c, M] of the keys.
         z: values [n, c, N].
-        decay: D, decay [n, c, c] from each position to each later position, and 0 elsewhere; None without
-            decay.
+        decay: decay [n, c, c] from each position to each later position, and 0 elsewhere; None without decay.
         decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position, or None.
         decay_to_end: decay [n, c, 1] from each position to the end of the chunk, or None.
     """
@@ -115,29 +116,29 @@ class Chunk(NamedTuple):
     def decayed_x(self) -> Tensor:
         """Multiply the query features of each position by the decay from the chunk's start to this position.
 
-        The product of the result and the state before the chunk is the contribution of earlier chunks.
+        The product of the result and the state before the chunk is the sum over earlier chunks.
 
         Returns:
-            The product [n, c, M], or ``x`` itself without decay.
+            The product, with the shape of ``x``; ``x`` itself without decay.
         """
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
     def decayed_y(self) -> Tensor:
         """Multiply the key features of each position by the decay from this position to the chunk's end.
 
-        A position adds the outer product of this vector and its value z to the state.
+        The state after the chunk contains the outer product of each of these vectors and its value z.
 
         Returns:
-            The product [n, c, M], or ``y`` itself without decay.
+            The product, with the shape of ``y``; ``y`` itself without decay.
         """
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
-        """Multiply the products of all pairs of positions by the decay D in place.
+        """Multiply the products of all pairs of positions by their decay, and mask later positions.
 
         Args:
-            product: products x_t . y_j of positions t and j [n, c, c]. Without decay, the entries for j after
-                t become zero.
+            product: products x_t . y_j [n, c, c], indexed by t and j: n heads in the batch, and c positions.
+                Changed in place. The entries with j after t become zero.
 
         Returns:
             The changed tensor ``product``.
@@ -148,34 +149,34 @@ class Chunk(NamedTuple):
         """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
 
         Args:
-            state: state or gradient [n, M, N].
+            state: state or gradient [n, M, N]: n heads in the batch, M features, and values of width N.
 
         Returns:
-            The product [n, M, N], or ``state`` itself without decay.
+            The product, or ``state`` itself without decay.
         """
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Return the state after the chunk.
+        """Return the state after the chunk: the decayed state plus the outer products of this chunk.
 
         Args:
-            state: state [n, M, N] before the chunk.
+            state: state [n, M, N] before the chunk: n heads in the batch, M features, and values of width N.
 
         Returns:
-            The state [n, M, N].
+            The new state, with the shape of ``state``.
         """
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs of one chunk.
+    """Gradients of the inputs of one chunk of causal linear attention.
 
-    The letters n, c, M and N are those of :class:`Chunk`.
+    Shapes: n heads in the batch, c positions in the chunk, M features, and values of width N.
 
     Attributes:
-        x: gradient [n, c, M] of x.
-        y: gradient [n, c, M] of y.
-        z: gradient [n, c, N] of z.
+        x: gradient [n, c, M] of the query features.
+        y: gradient [n, c, M] of the key features.
+        z: gradient [n, c, N] of the values.
         log_decay: gradient [n, c, 1] of the logarithms of the decay, or None without decay.
     """
 
@@ -186,27 +187,28 @@ class ChunkGradients(NamedTuple):
 
 
 class _ChunkCausalLinear(Function):
-    """Autograd function of chunkwise causal linear attention.
+    """Autograd function of chunkwise causal linear attention, with a gradient written by hand.
 
-    The arguments are the fields of :class:`Inputs`. Only they are saved for the backward pass.
+    The arguments of ``apply`` are the fields of :class:`Inputs`, in order. Only they are saved for the
+    backward pass.
     """
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
-        """Compute causal linear attention.
+        """Compute causal linear attention chunk by chunk.
 
         Args:
-            ctx: context, in which the inputs are saved for the backward pass.
-            *tensors: fields of :class:`Inputs`.
+            ctx: autograd context, which saves the inputs for the backward pass.
+            *tensors: fields of :class:`Inputs`, in order.
 
         Returns:
-            The output [n, T, N] in the dtype of the values.
+            The output [n, T, N] in the dtype of the values: n heads in the batch, and T positions of width N.
         """
         ctx.save_for_backward(*tensors)
         inputs = Inputs(*tensors)
         state = inputs.initial_state()
         results: List[Optional[Tensor]] = []
-        for span in inputs.spans():
+        for span in inputs.chunk_slices():
             chunk = take_chunk(inputs, span)
             output = torch.bmm(chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2))), chunk.z)
             output.baddbmm_(chunk.decayed_x(), state)
@@ -220,11 +222,11 @@ class _ChunkCausalLinear(Function):
         """Compute the gradients of all inputs.
 
         Args:
-            ctx: context with the saved inputs.
-            grad: gradient [n, T, N] of the output.
+            ctx: autograd context with the saved inputs.
+            grad: gradient [n, T, N] of the output: n heads in the batch, and T positions of width N.
 
         Returns:
-            The gradient of each field of :class:`Inputs`, or None for fields without a gradient.
+            The gradient of each field of :class:`Inputs`, or None for fields that were None.
         """
         inputs = Inputs(*ctx.saved_tensors)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
@@ -235,22 +237,20 @@ class _ChunkCausalLinear(Function):
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
     """Compute the gradients of all inputs, chunk by chunk from the last to the first.
 
-    The letters n, T, M and N are those of :class:`Inputs`.
-
     Args:
         inputs: inputs of the whole sequence.
-        grad: gradient [n, T, N] of the output.
+        grad: gradient [n, T, N] of the output: n heads in the batch, and T positions of width N.
 
     Returns:
         The gradients of x, y, z, log_decay and state, each None if the input is None.
     """
-    chunk_spans = inputs.spans()
+    slices = inputs.chunk_slices()
     states = [inputs.initial_state()]  # the state before each chunk
-    for span in chunk_spans[:-1]:
+    for span in slices[:-1]:
         states.append(take_chunk(inputs, span).next_state(states[-1]))
     state_after = grad_after = torch.zeros_like(states[0])
     results: List[Optional[Tensor]] = []
-    for span in reversed(chunk_spans):
+    for span in reversed(slices):
         chunk, state_before = take_chunk(inputs, span), states.pop()
         gradients, grad_before = chunk_gradients(
             chunk, grad[:, span].to(grad_after.dtype), state_before, state_after, grad_after
@@ -275,7 +275,7 @@ def chunk_gradients(
 ) -> Tuple[ChunkGradients, Tensor]:
     """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
-    The letters n, c, M and N are those of :class:`Chunk`.
+    Shapes: n heads in the batch, c positions in the chunk, M features, and values of width N.
 
     Args:
         chunk: inputs of the chunk.
@@ -310,14 +310,14 @@ def chunk_gradients(
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice the inputs of the whole sequence at the positions of one chunk.
+    """Slice the inputs of the whole sequence at one chunk, and compute the decay within the chunk.
 
     Args:
         inputs: inputs of the whole sequence.
         span: positions of the chunk.
 
     Returns:
-        The inputs of the chunk.
+        The inputs of the chunk, in the dtype in which sums are accumulated.
     """
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)

@@ -1,7 +1,7 @@
-"""Definition of causal linear attention, position by position.
+"""Definition of causal linear attention, as a loop over positions.
 
-Every position decays an M x N matrix, adds to the matrix and then reads the matrix. This form is slow. It is
-the reference for the tests of the other forms.
+At each position, a state matrix decays, the outer product of key features and value is added, and the query
+features are multiplied by the state. This form is slow. It is the reference for the tests of the other forms.
 """
 
 from typing import List, Optional
@@ -15,17 +15,16 @@ def naive_causal_linear(
 ) -> Tensor:
     """Compute causal linear attention by its definition, with a loop over positions.
 
-    The formulas are output_t = x_t S_t and S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t.
-
-    T is the sequence length, M the width of the features, and N the width of the values.
+    The state S_t decays and grows at each position: S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t. The output is
+    output_t = x_t S_t.
 
     Args:
-        x: features [.., T, M] of the queries.
-        y: features [.., T, M] of the keys.
-        z: values [.., T, N]. A column of ones yields the sum of the weights, by which a weighted mean is
-            divided.
-        log_decay: logarithm [.., T] of the decay of S at each position, at most 0 (default: None, no decay).
-        state: S [.., M, N] before the first position (default: None, zeros).
+        x: features [.., T, M] of the queries: T positions and M features.
+        y: features of the keys, with the shape of ``x``.
+        z: values [.., T, N] of width N. If z has a column of ones, this column of the output is the sum of
+            the weights, by which a weighted mean can be divided.
+        log_decay: logarithm [.., T] of the decay at each position, at most 0 (default: None, no decay).
+        state: state [.., M, N] before the first position (default: None, zeros).
 
     Returns:
         The output [.., T, N].

@@ -1,4 +1,4 @@
-"""Recurrent form of causal linear attention: a few new positions per call, and a state of constant size."""
+"""Recurrent causal linear attention: each call adds new positions to a state of constant size."""
 
 from typing import Optional, Tuple
 
@@ -11,16 +11,14 @@ from luna_fairseq.ops.causal_linear.chunk import chunk_causal_linear
 def recurrent_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Compute causal linear attention for the next T positions, given the state of all earlier positions.
+    """Compute causal linear attention for the next T positions, given the state after all earlier positions.
 
     T is 1 during decoding and larger for a prefix.
 
-    B is the batch size, H the number of heads, M the width of the features, and N the width of the values.
-
     Args:
-        x: features [B, H, T, M] of the queries.
-        y: features [B, H, T, M] of the keys.
-        z: values [B, H, T, N].
+        x: features [B, H, T, M] of the new queries: batch size B, H heads, T positions, and M features.
+        y: features of the new keys, with the shape of ``x``.
+        z: new values [B, H, T, N] of width N.
         log_decay: logarithm [B, H, T] of the decay at each position, at most 0 (default: None, no decay).
         state: state [B, H, M, N] that the previous call returned (default: None, no earlier positions).
 

@@ -1,6 +1,6 @@
 """Causal Luna attention (Luna, section 3.3) in four implementations, which are called forms.
 
-The forms are naive (the definition), chunk and triton (training), and recurrent (decoding). The file
+The forms are naive (the definition), chunk and triton (for training), and recurrent (for decoding). The file
 ops/README.md explains the formulas.
 """
 
@@ -8,7 +8,7 @@ from typing import Optional
 
 from torch import Tensor
 
-from luna_fairseq.ops.attention import in_a_graph
+from luna_fairseq.ops.attention import is_recording_graph
 from luna_fairseq.ops.causal_luna.choice import choose_backend
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
@@ -33,18 +33,17 @@ def causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention over a whole sequence.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
-        pack_weights: pack weights A_pack [B, H, T, L], see :func:`pack_weights`.
+        pack_weights: weights [B, H, T, L] of each position for each row of P, from :func:`pack_weights`.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
-            (default: None, no padding).
+        key_padding_mask: mask [B, T], True at padding. Padding neither enters the sums over positions nor
+            counts as a position (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
         backend: implementation, "naive", "chunk" or "triton". "auto" selects the faster one of chunk and
             triton, see :func:`fastest_backend` (default: "auto").
@@ -81,22 +80,20 @@ def fastest_backend(
     """Return the faster training backend for these inputs, "chunk" or "triton".
 
     The backend is "chunk" while torch records a graph, and if the dtypes of q, k and v differ. Otherwise both
-    backends are timed once for each device, dtype and shape, see :func:`choice.choose_backend`.
-
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    backends are timed. The result is cached for each device, dtype, K, and L rounded up to a power of two.
+    See :func:`choice.choose_backend`.
 
     Args:
-        q: queries [B, H, T, K].
-        k: keys [B, H, T, K].
-        v: values [B, H, T, K].
-        pack_weights: pack weights A_pack [B, H, T, L].
+        q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+        k: keys, with the shape of ``q``.
+        v: values, with the shape of ``q``.
+        pack_weights: weights [B, H, T, L] of each position for each of the L rows of the packed sequence P.
         log_decay: logarithm [H] of the decay per position of each head (default: None, no decay).
 
     Returns:
         The name of the backend.
     """
-    if in_a_graph() or not q.dtype == k.dtype == v.dtype:
+    if is_recording_graph() or not q.dtype == k.dtype == v.dtype:
         return "chunk"
     L = 1 << (pack_weights.size(-1) - 1).bit_length()  # rounded up to a power of two, for fewer measurements
     return choose_backend(q.device, q.dtype, q.size(-1), L, log_decay is not None, v is k)

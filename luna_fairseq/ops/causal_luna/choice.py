@@ -1,7 +1,7 @@
-"""Selection of the fastest implementation of causal Luna attention, for the backend ``auto``.
+"""Selection of the faster backend of causal Luna attention, for the setting ``auto``.
 
-The backend is triton if triton supports the inputs, agrees with chunk on random inputs, and is at least as
-fast. Otherwise the backend is chunk.
+The backend is triton if it supports the inputs, agrees with chunk on random inputs, and is at least as fast.
+Otherwise the backend is chunk.
 """
 
 import logging
@@ -29,15 +29,15 @@ def choose_backend(
 ) -> str:
     """Return the faster training backend, "chunk" or "triton", and log the choice.
 
-    The outputs and gradients of both backends are compared on random numbers, and both are timed. This
-    happens once for each combination of arguments.
+    The outputs and gradients of both backends are compared on random inputs, and both are timed. This happens
+    once for each combination of arguments.
 
     Args:
         device: device of the inputs.
         dtype: dtype of queries, keys and values.
         K: head width.
         L: packed length, the number of rows of the packed sequence P.
-        has_decay: True if the sums over time decay (default: False).
+        has_decay: True if earlier positions decay exponentially (default: False).
         is_tied: True if keys and values are the same tensor (default: False).
 
     Returns:

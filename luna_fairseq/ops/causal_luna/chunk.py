@@ -1,13 +1,16 @@
-"""Chunkwise form of causal Luna attention, in memory that grows linearly with the sequence length.
+"""Chunkwise causal Luna attention, in memory that grows linearly with the sequence length.
 
-The result equals that of the naive form up to rounding. Within a chunk, ``x_t sum_j y_j^T z_j`` is computed
-as the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier chunks enter through one L x K state.
+Causal Luna attention computes sums ``x_t sum_j y_j^T z_j`` over the positions j up to t. The sequence is
+processed in chunks. Within a chunk, the sum is the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier
+chunks are summed in a state, a matrix of L rows and K columns for each head. The result equals that of the
+naive form up to rounding.
 
 The gradient is written by hand. Only the inputs and the softmax over the rows of the packed sequence P are
-kept between the passes, and the backward pass computes products and states again.
+saved for the backward pass, which computes the products and the states again.
 
-The letters are those of ops/README.md. In addition, N = B x H is the number of heads in the batch, and c the
-number of positions in a chunk. Attention is called tied if the values are the keys.
+Shapes in this file: batch size B, H heads, N = B x H heads in the batch, T positions, c positions in a chunk,
+head width K, and L rows of P. A is the matrix of pack weights. Attention is called tied if keys and values
+are the same tensor.
 """
 
 from typing import Callable, List, NamedTuple, Optional, Tuple
@@ -29,37 +32,40 @@ from luna_fairseq.ops.causal_luna.decay import (
 )
 from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState
-from luna_fairseq.ops.chunks import chunk_size, spans, write_chunk
+from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 
 
 class KeysValues(NamedTuple):
-    """Pair of tensors for keys and values, which hold inputs, states, or gradients of either.
+    """Pair of tensors, one for the keys and one for the values.
 
-    In tied attention, keys and values are the same tensor and have the same state, so ``values`` is None. A
-    pair of gradients then holds the sum of both gradients in ``keys``.
+    The tensors are the keys and values themselves, or the states that belong to them, or gradients. In tied
+    attention (keys and values are the same tensor), ``values`` is None. A pair of gradients then holds the
+    sum of both gradients in ``keys``.
 
-    In the shapes, N is batch size times number of heads, c the number of positions in a chunk, K the head
-    width, and L the number of rows of the packed sequence P.
+    Shapes: N heads in the batch, c positions in a chunk, head width K, and L rows of the packed sequence P.
 
     Attributes:
-        keys: inputs [N, c, K], or states A^T K [N, L, K].
-        values: inputs [N, c, K], or states A^T V [N, L, K]; None if tied.
+        keys: keys [N, c, K], or their state A^T keys [N, L, K], where A are the pack weights.
+        values: values [N, c, K], or their state A^T values [N, L, K]; None if tied.
     """
 
     keys: Tensor
     values: Optional[Tensor]
 
     def values_or_keys(self) -> Tensor:
-        """Return the values, or the keys if keys and values are tied."""
+        """Return the values, or the keys if they are the same tensor as the values (tied attention)."""
         return self.keys if self.values is None else self.values
 
     def distinct(self) -> List[Tensor]:
-        """Return a list of both tensors, or of one tensor if keys and values are tied."""
+        """Return ``[keys, values]``, or ``[keys]`` if both are the same tensor (tied attention)."""
         return [self.keys] if self.values is None else [self.keys, self.values]
 
 
 def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
-    """Apply a function to the keys of all pairs and, unless they are tied, to the values of all pairs.
+    """Apply a function to the keys of all pairs, and then to the values of all pairs.
+
+    ``map_pairs(f, a, b)`` is ``KeysValues(f(a.keys, b.keys), f(a.values, b.values))``. If keys and values are
+    the same tensor (tied), the values of the result are None.
 
     Args:
         function: function with one tensor argument for each pair.
@@ -75,31 +81,33 @@ def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues
 
 
 class Inputs(NamedTuple):
-    """Inputs of chunkwise causal Luna attention, for the whole sequence of T positions.
+    """Inputs of chunkwise causal Luna attention, for a whole sequence.
 
-    Attention that continues from a state is never tied. Either both sums are given, together with ``values``,
-    or neither sum is given.
+    If there is a state (``key_sum`` and ``value_sum``), ``values`` must be given too, because attention with
+    a state does not use that keys and values are the same tensor.
 
-    In the shapes, N = B x H is batch size times number of heads, K the head width, and L the number of rows
-    of the packed sequence P.
+    Shapes: batch size B, H heads, N = B x H heads in the batch, T positions, head width K, and L rows of the
+    packed sequence P.
 
     Attributes:
         q: queries [N, T, K].
-        pack_weights: pack weights A [N, T, L], zero at padding, in the dtype in which sums are accumulated.
-        inverse_steps: 1 / t [1 or N, T, 1], or the inverse sum of the weights if there is decay.
-        noise: factors [N, T, L] of dropout for the unpack weights, or None without dropout.
+        pack_weights: weights A [N, T, L] of each position for each row of P, zero at padding, in the dtype in
+            which sums are accumulated.
+        inverse_steps: 1 / t [1 or N, T, 1] for the t-th position that is not padding. With decay, 1 / (sum of
+            the decay factors of these positions).
+        dropout_factors: factors [N, T, L] that apply dropout to the unpack weights, or None without dropout.
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
         log_decay: cumulative log decay [H or N, T, 1], or None without decay.
         keys: keys [N, T, K].
         values: values [N, T, K], or None if keys and values are the same tensor (tied).
-        key_sum: sum A^T K over earlier positions [N, L, K], or None.
-        value_sum: sum A^T V over earlier positions [N, L, K], or None.
+        key_sum: sum A^T keys [N, L, K] over earlier positions, or None.
+        value_sum: sum A^T values [N, L, K] over earlier positions, or None.
     """
 
     q: Tensor
     pack_weights: Tensor
     inverse_steps: Tensor
-    noise: Optional[Tensor]
+    dropout_factors: Optional[Tensor]
     row_mask: Optional[Tensor]
     log_decay: Optional[Tensor]
     keys: Tensor
@@ -111,22 +119,24 @@ class Inputs(NamedTuple):
         """Return the sums over earlier positions, or None if there are no earlier positions."""
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
-    def spans(self) -> List[slice]:
-        """Return the positions of every chunk as slices."""
-        return spans(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
+    def chunk_slices(self) -> List[slice]:
+        """Return the slice of positions of each chunk, in order."""
+        return chunk_slices(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
 
 
 class Chunk(NamedTuple):
-    """Inputs of the c positions of one chunk, in the dtype in which sums are accumulated.
+    """Inputs of chunkwise causal Luna attention for one chunk of c positions.
 
-    In the shapes, N is batch size times number of heads, K the head width, and L the number of rows of the
-    packed sequence P.
+    All tensors are in the dtype in which sums are accumulated, float32 or float64.
+
+    Shapes: N heads in the batch (batch size times number of heads), head width K, and L rows of the packed
+    sequence P.
 
     Attributes:
         q: queries [N, c, K].
-        pack_weights: pack weights A [N, c, L].
-        inverse_steps: 1 / t [1 or N, c, 1].
-        noise: factors [N, c, L] of dropout for the unpack weights, or None without dropout.
+        pack_weights: weights A [N, c, L] of each position for each row of P.
+        inverse_steps: 1 / t [1 or N, c, 1] for the t-th position. With decay, 1 / (sum of the decay factors).
+        dropout_factors: factors [N, c, L] that apply dropout to the unpack weights, or None without dropout.
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
         decay: decay between the positions, or None without decay.
         inputs: keys and values, each [N, c, K].
@@ -135,7 +145,7 @@ class Chunk(NamedTuple):
     q: Tensor
     pack_weights: Tensor
     inverse_steps: Tensor
-    noise: Optional[Tensor]
+    dropout_factors: Optional[Tensor]
     row_mask: Optional[Tensor]
     decay: Optional[ChunkDecay]
     inputs: KeysValues
@@ -144,8 +154,8 @@ class Chunk(NamedTuple):
         """Compute the products x_t . y_j of all positions t and j <= t, times the decay from j to t.
 
         Args:
-            x: vectors x_t [N, c, D] of width D.
-            y: vectors y_j [N, c, D] of width D.
+            x: vectors x_t [N, c, D]: N heads in the batch, and c positions of width D.
+            y: vectors y_j, with the shape of ``x``.
 
         Returns:
             The products [N, c, c], indexed by t and j. They are 0 for j after t.
@@ -159,24 +169,23 @@ class Chunk(NamedTuple):
         The product of the result and the state before the chunk is the contribution of earlier chunks.
 
         Args:
-            x: vectors [N, c, D] of width D, one for each position.
+            x: vectors [N, c, D]: N heads in the batch, and c positions of width D.
 
         Returns:
-            The product [N, c, D], or ``x`` itself without decay.
+            The product, with the shape of ``x``; ``x`` itself without decay.
         """
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
         """Multiply the vector of each position by the decay from this position to the chunk's end.
 
-        A position adds its vector to the state with this factor, because the state holds sums as of the
-        chunk's end.
+        With this factor, the vectors can be added to the state after the chunk.
 
         Args:
-            x: vectors [N, c, D] of width D, one for each position.
+            x: vectors [N, c, D]: N heads in the batch, and c positions of width D.
 
         Returns:
-            The product [N, c, D], or ``x`` itself without decay.
+            The product, with the shape of ``x``; ``x`` itself without decay.
         """
         return x if self.decay is None else scale(x, self.decay.to_end)
 
@@ -184,7 +193,8 @@ class Chunk(NamedTuple):
         """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
 
         Args:
-            state: state or gradient, each tensor [N, L, K].
+            state: state or gradient. Each tensor is [N, L, K]: N heads in the batch, L rows of the packed
+                sequence P, and head width K.
 
         Returns:
             The product, or ``state`` itself without decay.
@@ -195,26 +205,28 @@ class Chunk(NamedTuple):
     def drop_and_divide(self, x: Tensor) -> Tensor:
         """Apply dropout to a tensor and divide it by the number of positions t.
 
-        This turns the softmax into the unpack weights, and the gradient of the unpack weights into the
-        gradient of the softmax.
+        This function turns the softmax into the unpack weights. In the backward pass, it turns the gradient
+        of the unpack weights into the gradient of the softmax.
 
         Args:
-            x: softmax or gradient [N, c, L].
+            x: softmax or gradient [N, c, L]: N heads in the batch, c positions, and L rows of the packed
+                sequence P.
 
         Returns:
-            The result [N, c, L].
+            The result, with the shape of ``x``.
         """
         x = x * self.inverse_steps
-        return x if self.noise is None else x.mul_(self.noise)
+        return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
-        """Return the state after the chunk.
+        """Return the state after the chunk: the decayed state plus the sums over this chunk.
 
         Args:
-            before: state before the chunk, each tensor [N, L, K]; None at the beginning of the sequence.
+            before: state before the chunk; None at the beginning of the sequence. Each tensor is [N, L, K]: N
+                heads in the batch, L rows of the packed sequence P, and head width K.
 
         Returns:
-            The state, each tensor [N, L, K].
+            The new state, with tensors of the same shape.
         """
         rows = self.decay_to_end(self.pack_weights).transpose(1, 2)
         if before is None:
@@ -225,21 +237,22 @@ class Chunk(NamedTuple):
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs of one chunk.
+    """Gradients of the inputs of one chunk of causal Luna attention.
 
-    The last two fields exist with decay only. Position t multiplies the sums that it reads by a scale
-    exp(G_t) / t, where G is the cumulative log decay. Position j multiplies the terms that it adds by a scale
-    exp(-G_j). The two fields are the derivatives of the loss with respect to the logarithms of these scales.
+    Shapes: N heads in the batch, c positions in the chunk, head width K, and L rows of the packed sequence P.
 
-    The letters N, c, K and L are those of :class:`Chunk`.
+    The last two fields exist with decay only. Let G be the cumulative log decay. Position j adds its terms to
+    the sums with the scale exp(-G_j), and position t multiplies the sums by the scale exp(G_t) / t. The two
+    fields are the derivatives of the loss with respect to the logarithms of these scales.
 
     Attributes:
         q: gradient [N, c, K] of the queries.
-        pack_weights: gradient [N, c, L] of A.
-        keys: gradient [N, c, K] of the keys, or the sum of the gradients of keys and values if tied.
+        pack_weights: gradient [N, c, L] of the pack weights.
+        keys: gradient [N, c, K] of the keys. If keys and values are the same tensor (tied), it is the sum of
+            both gradients.
         values: gradient [N, c, K] of the values, or None if tied.
-        read_scale: derivative [N, c, 1] for the scale of the sums that are read, or None.
-        added_scale: derivative [N, c, 1] for the scale of the terms that are added, or None.
+        read_scale: derivative [N, c, 1] for the scale exp(G_t) / t, or None.
+        added_scale: derivative [N, c, 1] for the scale exp(-G_j), or None.
     """
 
     q: Tensor
@@ -251,17 +264,15 @@ class ChunkGradients(NamedTuple):
 
 
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
-    """Compute the output of one chunk.
-
-    The letters N, c, K and L are those of :class:`Chunk`.
+    """Compute the output of causal Luna attention for one chunk.
 
     Args:
         chunk: inputs of the chunk.
-        before: state before the chunk, or None at the beginning.
+        before: state before the chunk, or None at the beginning of the sequence.
 
     Returns:
-        - output [N, c, K] of the chunk.
-        - softmax over the rows of the packed sequence P [N, c, L].
+        - output [N, c, K] of the chunk: N heads in the batch, c positions, and head width K.
+        - softmax [N, c, L] over the L rows of the packed sequence P, for :func:`chunk_backward`.
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -289,14 +300,14 @@ def chunk_backward(
 ) -> Tuple[ChunkGradients, Optional[KeysValues]]:
     """Compute the gradients of the inputs of one chunk and of the state before the chunk.
 
-    The letters N, c, K and L are those of :class:`Chunk`.
+    Shapes: N heads in the batch, c positions in the chunk, head width K, and L rows of the packed sequence P.
 
     Args:
         chunk: inputs of the chunk.
-        softmax: softmax [N, c, L] over the rows of the packed sequence P, from :func:`chunk_forward`.
+        softmax: softmax [N, c, L] over the rows of P, from :func:`chunk_forward`.
         grad: gradient [N, c, K] of the output.
-        before: state before the chunk, or None at the beginning.
-        grad_after: gradient of the state after the chunk, or None at the end.
+        before: state before the chunk, or None at the beginning of the sequence.
+        grad_after: gradient of the state after the chunk, or None at the end of the sequence.
 
     Returns:
         - gradients of the inputs of the chunk.
@@ -368,8 +379,8 @@ def key_value_gradients(
     The gradient of the keys is ``start.keys + key_factor^T q``, and the gradient of the values is
     ``start.values + value_factor^T grad``.
 
-    The letters N, c, K and L are those of :class:`Chunk`. M is c for the gradients of keys and values, and L
-    for the gradients of the state.
+    Shapes: N heads in the batch, c positions in the chunk, and head width K. M is c for the gradients of keys
+    and values. For the gradients of the state, M is the number of rows of the packed sequence P.
 
     Args:
         key_factor: matrices [N, c, M] that multiply the queries.
@@ -405,20 +416,19 @@ def chunk_causal_luna(
     """Compute causal Luna attention chunk by chunk, in memory linear in the sequence length.
 
     All sums are accumulated in float32 (float64 for float64 inputs). If ``v`` is the same tensor as ``k``
-    (tied) and there is no state, the two share their sums and gradients, which saves time.
+    (tied) and there is no state, their sums and gradients are computed once, which saves time.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: pack weights A_pack [B, H, T, L].
+        pack_weights: weights [B, H, T, L] of each position for each row of P.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
-            (default: None, no padding).
+        key_padding_mask: mask [B, T], True at padding. Padding neither enters the sums over positions nor
+            counts as a position (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
         state: sums over earlier positions, from which the attention continues (default: None, no earlier
             positions).
@@ -438,7 +448,7 @@ def chunk_causal_luna(
     with torch.autocast(q.device.type, enabled=False):
         pack_weights = mask_padding(pack_weights.to(dtype), key_padding_mask)
         steps = count_steps(q, key_padding_mask, None if state is None else state.steps)
-        noise = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
+        dropout_factors = F.dropout(torch.ones_like(pack_weights), dropout).flatten(0, 1) if dropout else None
         total_log_decay = None
         if log_decay is not None:
             log_decay = log_decay.to(dtype)
@@ -456,7 +466,7 @@ def chunk_causal_luna(
             q=q.flatten(0, 1),
             pack_weights=pack_weights.flatten(0, 1),
             inverse_steps=flatten_heads(steps.to(dtype).reciprocal(), B, H),
-            noise=noise,
+            dropout_factors=dropout_factors,
             row_mask=row_mask,
             log_decay=total_log_decay,
             keys=k.flatten(0, 1),
@@ -468,42 +478,45 @@ def chunk_causal_luna(
 
 
 def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
-    """Flatten the batch and head dimensions of a tensor that can be broadcast over them.
+    """Broadcast a tensor to B examples and H heads, and flatten both dimensions into one.
+
+    A tensor that is the same for all examples and heads stays a batch of one, which costs no memory.
 
     Args:
-        x: matrices with R rows and S columns [1 or B, 1 or H, R, S].
+        x: matrices [1 or B, 1 or H, R, S] with R rows and S columns.
         B: batch size.
         H: number of heads.
 
     Returns:
-        The tensor [B H, R, S], or [1, R, S] if both first dimensions are 1.
+        The tensor [B H, R, S], or [1, R, S] if both first dimensions of ``x`` are 1.
     """
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
 class _ChunkCausalLuna(Function):
-    """Autograd function of chunkwise causal Luna attention.
+    """Autograd function of chunkwise causal Luna attention, with a gradient written by hand.
 
-    The arguments are the fields of :class:`Inputs`. They and the softmax over the rows of the packed sequence
-    P are saved for the backward pass.
+    The arguments of ``apply`` are the fields of :class:`Inputs`, in order. The inputs and the softmax over
+    the rows of the packed sequence P are saved for the backward pass.
     """
 
     @staticmethod
     def forward(ctx: Function, *tensors: Optional[Tensor]) -> Tensor:
-        """Compute causal Luna attention.
+        """Compute causal Luna attention chunk by chunk.
 
         Args:
-            ctx: context, in which the tensors for the backward pass are saved.
-            *tensors: fields of :class:`Inputs`.
+            ctx: autograd context, which saves tensors for the backward pass.
+            *tensors: fields of :class:`Inputs`, in order.
 
         Returns:
-            The output [N, T, K] in the dtype of the queries.
+            The output [N, T, K] in the dtype of the queries: N heads in the batch, T positions, and head
+            width K.
         """
         inputs = Inputs(*tensors)
         T = inputs.q.size(1)
         results: List[Optional[Tensor]] = []
         state = inputs.initial_state()
-        for span in inputs.spans():
+        for span in inputs.chunk_slices():
             chunk = take_chunk(inputs, span)
             output, softmax = chunk_forward(chunk, state)
             results = write_chunk(results, [output.to(inputs.q.dtype), softmax], span, T)
@@ -519,8 +532,8 @@ class _ChunkCausalLuna(Function):
         """Compute the gradients of all inputs, chunk by chunk from the last to the first.
 
         Args:
-            ctx: context with the saved tensors.
-            grad: gradient [N, T, K] of the output.
+            ctx: autograd context with the saved tensors.
+            grad: gradient [N, T, K] of the output: N heads in the batch, T positions, and head width K.
 
         Returns:
             The gradient of each field of :class:`Inputs`, or None for fields without a gradient.
@@ -533,10 +546,10 @@ class _ChunkCausalLuna(Function):
         grad_state: Optional[KeysValues] = None
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
         with torch.autocast(grad.device.type, enabled=False):
-            chunk_spans = inputs.spans()
-            for span in chunk_spans[:-1]:
+            slices = inputs.chunk_slices()
+            for span in slices[:-1]:
                 states.append(take_chunk(inputs, span).next_state(states[-1]))
-            for span in reversed(chunk_spans):
+            for span in reversed(slices):
                 chunk, grad_output = take_chunk(inputs, span), grad[:, span].to(softmax.dtype)
                 gradients, grad_state = chunk_backward(
                     chunk, softmax[:, span], grad_output, states.pop(), grad_state
@@ -556,14 +569,14 @@ class _ChunkCausalLuna(Function):
 
 
 def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
-    """Convert the gradients of queries, keys and values to the dtypes of these inputs.
+    """Convert the gradients of queries, keys and values to the dtypes of the queries, keys and values.
 
     Args:
         gradients: gradients of one chunk.
         inputs: inputs of the whole sequence, for their dtypes.
 
     Returns:
-        The converted gradients. The other gradients are not changed.
+        The gradients, of which the other fields are not converted.
     """
     values = gradients.values
     if values is not None and inputs.values is not None:
@@ -574,22 +587,22 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice the inputs of the whole sequence at the positions of one chunk.
+    """Slice the inputs of the whole sequence at one chunk, and compute the decay within the chunk.
 
     Args:
         inputs: inputs of the whole sequence.
         span: positions of the chunk.
 
     Returns:
-        The inputs of the chunk.
+        The inputs of the chunk, in the dtype in which sums are accumulated.
     """
     dtype = inputs.pack_weights.dtype
-    noise, log_decay, values = inputs.noise, inputs.log_decay, inputs.values
+    dropout_factors, log_decay, values = inputs.dropout_factors, inputs.log_decay, inputs.values
     return Chunk(
         q=inputs.q[:, span].to(dtype),
         pack_weights=inputs.pack_weights[:, span],
         inverse_steps=inputs.inverse_steps[:, span],
-        noise=None if noise is None else noise[:, span],
+        dropout_factors=None if dropout_factors is None else dropout_factors[:, span],
         row_mask=inputs.row_mask,
         decay=None if log_decay is None else chunk_decay(log_decay, span, dtype),
         inputs=KeysValues(

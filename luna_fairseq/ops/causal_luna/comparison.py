@@ -1,4 +1,4 @@
-"""Comparison of a form of causal Luna attention with the chunkwise form, in results and in time."""
+"""Comparison of an implementation of causal Luna attention with the chunkwise one, in results and in time."""
 
 import time
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -20,14 +20,13 @@ DECAY_TOLERANCE = 20
 class Sample(NamedTuple):
     """Random inputs of causal Luna attention, and a random gradient of its output.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Attributes:
         q: queries [B, H, T, K].
         k: keys [B, H, T, K].
-        v: values [B, H, T, K], or None if the values are the keys.
-        pack_weights: pack weights A_pack [B, H, T, L].
+        v: values [B, H, T, K], or None if keys and values are the same tensor (tied).
+        pack_weights: weights [B, H, T, L] of each position for each row of P.
         log_decay: logarithm [H] of the decay per position of each head, or None without decay.
         grad: gradient [B, H, T, K] of the output.
     """
@@ -51,11 +50,13 @@ def draw_sample(
     has_decay: bool,
     is_tied: bool,
 ) -> Sample:
-    """Draw random inputs with a fixed seed, without changing the state of torch's generators.
+    """Draw random inputs of causal Luna attention with a fixed seed.
+
+    The state of torch's default generators does not change.
 
     Args:
         B: batch size.
-        H: number of heads.
+        H: number of heads, an even number if the sample has a log decay.
         T: sequence length.
         K: head width.
         L: packed length, the number of rows of the packed sequence P.
@@ -74,20 +75,24 @@ def draw_sample(
     return Sample(q, k, None if is_tied else v, pack_weights, log_decay, grad)
 
 
-def find_disagreement(form: Callable[..., Tensor], inputs: Sample) -> str:
-    """Compare a form of causal Luna attention with the chunkwise form in float32.
+def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> str:
+    """Compare the results of an implementation with those of the chunkwise one in float32.
+
+    The output and the gradients of all inputs are compared.
 
     Args:
-        form: function with the arguments of :func:`~luna_fairseq.ops.causal_luna.naive.naive_causal_luna`
-            that returns the output.
+        implementation: function that returns the output of causal Luna attention. Its arguments are those of
+            :func:`~luna_fairseq.ops.causal_luna.naive.naive_causal_luna`.
         inputs: sample of two examples. One third of the first example is treated as padding.
 
     Returns:
-        A phrase that names the first result that differs, or an empty string if all results agree.
+        A clause such as "its output differs by 1.0e-01 from that of the chunkwise implementation", or an
+        empty
+        string if all results agree.
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
-    actual = output_and_gradients(form, inputs, key_padding_mask=padding)
+    actual = output_and_gradients(implementation, inputs, key_padding_mask=padding)
     floats = Sample(*(None if x is None else x.float() for x in inputs))
     expected = output_and_gradients(chunk_causal_luna, floats, key_padding_mask=padding)
     names = ("output", *(f"gradient of {x}" for x in "q k v A log_decay".split()))
@@ -97,19 +102,19 @@ def find_disagreement(form: Callable[..., Tensor], inputs: Sample) -> str:
         difference = ((ours.float() - theirs).norm() / theirs.norm()).item()
         factor = DECAY_TOLERANCE if name == "gradient of log_decay" else 1
         if not difference <= factor * TOLERANCE[dtype]:  # a NaN is a disagreement too
-            return f"its {name} differs by {difference:.1e} from that of the chunkwise form"
+            return f"its {name} differs by {difference:.1e} from that of the chunkwise implementation"
     return ""
 
 
-def measure_milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
+def measure_milliseconds(implementation: Callable[..., Tensor], inputs: Sample) -> float:
     """Measure the time of a forward and backward pass with dropout, in milliseconds.
 
     The first pass is not measured, because it may compile kernels. The result is the shortest of the next
     three passes.
 
     Args:
-        form: function as in :func:`find_disagreement`.
-        inputs: sample on which the function is called.
+        implementation: function to measure, see :func:`find_disagreement`.
+        inputs: sample of inputs for the function.
 
     Returns:
         The time in milliseconds.
@@ -117,20 +122,20 @@ def measure_milliseconds(form: Callable[..., Tensor], inputs: Sample) -> float:
     q, times = inputs.q, []
     with torch.random.fork_rng([q.device] if q.is_cuda else []):
         for _ in range(4):
-            start = synchronized_clock(q)
-            output_and_gradients(form, inputs, dropout=0.1)
-            times.append(1e3 * (synchronized_clock(q) - start))
+            start = synchronized_time(q)
+            output_and_gradients(implementation, inputs, dropout=0.1)
+            times.append(1e3 * (synchronized_time(q) - start))
     return min(times[1:])
 
 
-def synchronized_clock(x: Tensor) -> float:
-    """Wait for all pending work on a device, then return the current time in seconds.
+def synchronized_time(x: Tensor) -> float:
+    """Wait until a device has finished its work, then return the time of a clock.
 
     Args:
         x: tensor on the device.
 
     Returns:
-        The time in seconds, of which only differences have a meaning.
+        The time in seconds since an arbitrary moment.
     """
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
@@ -138,22 +143,22 @@ def synchronized_clock(x: Tensor) -> float:
 
 
 def output_and_gradients(
-    form: Callable[..., Tensor], inputs: Sample, **options: Any
+    implementation: Callable[..., Tensor], inputs: Sample, **options: Any
 ) -> Tuple[Optional[Tensor], ...]:
-    """Compute the output of a form on a sample and the gradients of the inputs.
+    """Compute the output of an implementation on a sample, and the gradients of the inputs.
 
     Args:
-        form: function as in :func:`find_disagreement`.
-        inputs: sample on which the function is called.
+        implementation: function to call, see :func:`find_disagreement`.
+        inputs: sample of inputs for the function.
         **options: further arguments of the function.
 
     Returns:
-        - output [B, H, T, K].
-        - gradients of q, k, v, pack_weights and log_decay, each None if the sample does not have the input.
+        - output [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+        - gradients of q, k, v, pack_weights and log_decay, in order; None for inputs that the sample lacks.
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]
         q, k, v, pack_weights, log_decay = leaves
-        output = form(q, k, k if v is None else v, pack_weights, log_decay=log_decay, **options)
+        output = implementation(q, k, k if v is None else v, pack_weights, log_decay=log_decay, **options)
         gradients = iter(torch.autograd.grad(output, [x for x in leaves if x is not None], inputs.grad))
     return (output, *(None if x is None else next(gradients) for x in leaves))

@@ -1,6 +1,7 @@
-"""Exponential decay of the sums over time in causal Luna attention.
+"""Exponential decay of earlier positions in causal Luna attention.
 
-A position that lies n real positions back has the weight ``exp(log_decay * n)``.
+A key that lies n positions before the query has the weight ``exp(log_decay * n)``. Padding does not count as
+a position.
 """
 
 from typing import NamedTuple, Optional
@@ -12,32 +13,31 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the total decay G_t = log_decay * t up to the t-th real position.
+    """Return the cumulative log decay G_t = log_decay * t of the t-th position that is not padding.
 
-    At position t, position j has the weight ``exp(G_t - G_j)``. Padding does not decay the sums.
-
-    B is the batch size, H the number of heads, T the sequence length and K the head width.
+    At position t, position j has the weight ``exp(G_t - G_j)``.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each head.
-        q: queries [B, H, T, K], for their length and device.
+        log_decay: logarithm [H] of the decay per position of each of the H heads.
+        q: queries [B, H, T, K] for B examples of T positions, which give T and the device.
         key_padding_mask: mask [B, T], True at padding; None without padding.
 
     Returns:
-        The total log decay [B, H, T, 1], or [1, H, T, 1] without padding. The dtype is float64, because only
-        differences of these large numbers are used.
+        The cumulative log decay [B, H, T, 1], or [1, H, T, 1] without padding. It is in float64, because only
+        differences between these large numbers are used.
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return the sum of the weights of t positions, ``sum_{n<t} exp(log_decay n)``.
+    """Return the sum of the decay factors of t positions, ``sum_{n<t} exp(log_decay n)``.
 
-    Without decay this sum would be t. B is the batch size, H the number of heads and T the sequence length.
+    With decay, this sum replaces the number of positions t as the divisor of a mean.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each head, below 0.
-        steps: number [B, 1, T, 1] of positions t, or [1, 1, T, 1] if all examples share them.
+        log_decay: logarithm [H] of the decay per position of each of the H heads, below 0.
+        steps: number of positions t [B, 1, T, 1] for B examples of T positions, or [1, 1, T, 1] if all
+            examples have the same numbers.
 
     Returns:
         The sums [B or 1, H, T, 1].
@@ -47,15 +47,15 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 
 
 def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the decay of earlier sums at a single new position.
+    """Return the factor by which one new position decays the sums over earlier positions.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each head, below 0.
-        key_padding_mask: mask [B, 1], True if the position is padding, which does not decay the sums; None
-            without padding.
+        log_decay: logarithm [H] of the decay per position of each of the H heads, below 0.
+        key_padding_mask: mask [B, 1] for B examples, True if the new position is padding. Padding does not
+            decay the sums. None without padding.
 
     Returns:
-        The decay [H, 1, 1], or [B, H, 1, 1] with padding.
+        The factors [H, 1, 1], or [B, H, 1, 1] with a mask.
     """
     decay = log_decay.exp().view(-1, 1, 1)
     if key_padding_mask is None:
@@ -64,9 +64,10 @@ def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> 
 
 
 class ChunkDecay(NamedTuple):
-    """Decay between the c positions of a chunk, for n heads.
+    """Decay between the c positions of a chunk.
 
-    n is H, or B x H if the batch has padding, where B is the batch size and H the number of heads.
+    n is the number of heads with decay factors of their own. It is H for H heads, or B x H if the B examples
+    of the batch have different padding.
 
     Attributes:
         between: decay [n, c, c] from each position to each later position, and 0 elsewhere.
@@ -85,12 +86,12 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
     """Compute the decay between the positions of one chunk.
 
     Args:
-        total: total log decay [n, T, 1] of all T positions, see :func:`cumulative_log_decay`.
+        total: cumulative log decay [n, T, 1] of T positions for n heads, see :func:`cumulative_log_decay`.
         span: positions of the chunk.
         dtype: dtype of the result.
 
     Returns:
-        The decay for each of the n heads, see :class:`ChunkDecay`.
+        The decay within the chunk for each of the n heads.
     """
     inside, end = total[:, span], total[:, span.stop - 1 : span.stop]
     start = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
@@ -101,10 +102,10 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply each matrix of a batch by a factor that repeats along the batch.
+    """Multiply each matrix of a batch by a factor, where the factors repeat along the batch.
 
-    Entry i of the result is ``x[i] * factor[i % n]``. The N matrices belong to B examples with H heads each,
-    and n is H if all examples have the same factors.
+    Entry i of the result is ``x[i] * factor[i % n]``. For B examples with H heads, N is B x H. If all
+    examples have the same factors, n is H.
 
     Args:
         x: batch [N, R, S] of N matrices with R rows and S columns.
@@ -117,9 +118,9 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply each matrix of a batch in place by a factor that repeats along the batch.
+    """Multiply each matrix of a batch by a factor in place, where the factors repeat along the batch.
 
-    Matrix i is multiplied by ``factor[i % n]``, see :func:`scale`.
+    Matrix i is multiplied by ``factor[i % n]``, as in :func:`scale`.
 
     Args:
         x: batch [N, R, S] of N matrices with R rows and S columns, changed in place.
@@ -133,10 +134,10 @@ def scale_(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def sum_over_examples(x: Tensor, n: int) -> Tensor:
-    """Sum a batch of per-head matrices over the examples.
+    """Sum a batch of matrices over the examples, separately for each head.
 
     Entry i of the result is the sum of ``x[i]``, ``x[i + n]``, ``x[i + 2 * n]`` and so on. This is the
-    backward pass of :func:`scale` for the factor.
+    gradient of the factor of :func:`scale`.
 
     Args:
         x: batch [N, R, S] of N matrices with R rows and S columns.

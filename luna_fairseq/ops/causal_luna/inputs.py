@@ -1,4 +1,4 @@
-"""Inputs of causal Luna attention that all implementations share: pack weights and position counts."""
+"""Pack weights and position counts, which all forms of causal Luna attention need."""
 
 import math
 from typing import Optional
@@ -22,19 +22,19 @@ def softplus(x: Tensor) -> Tensor:
         x: tensor of any shape.
 
     Returns:
-        The result, a tensor of the same shape.
+        Tensor of the same shape.
     """
     return F.softplus(x, beta=math.log(2.0))
 
 
 def elu(x: Tensor) -> Tensor:
-    """Compute the ELU plus 1, a positive activation whose value at 0 is 1.
+    """Compute ELU(x) + 1, a positive activation whose value at 0 is 1.
 
     Args:
         x: tensor of any shape.
 
     Returns:
-        The result, a tensor of the same shape.
+        Tensor of the same shape.
     """
     return F.elu(x) + 1.0
 
@@ -45,19 +45,19 @@ PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
 def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     """Compute the pack weights of causal Luna attention (Luna, section 3.3).
 
-    The formula is A_pack = omega(pack_k pack_q^T / sqrt(K)). Row t holds the weight of position t for each of
-    the L rows of the packed sequence P.
+    The formula is A_pack = omega(pack_k pack_q^T / sqrt(K)) with a positive activation omega. In causal
+    attention, omega replaces the softmax of pack attention.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Args:
         pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
         pack_k: projection [B, H, T, K] of the input.
-        activation: omega, "softplus" or "elu".
+        activation: activation omega, "softplus" or "elu".
 
     Returns:
-        The weights [B, H, T, L] in float32 (float64 for float64 inputs), because they are summed over time.
+        The weights [B, H, T, L] of each position for each row of P. They are in float32 (float64 for float64
+        inputs), because they are summed over positions.
 
     Raises:
         ValueError: The activation is unknown.
@@ -80,26 +80,23 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert a tensor in half precision to float32.
+    """Convert a tensor to float32, unless it is float32 or float64 already.
 
     Args:
         x: floating-point tensor of any shape.
 
     Returns:
-        The converted tensor, or ``x`` itself in float32 and float64.
+        The converted tensor, or ``x`` itself.
     """
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Set the pack weights of padding to zero.
-
-    A padded position then adds nothing to either sum over time, because the pack weights are a factor of both
-    sums.
+    """Set the pack weights of padding to zero, so that padding adds nothing to the sums over positions.
 
     Args:
-        pack_weights: pack weights [B, H, T, L]: for each example, head and position, the weight of each of
-            the L rows of the packed sequence P.
+        pack_weights: weights [B, H, T, L] for batch size B, H heads, T positions, and L rows of the packed
+            sequence P.
         key_padding_mask: mask [B, T], True at padding; None without padding.
 
     Returns:
@@ -111,18 +108,16 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
 
 
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Count the real positions up to and including each position.
-
-    B is the batch size, H the number of heads, T the sequence length and K the head width.
+    """Count the positions up to and including each position, without padding.
 
     Args:
-        q: queries [B, H, T, K], for their length and device.
+        q: queries [B, H, T, K] for B examples, H heads and T positions, which give T and the device.
         key_padding_mask: mask [B, T], True at padding; None without padding.
-        before: number [B] of real positions in earlier calls (default: None, no earlier calls).
+        before: number [B] of positions in earlier calls (default: None, no earlier calls).
 
     Returns:
         The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts. Padding
-        before the first real position has the count 0.
+        before the first token has the count 0.
     """
     if key_padding_mask is None:
         count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
@@ -134,15 +129,14 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Return the number of real positions up to each position, but at least 1.
+    """Count the positions up to and including each position, without padding, but at least 1.
 
-    This is the divisor t of equation 7 of the Luna paper. B is the batch size, H the number of heads, T the
-    sequence length and K the head width.
+    This is the divisor t of equation 7 of the Luna paper.
 
     Args:
-        q: queries [B, H, T, K], for their length and device.
+        q: queries [B, H, T, K] for B examples, H heads and T positions, which give T and the device.
         key_padding_mask: mask [B, T], True at padding; None without padding.
-        before: number [B] of real positions in earlier calls (default: None, no earlier calls).
+        before: number [B] of positions in earlier calls (default: None, no earlier calls).
 
     Returns:
         The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts.

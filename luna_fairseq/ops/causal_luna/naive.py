@@ -1,4 +1,4 @@
-"""Definition of causal Luna attention (Luna, section 3.3), which applies f of equation 7 twice.
+"""Definition of causal Luna attention (Luna, section 3.3), written with the function f of equation 7.
 
 This form is slow. It is the reference for the tests of the other forms.
 """
@@ -15,17 +15,16 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute the causal mean of outer products, f(X, Y, Z) of Luna, equation 7.
+    """Compute the function f of equation 7 of the Luna paper.
 
-    The formula is f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
-
-    T is the sequence length, and M and N are any widths.
+    For each position t, f_t = x_t (1/t) sum_{j<=t} y_j^T z_j. This is the product of x_t and the mean of the
+    outer products of y and z up to position t.
 
     Args:
-        x: queries [.., T, M] of the mean.
-        y: left factors [.., T, M] of the outer products.
-        z: right factors [.., T, N] of the outer products.
-        steps: number of positions in the mean, t, which broadcasts to [.., T, 1].
+        x: vectors x_t [.., T, M]: T positions of width M.
+        y: left factors y_j of the outer products, with the shape of ``x``.
+        z: right factors z_j [.., T, N] of the outer products, of width N.
+        steps: number t of positions up to each position, which broadcasts to [.., T, 1].
 
     Returns:
         The result [.., T, N].
@@ -35,17 +34,15 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute the causal mean of outer products with decay.
+    """Compute the function f of equation 7 of the Luna paper, with decaying weights in place of 1/t.
 
-    The formula is f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
-
-    T is the sequence length, and M and N are any widths.
+    For each position t, f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
 
     Args:
-        x: queries [.., T, M] of the mean.
-        y: left factors [.., T, M] of the outer products.
-        z: right factors [.., T, N] of the outer products.
-        shares: w, the share [.., T, T] of each position j in the mean at each position t.
+        x: vectors x_t [.., T, M]: T positions of width M.
+        y: left factors y_j of the outer products, with the shape of ``x``.
+        z: right factors z_j [.., T, N] of the outer products, of width N.
+        shares: weight w_tj [.., T, T] of each position j in the mean at position t, 0 for j after t.
 
     Returns:
         The result [.., T, N].
@@ -54,20 +51,18 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
 
 
 def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
-    """Compute the share of each position in the decayed mean at each later position.
+    """Compute the weight of each position in the decayed mean at each later position.
 
-    If position j lies n real positions before t, its share is exp(log_decay n), divided by the sum over all
-    j.
-
-    B is the batch size and H the number of heads.
+    If position j lies n positions before t, not counting padding, its weight is exp(log_decay n), divided by
+    the sum of these numbers over all j up to t.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each head, at most 0.
-        key_padding_mask: mask [B, T], True at padding; None without padding.
+        log_decay: logarithm [H] of the decay per position of each of the H heads, at most 0.
+        key_padding_mask: mask [B, T] for B examples, True at padding; None without padding.
         T: sequence length.
 
     Returns:
-        The shares [1 or B, H, T, T], indexed by t and j. They are 0 at padding and at positions j after t.
+        The weights [1 or B, H, T, T], indexed by t and j. They are 0 at padding and at positions j after t.
     """
     is_real = (
         log_decay.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(log_decay.dtype)
@@ -90,20 +85,20 @@ def naive_causal_luna(
 ) -> Tuple[Tensor, Tensor]:
     """Compute causal Luna attention by its definition, and return the unpack weights too.
 
-    The formulas are A_unpack = softmax(f(Q, K, A_pack)) and Y = f(A_unpack, A_pack, V).
+    The formulas are A_unpack = softmax(f(Q, K, A_pack)) and Y = f(A_unpack, A_pack, V), with the function f
+    of equation 7 of the Luna paper, see :func:`causal_outer_mean`.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: pack weights A_pack [B, H, T, L].
+        pack_weights: weights A_pack [B, H, T, L] of each position for each row of P.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding, which neither enters the sums nor counts in t
-            (default: None, no padding).
+        key_padding_mask: mask [B, T], True at padding. Padding neither enters the sums over positions nor
+            counts as a position (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
         log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay, as
             in the Luna paper).

@@ -1,7 +1,7 @@
-"""Replacement for ``triton.py`` in exported folders, which contain no Triton kernels.
+"""Replacement for ``triton.py`` in exported models, which do not contain the Triton kernels.
 
-With kernels in the folder, transformers would ask every user to install Triton. This module defines the names
-of ``triton.py`` that other modules import, and supports no inputs.
+With the kernels in the folder of a model, transformers would ask every user to install Triton. This module
+defines the functions of ``triton.py`` that other modules import. None of them supports any inputs.
 """
 
 from typing import Any
@@ -11,38 +11,38 @@ from torch import Tensor
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason why the Triton form does not support any inputs.
+    """Return the reason why the Triton kernels cannot be used, for any inputs.
 
     Args:
-        device: device of the inputs.
-        dtype: dtype of the inputs, not used.
-        K: head width, not used.
-        L: packed length, not used.
+        device: device of the inputs, ignored.
+        dtype: dtype of the inputs, ignored.
+        K: head width, ignored.
+        L: packed length, ignored.
 
     Returns:
-        A clause with the reason.
+        The clause "exported folders hold no Triton kernels".
     """
     return why_not_triton_here(device)
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason why the Triton form does not support any device.
+    """Return the reason why the Triton kernels cannot be used, for any device.
 
     Args:
-        device: device of the inputs, not used.
+        device: device of the inputs, ignored.
 
     Returns:
-        A clause with the reason.
+        The clause "exported folders hold no Triton kernels".
     """
     return "exported folders hold no Triton kernels"
 
 
 def triton_causal_luna(q: Tensor, *args: Any) -> Tensor:
-    """Raise the error of ``triton.py`` for unsupported inputs.
+    """Raise an error that says why the Triton kernels cannot be used.
 
     Args:
-        q: queries [B, H, T, K].
-        *args: other inputs, not used.
+        q: queries of causal Luna attention, for their device.
+        *args: other inputs, ignored.
 
     Raises:
         ValueError: Always.

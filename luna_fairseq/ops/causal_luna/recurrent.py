@@ -1,4 +1,4 @@
-"""Recurrent form of causal Luna attention: a few new positions per call, and a state of constant size."""
+"""Recurrent causal Luna attention for decoding: each call adds new positions to a state of constant size."""
 
 from typing import Optional, Tuple
 
@@ -25,24 +25,24 @@ def recurrent_causal_luna(
     log_decay: Optional[Tensor] = None,
     counts: Optional[TokenCounts] = None,
 ) -> Tuple[Tensor, CausalLunaState]:
-    """Compute causal Luna attention for the next T positions, given the state of all earlier positions.
+    """Compute causal Luna attention for the next T positions, given the state after all earlier positions.
 
     T is 1 during decoding and larger for a prefix.
 
-    B is the batch size, H the number of heads, K the head width, and L the number of rows of the packed
-    sequence P.
+    Shapes: batch size B, H heads, T new positions, head width K, and L rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K] of the new positions, not yet scaled by K^-0.5.
         k: keys [B, H, T, K] of the new positions.
         v: values [B, H, T, K] of the new positions.
-        pack_weights: pack weights A_pack [B, H, T, L] of the new positions.
+        pack_weights: weights [B, H, T, L] of each new position for each row of P.
         state: state that the previous call returned (default: None, no earlier positions).
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
         log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
-        counts: counts after the new positions, if several layers share them (default: None, computed here).
+        counts: number of positions up to the last new one. Several layers can share the result of one
+            :meth:`TokenCounts.compute` (default: None, computed here).
 
     Returns:
         - output [B, H, T, K] in the dtype of ``q``.
@@ -60,7 +60,7 @@ def recurrent_causal_luna(
     with torch.autocast(q.device.type, enabled=False):
         if counts is None:
             before = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
-            counts = TokenCounts.after(before, k.size(2), key_padding_mask, k.dtype)
+            counts = TokenCounts.compute(before, k.size(2), key_padding_mask, k.dtype)
         new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts=counts)
         if q.size(2) > 1:
             output = chunk_causal_luna(
@@ -71,13 +71,13 @@ def recurrent_causal_luna(
         # remains.
         mean = counts.mean
         if log_decay is not None:
-            mean = decayed_counts(in_dtype(log_decay, mean.dtype), counts.divisor).reciprocal()
-        logits = (in_dtype(q, mean.dtype) @ new_state.key_sum) * (mean * q.size(-1) ** -0.5)
+            mean = decayed_counts(cast_if_needed(log_decay, mean.dtype), counts.divisor).reciprocal()
+        logits = (cast_if_needed(q, mean.dtype) @ new_state.key_sum) * (mean * q.size(-1) ** -0.5)
         mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
         weights = masked_softmax(logits, mask)
         if dropout:
             weights = F.dropout(weights, dropout)
-        return in_dtype((weights * mean) @ new_state.value_sum, q.dtype), new_state
+        return cast_if_needed((weights * mean) @ new_state.value_sum, q.dtype), new_state
 
 
 def update_state(
@@ -90,32 +90,31 @@ def update_state(
     *,
     counts: TokenCounts,
 ) -> CausalLunaState:
-    """Return the state after new positions are added to the sums.
+    """Add new positions to the sums of a state, and return the new state.
 
-    If ``v`` is the same tensor as ``k`` (tied), the value sum is the transpose of the key sum and shares its
-    memory. This requires that keys and values were tied at all earlier positions too.
+    If ``v`` is the same tensor as ``k`` (tied), the value sum of the result is a view of the key sum. This
+    requires that keys and values were the same tensor at all earlier positions too.
 
-    B is the batch size, H the number of heads, T the number of new positions, K the head width, and L the
-    number of rows of the packed sequence P.
+    Shapes: batch size B, H heads, T new positions, head width K, and L rows of the packed sequence P.
 
     Args:
         k: keys [B, H, T, K] of the new positions.
         v: values [B, H, T, K] of the new positions.
-        pack_weights: pack weights A_pack [B, H, T, L] of the new positions.
-        state: state that the previous call returned (default: None, no earlier positions).
+        pack_weights: weights [B, H, T, L] of each new position for each row of P.
+        state: state after all earlier positions (default: None, no earlier positions).
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
         log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
-        counts: counts after the new positions.
+        counts: number of positions up to the last new one.
 
     Returns:
-        The sums and the number of positions, including the new ones.
+        The state after the new positions. The old state is not changed.
     """
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]
-    pack_weights = mask_padding(in_dtype(pack_weights, dtype), key_padding_mask)
+    pack_weights = mask_padding(cast_if_needed(pack_weights, dtype), key_padding_mask)
     if log_decay is not None:
         if k.size(2) == 1:  # the new position itself does not decay
-            decay = decay_of_position(in_dtype(log_decay, dtype), key_padding_mask)
+            decay = decay_of_position(cast_if_needed(log_decay, dtype), key_padding_mask)
         else:
             total = cumulative_log_decay(log_decay, k, key_padding_mask)
             end = total[:, :, -1:]
@@ -124,16 +123,18 @@ def update_state(
         if state is not None:
             old_key_sum = state.key_sum * decay
             old_value_sum = None if v is k else state.value_sum * decay
-    key_sum = matmul_add(in_dtype(k, dtype).transpose(-2, -1), pack_weights, old_key_sum)
+    key_sum = matmul_add(cast_if_needed(k, dtype).transpose(-2, -1), pack_weights, old_key_sum)
     if v is k:
         value_sum = key_sum.transpose(-2, -1)
     else:
-        value_sum = matmul_add(pack_weights.transpose(-2, -1), in_dtype(v, dtype), old_value_sum)
+        value_sum = matmul_add(pack_weights.transpose(-2, -1), cast_if_needed(v, dtype), old_value_sum)
     return CausalLunaState(key_sum, value_sum, counts.steps)
 
 
-def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a tensor to a dtype, without an operator call if it has this dtype already.
+def cast_if_needed(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Convert a tensor to a dtype, or return the tensor itself if it has this dtype already.
+
+    This saves a call of an operator, which counts in a decoding step.
 
     Args:
         x: tensor of any shape.
@@ -146,12 +147,10 @@ def in_dtype(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
-    """Compute addend + x @ y in fewer small operations than this expression.
-
-    B is the batch size and H the number of heads.
+    """Compute addend + x @ y with a single fused operation.
 
     Args:
-        x: left factor [B, H, M, N].
+        x: left factor [B, H, M, N]: M x N matrices for batch size B and H heads.
         y: right factor [B, H, N, O].
         addend: term [B, H, M, O] that is added to the product (default: None, zero).
 

@@ -1,4 +1,4 @@
-"""State of causal Luna attention during decoding, with a size that does not depend on the position."""
+"""Decoding state of causal Luna attention, whose size does not depend on the number of positions."""
 
 from typing import NamedTuple, Optional
 
@@ -7,17 +7,19 @@ from torch import Tensor
 
 
 class CausalLunaState(NamedTuple):
-    """State of causal Luna attention: sums over all positions so far, and the number of these positions.
+    """Decoding state of causal Luna attention: sums over all positions so far, and the number of positions.
 
-    The sums are those of equation 7 of the Luna paper without the factor 1/t. B is the batch size, H the
-    number of heads, K the head width, and L the number of rows of the packed sequence P.
+    The sums are those of equation 7 of the Luna paper without the factor 1/t.
+
+    Shapes: batch size B, H heads, head width K, and L rows of the packed sequence P.
 
     Attributes:
         key_sum: sum [B, H, K, L] of k_j^T a_j over positions j, in float32 or float64. Here k_j is the key of
-            position j and a_j are its pack weights.
+            position j and a_j are its pack weights, one for each row of P.
         value_sum: sum [B, H, L, K] of a_j^T v_j over positions j, in float32 or float64. Here v_j is the
             value of position j.
-        steps: number [B] of real positions so far, int64. In half precision the count would stop at 2,048.
+        steps: number [B] of positions so far, without padding. The dtype is int64, because a count in half
+            precision would stop at 2,048.
     """
 
     key_sum: Tensor
@@ -26,12 +28,12 @@ class CausalLunaState(NamedTuple):
 
 
 class TokenCounts(NamedTuple):
-    """Number t of positions so far that are not padding, and its reciprocal.
+    """Number t of positions so far, without padding, and its reciprocal.
 
-    All layers have the same counts, so the counts are computed once and shared. B is the batch size.
+    The counts are the same in all layers, so they are computed once and shared. B is the batch size.
 
     Attributes:
-        steps: number [B] of real positions t, int64.
+        steps: number t [B] of positions, int64.
         divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
         mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper, in the dtype of the sums; 1 if t is 0.
     """
@@ -41,16 +43,17 @@ class TokenCounts(NamedTuple):
     mean: Tensor
 
     @classmethod
-    def after(
+    def compute(
         cls, before: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
         """Count the positions so far, including new ones.
 
         Args:
-            before: number [B] of earlier real positions.
+            before: number [B] of earlier positions in each of B examples, without padding.
             length: number T of new positions.
             padding_mask: mask [B, T], True at new positions that are padding, or None without padding.
-            dtype: dtype of the layers' input. The sums are in float32, or in float64 for a float64 input.
+            dtype: dtype of the layers' input. The reciprocals are in float32, or in float64 for a float64
+                input.
 
         Returns:
             The counts and their reciprocals.

@@ -89,16 +89,15 @@ def triton_causal_luna(
     Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
     inputs use three tf32 products each, which equals float32 up to rounding.
 
-    B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number of
-    rows of the packed sequence P.
+    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. A tensor with gaps in
             memory is copied.
         k: keys [B, H, T, K] in the dtype of ``q``. A tensor with strides other than those of ``q`` is copied.
         v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once.
-        pack_weights: pack weights A_pack [B, H, T, L], with L at most 256. A tensor whose last dimension is
-            not contiguous is copied.
+        pack_weights: weights [B, H, T, L] of each position for each row of P, with L at most 256. A tensor
+            whose last dimension is not contiguous is copied.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
@@ -136,20 +135,27 @@ def triton_causal_luna(
 
 
 def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
-    """Choose how the kernels divide their work, see triton_kernels.py.
+    """Choose how the kernels divide a sequence into chunks and segments.
+
+    A chunk is a block of positions. A segment is a run of chunks that one program processes.
 
     Args:
-        heads: number of heads in the batch, B x H.
+        heads: number of heads in the batch, batch size times heads per example.
         T: sequence length.
         K: head width.
-        L: packed length.
+        L: packed length, the number of rows of the packed sequence P.
 
     Returns:
-        Sizes by name. These are arguments of the kernels: BLOCK_T, positions of a chunk; BLOCK_K, K rounded
-        up to a power of two; WIDTH, L rounded up to a multiple of BLOCK_L; segments, number of segments of a
-        head; chunks, number of chunks of a segment; STATES, True if there is more than one chunk. For each
-        head, ``rows`` is the number of positions of all chunks, and ``states`` the number of elements of one
-        state for all segments.
+        Sizes by name, most of which are arguments of the kernels:
+
+        - ``BLOCK_T``: number of positions in a chunk.
+        - ``BLOCK_K``: K rounded up to a power of two.
+        - ``WIDTH``: L rounded up to a multiple of BLOCK_L, the block size of the kernels for rows of P.
+        - ``segments``: number of segments of a head.
+        - ``chunks``: number of chunks in a segment.
+        - ``STATES``: True if there is more than one chunk, so that states are needed between chunks.
+        - ``rows``: number of positions in all chunks of a head, T rounded up.
+        - ``states``: number of elements in the states of all segments of a head.
     """
     # A sequence of one chunk needs no states. With more chunks, a chunk of 16 positions fits into registers.
     block_t = 32 if 16 < T <= 32 else 16
@@ -163,27 +169,27 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 
 
 class CausalLunaFunction(torch.autograd.Function):
-    """Autograd function of causal Luna attention, whose two passes launch the Triton kernels.
+    """Autograd function of causal Luna attention that launches the Triton kernels.
 
-    The inputs, the log-sum-exp of the softmax (lse), and the sums of the segments are kept for the backward
-    pass.
+    The backward pass needs the inputs, the log-sum-exp of the softmax, and the sums over each segment (a part
+    of the sequence that one program processes). They are saved in the forward pass.
     """
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
         """Compute causal Luna attention.
 
-        B is the batch size, H the number of heads, T the sequence length, K the head width, and L the number
-        of rows of the packed sequence P. The age of a position is its negative cumulative log decay.
+        Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
         Args:
-            ctx: context, in which tensors and numbers for the backward pass are saved.
+            ctx: autograd context, which saves tensors and numbers for the backward pass.
             q: queries [B, H, T, K].
             k: keys [B, H, T, K].
-            v: values [B, H, T, K], or None if the values are the keys (tied).
-            a: pack weights [B, H, T, L].
+            v: values [B, H, T, K], or None if keys and values are the same tensor (tied).
+            a: weights [B, H, T, L] of each position for each row of P (pack weights).
             reciprocal: factors 1/t [B, H, T], or None without padding and decay.
-            ages: ages [B, H, T] of the positions, or None without decay.
+            ages: age [B, H, T] of each position, which is its negative cumulative log decay; None without
+                decay.
             padding: mask [B, T] of positions, nonzero at padding, or None.
             packed_padding: mask [B, L] of rows of P, nonzero at masked rows, or None.
             seed: random seed [1] of dropout, or None without dropout.
@@ -194,7 +200,7 @@ class CausalLunaFunction(torch.autograd.Function):
         """
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
-        q, a = dense(q), dense(a)
+        q, a = make_dense(q), make_dense(a)
         k, v = (match_strides(x, q) for x in (k, v))
         (B, H, T, K), L, sides = q.shape, a.size(-1), 1 if v is None else 2
         plan = make_plan(B * H, T, K, L)
@@ -221,11 +227,11 @@ class CausalLunaFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
-        """Compute the gradients of q, k, v, a, the reciprocals and the ages.
+        """Compute the gradients of q, k, v, the pack weights, the reciprocals and the ages.
 
         Args:
-            ctx: context with the saved tensors and numbers.
-            g: gradient [B, H, T, K] of the output.
+            ctx: autograd context with the saved tensors and numbers.
+            g: gradient [B, H, T, K] of the output: batch size B, H heads, T positions, and head width K.
 
         Returns:
             The gradient of each argument of ``forward``, or None for arguments without a gradient.
@@ -253,18 +259,19 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Convert the ages of positions into ages within a chunk, and compute the duration of each segment.
+    """Compute the age of each position within its chunk, and the age that passes in each segment.
 
-    The age of a position is its negative cumulative log decay. B is the batch size, H the number of heads and
-    T the sequence length.
+    The age of a position is its negative cumulative log decay. A chunk is a block of positions, and a segment
+    is a run of chunks that one program processes. Ages within a chunk are small numbers that fit into
+    float32.
 
     Args:
         plan: sizes from :func:`make_plan`.
-        ages: ages [B, H, T] of all positions, or None without decay.
+        ages: ages [B, H, T] of T positions, for batch size B and H heads; None without decay.
 
     Returns:
-        - age [B, H, rows] of each position since the beginning of its chunk. Positions after T have the age
-          of the last position.
+        - age [B, H, rows] of each position since the beginning of its chunk, where T is rounded up to
+          ``plan["rows"]``. The added positions have the age of the last position.
         - age [B, H, segments] that passes in each segment.
 
         Both are None without decay.
@@ -278,24 +285,26 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
     return chunks.flatten(2).float(), ages[..., :: plan["chunks"] * length].diff().float()
 
 
-def dense(x: Tensor) -> Tensor:
-    """Return a tensor without gaps in memory and with a contiguous last dimension, copied if necessary.
+def make_dense(x: Tensor) -> Tensor:
+    """Return a tensor without gaps in memory and with a contiguous last dimension.
+
+    The other dimensions may be in any order in memory.
 
     Args:
         x: tensor of any shape.
 
     Returns:
-        The tensor itself, or a contiguous copy.
+        The tensor itself, or a contiguous copy if necessary.
     """
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return a tensor with the strides of the queries, copied if the strides differ.
+    """Return a tensor with the strides of the queries, copied if its strides differ.
 
     Args:
-        x: tensor [B, H, T, K], or None.
-        q: queries [B, H, T, K].
+        x: tensor [B, H, T, K] with the shape of ``q``, or None.
+        q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
     Returns:
         The tensor with the strides of ``q``, or None if ``x`` is None.
@@ -306,14 +315,15 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the arguments that all kernels share, by name.
+    """Collect the arguments that all kernels share, by name.
 
     Args:
-        tensors: tensors by the name of the argument, q, k, v and a among them.
-        numbers: sizes and other numbers by the name of the argument.
+        tensors: tensor arguments by name: queries q, keys k, values v (None if they are the keys), pack
+            weights a, and others.
+        numbers: sizes and other numbers by name, such as those from :func:`make_plan`.
 
     Returns:
-        The tensors and numbers, with strides, precision and scratch memory added.
+        The tensors and numbers, with strides, the precision of products, and scratch memory added.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -325,10 +335,10 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
 
 
 def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Allocate an uninitialised tensor with a number of elements for each head.
+    """Allocate an uninitialised tensor with ``size`` elements for each head.
 
     Args:
-        q: queries [B, H, T, K], for their device and shape.
+        q: queries [B, H, T, K], which give the device, the batch size B and the number of heads H.
         size: number of elements for each head.
         dtype: dtype of the tensor (default: float32).
 
@@ -339,33 +349,36 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
-    """Launch a kernel for each segment of each head.
+    """Launch a kernel on all segments of all heads.
+
+    A segment is the part of a sequence that one program processes.
 
     Args:
-        kernel: kernel to launch.
+        kernel: Triton kernel to launch.
         values: arguments by name. Names that the kernel does not have are ignored.
         blocks: number of programs for each segment (default: 1).
-        **more: further kernel arguments by name.
+        **more: further arguments by name.
     """
     values = {**values, **more}
     q = values["q"]
     grid = (q.size(0) * q.size(1) * values["segments"], blocks)
     with torch.cuda.device_of(q):
-        kernel[grid](*(values[name] for name in kernel.arg_names), **tuning(values))
+        kernel[grid](*(values[name] for name in kernel.arg_names), **choose_compile_options(values))
 
 
-def tuning(values: Dict[str, Any]) -> Dict[str, int]:
-    """Choose the compile options of the kernels: warps, stages and registers.
+def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
+    """Choose the options with which Triton compiles a kernel.
 
-    A limit on the registers of a thread decides how many programs fit on a multiprocessor. The limit leaves
-    room for three programs if the kernel then needs no memory in place of registers (no spilling), and for
-    two programs otherwise. Without a limit, NVIDIA's assembler gives some kernels 32 registers only.
+    The option ``maxnreg`` limits the registers of a thread, which decides how many programs fit on a
+    multiprocessor. With the chosen limit, three programs fit if the kernel then does not spill registers to
+    memory. Otherwise two programs fit. Without a limit, NVIDIA's assembler gives some kernels 32 registers
+    only.
 
     Args:
-        values: arguments of the kernels by name.
+        values: arguments of the kernel by name.
 
     Returns:
-        Compile options of Triton by name.
+        ``num_warps``, ``num_stages`` and ``maxnreg`` by name.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4

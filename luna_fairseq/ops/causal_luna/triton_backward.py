@@ -1,6 +1,7 @@
 """Triton kernels of the backward pass of causal Luna attention.
 
-With r = 1/t, g the gradient of the output and U' the unpack weights after dropout:
+q_t, k_j, v_j and a_j are the query, key, value and pack weights of a position. With the gradient g of the
+output, the unpack weights U' after dropout, r_t = 1/t, and scale = 1 / sqrt(K):
 
     dU'_t = r_t sum_{j<=t} (g_t . v_j) a_j            w_t = r_t U'_t
     dq_t  = sum_{j<=t} (d_t . a_j) k_j                d_t = r_t scale times the gradient of the logits
@@ -8,16 +9,17 @@ With r = 1/t, g the gradient of the output and U' the unpack weights after dropo
     dv_j  = sum_{t>=j} (w_t . a_j) g_t
     da_j  = sum_{t>=j} (g_t . v_j) w_t + (q_t . k_j) d_t
 
-Sums over j <= t read the states of the forward pass. Sums over t >= j read the states of later positions,
-``sum q_t^T d_t`` and ``sum g_t^T w_t`` [K, L].
+Sums over j <= t use the states of the forward pass. Sums over t >= j use states of later positions,
+``sum q_t^T d_t`` and ``sum g_t^T w_t``, both [K, L] for head width K and L rows of the packed sequence P.
 
-The first kernel walks forward in time. It stores d, w, and each segment's sums of the second kind. The second
-kernel walks backward in time. If the values are the keys (SIDES = 1), dk is the gradient of both.
+The first kernel walks forward in time. It stores d, w, and the sums over each segment that the states of
+later positions need. The second kernel walks backward in time. If keys and values are the same tensor
+(SIDES = 1), dk is the sum of both gradients.
 
 With decay, every product of positions t and j has the weight exp(age_j - age_t), and a sum over later
 positions is decayed to the beginning of these positions. The gradient of the ages needs two more results,
-``reads`` and ``adds``. They are the derivatives with respect to the logarithm of the scale of a position, in
-sums over j <= t and in sums over t >= j.
+``reads`` and ``adds``. A position scales its terms by a function of its age. The results are the derivatives
+with respect to the logarithm of this scale, in sums over j <= t and in sums over t >= j.
 """
 
 import triton
@@ -25,7 +27,7 @@ import triton.language as tl
 
 from luna_fairseq.ops.causal_luna.triton_kernels import (  # isort: skip
     AGAIN, BLOCK_L, LAST, LENGTHS, causal_sums, apply_decay, locate_chunk, dropout_factor, initial_states,
-    advance_states, load_included, load_rows, block_offsets, product, read, read_state, causal_scores,
+    advance_states, load_row_mask, load_rows, block_offsets, product, load_chunk, read_state, causal_scores,
     load_times,
 )  # fmt: skip
 
@@ -37,29 +39,29 @@ def query_gradient_kernel(
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of the queries, and the intermediate results of the second kernel.
+    """Compute the gradient of the queries, and the intermediate results of the second backward kernel.
 
     Kernel arguments:
         q, k, v, a: pointers to queries, keys, values and pack weights.
-        lse: pointer to the log-sum-exp [B H, rows] of the softmax.
+        lse: pointer to the log-sum-exp [B H, rows] of the softmax. T is rounded up to ``rows``.
         g: pointer to the gradient [B, H, T, K] of the output.
         dq: pointer to the gradient [B, H, T, K] of the queries, a result.
         dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits, a result.
         used: pointer to the unpack weights [B H, rows, WIDTH] after dropout, a result.
-        reads: pointer to the derivatives [B H, rows] for the scale of the sums that are read, a result. None
-            without decay.
+        reads: pointer to the derivatives [B H, rows] for the scale of the sums that a position uses, a
+            result. None without decay.
         sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``scratch`` is its ``memory``.
         later_sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q^T d and of g^T w over each
-            segment, a result.
-        reciprocal, ages: pointers to the reciprocals 1/t and to the ages, or None; see :func:`load_times`.
+            segment, a result. The formulas at the top of this file define d and w.
+        reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
         padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
             :func:`locate_chunk`.
-        packed_padding: pointer to the mask [B, L] of masked rows of P, or None.
+        packed_padding: pointer to the mask [B, L] of masked rows of the packed sequence P, or None.
         seed: pointer to the seed of dropout, or None without dropout.
         dropout: dropout probability of the unpack weights.
-        boost: factor 1 / (1 - dropout) of the weights that dropout keeps.
+        boost: factor 1 / (1 - dropout) of the weights that are not dropped.
         L: number of rows of P.
-        SIDES: 1 if the values are the keys, otherwise 2.
+        SIDES: 1 if keys and values are the same tensor, otherwise 2.
         WIDTH: number of columns of a state, L rounded up.
         PRECISION: precision of products in float32.
     """
@@ -68,7 +70,7 @@ def query_gradient_kernel(
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     total, other_total, later_sums = initial_states(sums, later_sums, spans, 1, -1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_place, a_place, exists, real, at, inside = locate_chunk(
+        row, b, start, x_offset, a_offset, exists, real, at, inside = locate_chunk(
             i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
@@ -80,19 +82,19 @@ def query_gradient_kernel(
         scores = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)
         other_scores = scores
         for side in range(2):
-            x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place
+            x, y = tl.where(side == 0, q, g) + x_offset, tl.where(side == 0, k, v) + x_offset
             found = causal_scores(x, y, at, inside, age, 0, PRECISION)
             scores, other_scores = other_scores, found
         for turn in range(TURNS):
             for first in range(0, WIDTH, BLOCK_L):
-                x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
+                x_a = load_rows(a + a_offset, a_t, real, first, L, BLOCK_L)
                 s = read_state(state, scratch, first, STATES, WIDTH)
-                logits = causal_sums(q + x_place, at, inside, scores, x_a, age, s, STATES, PRECISION)
+                logits = causal_sums(q + x_offset, at, inside, scores, x_a, age, s, STATES, PRECISION)
                 s = read_state(other, scratch + (SIDES - 1) * BLOCK_K * WIDTH, first, STATES, WIDTH)
                 grad_weights = causal_sums(
-                    g + x_place, at, inside, other_scores, x_a, age, s, STATES, PRECISION
+                    g + x_offset, at, inside, other_scores, x_a, age, s, STATES, PRECISION
                 )
-                included = load_included(packed_padding, b, first, L, BLOCK_L)
+                included = load_row_mask(packed_padding, b, first, L, BLOCK_L)
                 logits *= (inverse * K**-0.5)[:, None]
                 weights = tl.where(included, tl.exp(logits - tl.load(lse + rows)[:, None]), 0.0)
                 factor = dropout_factor(seed, dropout, boost, row, first, WIDTH, BLOCK_T, BLOCK_L)
@@ -116,7 +118,7 @@ def query_gradient_kernel(
         to_x = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         for first in range(0, WIDTH, BLOCK_L):
-            x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
+            x_a = load_rows(a + a_offset, a_t, real, first, L, BLOCK_L)
             x_d = tl.load(dlogits + row * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L)).to(
                 tl.float32
             )
@@ -125,16 +127,18 @@ def query_gradient_kernel(
             if STATES:
                 s = read_state(state, scratch, first, STATES, WIDTH)
                 to_x += product(s, tl.trans(x_d * tl.exp(-age)[:, None]), PRECISION)
-        to_x += product(tl.trans(read(k + x_place, at, inside, AGAIN)), apply_decay(mixed, age, 1), PRECISION)
-        tl.store(dq + x_place + at, tl.trans(to_x), mask=inside)
+        to_x += product(
+            tl.trans(load_chunk(k + x_offset, at, inside, AGAIN)), apply_decay(mixed, age, 1), PRECISION
+        )
+        tl.store(dq + x_offset + at, tl.trans(to_x), mask=inside)
         if STATES:
             left, later = tl.exp(age - end), inverse * tl.exp(-age - since)
             state, other = advance_states(
-                state, other, scratch, k + x_place, v + x_place, at, inside, a + a_place, a + a_place, a_t,
-                real, left, left, end, L, SIDES, WIDTH, PRECISION,
+                state, other, scratch, k + x_offset, v + x_offset, at, inside, a + a_offset,
+                a + a_offset, a_t, real, left, left, end, L, SIDES, WIDTH, PRECISION,
             )  # fmt: skip
             total, other_total = advance_states(
-                total, other_total, later_sums, q + x_place, g + x_place, at, inside, dlogits + row * WIDTH,
+                total, other_total, later_sums, q + x_offset, g + x_offset, at, inside, dlogits + row * WIDTH,
                 used + row * WIDTH, WIDTH, exists, later * K**-0.5, later, 0.0, L, 2, WIDTH, PRECISION,
             )  # fmt: skip
             tl.debug_barrier()
@@ -152,46 +156,46 @@ def key_gradient_kernel(
     STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of keys, values and pack weights from the results of the first kernel.
+    """Compute the gradients of keys, values and pack weights from the results of the first backward kernel.
 
-    Chunks are processed in reverse order. In each chunk, the first side is the path through q and k, and the
-    second side the path through g and v.
+    Chunks are processed in reverse order. In each chunk, the kernel first computes the gradients that flow
+    through queries and keys, then those that flow through the output gradient and the values.
 
     Kernel arguments:
         q, k, v, a: pointers to queries, keys, values and pack weights.
         g: pointer to the gradient [B, H, T, K] of the output.
         dlogits, used: pointers to results of the first kernel, see :func:`query_gradient_kernel`.
-        dk: pointer to the gradient [B, H, T, K] of the keys, a result. If the values are the keys, it
-            includes the gradient of the values.
-        dv: pointer to the gradient [B, H, T, K] of the values, a result. Not used if the values are the keys.
+        dk: pointer to the gradient [B, H, T, K] of the keys, a result. If keys and values are the same
+            tensor, it includes the gradient of the values.
+        dv: pointer to the gradient [B, H, T, K] of the values, a result. Not used if SIDES is 1.
         da: pointer to the gradient [B, H, T, L] of the pack weights, a result.
-        adds: pointer to the derivatives [B H, rows] for the scale of the terms that are added, a result. None
-            without decay.
+        adds: pointer to the derivatives [B H, rows] for the scale of the terms that a position adds, a
+            result. None without decay. T is rounded up to ``rows``.
         sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``sums`` are those that the first
             kernel stored, and ``scratch`` is its ``memory``.
-        reciprocal, ages: pointers to the reciprocals 1/t and to the ages, or None; see :func:`load_times`.
+        reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
         padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
             :func:`locate_chunk`.
-        L: number of rows of P.
-        SIDES: 1 if the values are the keys, otherwise 2.
+        L: number of rows of the packed sequence P.
+        SIDES: 1 if keys and values are the same tensor, otherwise 2.
         WIDTH: number of columns of a state, L rounded up.
         PRECISION: precision of products in float32.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
-        row, b, start, x_place, a_place, exists, real, at, inside = locate_chunk(
+        row, b, start, x_offset, a_offset, exists, real, at, inside = locate_chunk(
             chunks - 1 - i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K
         )
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32)
         for side in range(2):
-            x, y = tl.where(side == 0, q, g) + x_place, tl.where(side == 0, k, v) + x_place
+            x, y = tl.where(side == 0, q, g) + x_offset, tl.where(side == 0, k, v) + x_offset
             mixed = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)  # d_t . a_j
             share = tl.zeros((BLOCK_T,), dtype=tl.float32)
             to_y = tl.zeros((BLOCK_K, BLOCK_T), dtype=tl.float32) if SIDES == 2 else to_y
             scores = causal_scores(y, x, at, inside, age, 1, PRECISION)
             for first in range(0, WIDTH, BLOCK_L):
-                x_a = load_rows(a + a_place, a_t, real, first, L, BLOCK_L)
+                x_a = load_rows(a + a_offset, a_t, real, first, L, BLOCK_L)
                 d, memory = tl.where(side == 0, dlogits, used), scratch + side * (BLOCK_K * WIDTH)
                 x_d = load_rows(d + row * WIDTH, WIDTH, exists, first, L, BLOCK_L)
                 x_d *= (inverse * tl.where(side == 0, K**-0.5, 1.0))[:, None]
@@ -202,21 +206,21 @@ def key_gradient_kernel(
                 if STATES:
                     to_y += product(state, tl.trans(x_a * tl.exp(age - end)[:, None]), PRECISION)
                 # The second side adds to the gradient that the first side has stored.
-                to_a += load_rows(da + a_place, a_t, real & (side > 0), first, L, BLOCK_L)
+                to_a += load_rows(da + a_offset, a_t, real & (side > 0), first, L, BLOCK_L)
                 stored = real[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
                 share += tl.sum(x_a * to_a, 1)
-                tl.store(da + a_place + block_offsets(a_t, first, BLOCK_T, BLOCK_L), to_a, mask=stored)
+                tl.store(da + a_offset + block_offsets(a_t, first, BLOCK_T, BLOCK_L), to_a, mask=stored)
                 if STATES:
                     x_d *= tl.exp(-age)[:, None]
                     state *= tl.exp(-end)
-                    state += product(tl.trans(read(x, at, inside, AGAIN)), x_d, PRECISION)
+                    state += product(tl.trans(load_chunk(x, at, inside, AGAIN)), x_d, PRECISION)
                     if WIDTH > BLOCK_L:
                         tl.store(memory + block_offsets(WIDTH, first, BLOCK_K, BLOCK_L), state)
             _, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
-            to_y += product(tl.trans(read(x, at, inside, LAST)), apply_decay(mixed, age, 0), PRECISION)
+            to_y += product(tl.trans(load_chunk(x, at, inside, LAST)), apply_decay(mixed, age, 0), PRECISION)
             if ages is not None:
                 tl.store(adds + row + tl.arange(0, BLOCK_T), share)
-            dy = tl.where(side == 0, dk, dv) + x_place
+            dy = tl.where(side == 0, dk, dv) + x_offset
             tl.store(dy + at, tl.trans(to_y), mask=inside & (side + SIDES > 1))
             state, other = other, state
         tl.debug_barrier()
