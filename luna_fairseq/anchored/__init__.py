@@ -1,6 +1,6 @@
-"""Anchored P, an extension of Luna that gives every row of the packed sequence P a place in the context.
+"""Anchored attention, an extension of Luna that divides the context into segments.
 
-A row favours the tokens near its place, and unpack attention can also read tokens of the context directly.
-README.md in this folder explains the extension. The paper's Luna, in ``ops`` and ``modules``, does not depend
-on it.
+Each row of the packed sequence P summarises one segment, and unpack attention can also read tokens of the
+context directly. README.md in this folder explains the extension. The Luna of the paper, in ``ops`` and
+``modules``, does not depend on it.
 """

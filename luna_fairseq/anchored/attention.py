@@ -1,7 +1,8 @@
-"""Anchored attention: Luna attention in which the rows of the packed sequence P have places in the context.
+"""Anchored attention: Luna attention in which the packed sequence P summarises segments of the context.
 
-A row favours the tokens near its place, by a bias that grows with the distance. Distances and the tokens of
-each segment are computed once for all layers (``geometry.py``). Each layer learns the strength of its bias.
+The L rows of P divide the context into L equal segments. Row i favours the tokens near the centre of segment
+i, by a bias that grows with the distance. Each layer learns the strength of its bias. Distances and segments
+are computed once for all layers (``geometry.py``).
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -42,30 +43,30 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 class AnchoredMemory(NamedTuple):
     """Cached keys and values of unpack attention, computed once for each context.
 
-    The packed context Y_P summarises the context in L rows, one for each segment (an equal part) of the
-    context. A look-up attends also to the tokens of a few segments, and a window to the tokens of the
-    neighbouring segments.
+    The packed context Y_P has L rows, and row i summarises segment i, one of L equal parts of the context.
+    Depending on the options, queries also attend to the tokens of some segments. With a look-up, these are
+    the segments whose rows have the largest logits. With a window, these are the neighbouring segments.
 
-    B is the batch size, H the number of heads, S the length of the context, W the largest number of tokens in
-    a segment, and K the head width.
+    Shapes: batch size B, H heads of width K, S context tokens, at most W tokens in a segment.
 
     Attributes:
-        key: keys [B, H, L, K] projected from the packed context Y_P.
-        value: values [B, H, L, K] projected from Y_P, the same tensor as ``key`` if both are tied.
-        pack_weights: mean [B, L, S] of the pack weights over heads (default: None, weights were not
-            requested).
-        token_key: keys of the context's tokens, by segment [B, H, L, W, K], or in the order of the context
-            [B, H, S, K] for a dense layout or a window (default: None, no look-up and no window).
-        token_value: values of the context's tokens, shaped like ``token_key`` (default: None).
+        key: keys [B, H, L, K] projected from Y_P.
+        value: values [B, H, L, K] projected from Y_P. With one projection for keys and values, the same
+            tensor as ``key``.
+        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads (default: None,
+            weights were not requested).
+        token_key: keys of the context's tokens, by segment [B, H, L, W, K] or in the order of the context [B,
+            H, S, K] (default: None, no look-up and no window).
+        token_value: values of the context's tokens, of the same shape as ``token_key`` (default: None).
         token_padding_mask: mask of the tokens of a look-up, see
             :class:`luna_fairseq.anchored.segments.Layout` (default: None, no look-up).
         position: positions of the tokens of a look-up, see ``Layout`` (default: None).
-        segment: segments of the tokens of a dense look-up, see ``Layout`` (default: None).
+        segment: segments of the tokens of a look-up, see ``Layout`` (default: None).
         is_short: mask of short contexts, see ``Layout`` (default: None).
-        row_place: middle [B, L] of each row's segment, in tokens from the beginning (default: None, no
-            diagonal prior).
-        token_place: middle [B, L, W] or [B, S] of each token of a look-up, in tokens from the beginning
-            (default: None, no diagonal prior).
+        row_place: centre [B, L] of each segment, in tokens from the beginning (default: None, no diagonal
+            prior).
+        token_place: centre [B, L, W] or [B, S] of each token, in tokens from the beginning (default: None, no
+            look-up with a diagonal prior).
     """
 
     key: Tensor
@@ -81,26 +82,23 @@ class AnchoredMemory(NamedTuple):
     token_place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AnchoredMemory":
-        """Return the memory of some sentences, in the given order.
+        """Return the keys and values of some sentences, in the given order.
 
         Args:
-            sentences: indices [n] of the sentences to return.
+            sentences: indices of the sentences to return, a vector of any length.
 
         Returns:
-            The memory of these n sentences.
+            Keys and values with one example for each index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of the anchored attentions, which bias each row of P towards a place in the context.
+    """Base class of anchored attentions, in which each row of the packed sequence P favours one segment.
 
-    The rows of the packed sequence P divide the context into equal segments, and the place of a row is the
-    middle of its segment. Pack attention subtracts gamma times the distance between a token and the place of
-    a row from the logit. Each head learns its own gamma.
-
-    In the shapes, B is the batch size, H the number of heads, L the number of rows of P, T the number of
-    queries, S the length of the context, C the model width, and K the head width.
+    The L rows of P divide the context into L equal segments. The logit of pack attention for a row and a
+    token is reduced by gamma times the distance between the token and the centre of the row's segment. Each
+    head learns its own gamma.
 
     Args:
         *args: positional arguments of :class:`LunaAttention`.
@@ -121,18 +119,21 @@ class AnchoredAttention(LunaAttention):
 
     @property
     def reads_only_rows(self) -> bool:  # type: ignore[override]
-        """True if queries attend to the rows of P only, and not to tokens of the context."""
+        """True if queries attend to the packed context only, and not to single tokens."""
         return not self.reads_tokens
 
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
-        """Build the token projections, the diagonal prior and the distance bias, if they are enabled.
+        """Build the parameters that anchored attention adds to Luna attention.
 
-        Their order is fixed, because the optimizer state in a checkpoint lists parameters by their order.
+        These are the projections of tokens, the diagonal prior and the strengths of the distance bias, as far
+        as they are enabled. Their order is fixed, because the optimizer state in a checkpoint lists
+        parameters by order.
 
         Args:
-            embed_dim: model width C.
+            embed_dim: model width.
             anchor_strength: initial strength gamma of the distance bias in pack attention.
-            diagonal: add a diagonal prior to unpack attention (default: False).
+            diagonal: add a diagonal prior to unpack attention, which favours alignments near the diagonal
+                (default: False).
         """
         if self.reads_tokens:
             self.token_k_proj, self.token_v_proj = build_projection(embed_dim), build_projection(embed_dim)
@@ -142,23 +143,31 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return which distances and places must be computed for this attention."""
+        """Return the list of distances and positions that this attention reads.
+
+        The encoder or decoder computes them once for all layers.
+
+        Returns:
+            The distances and positions to compute.
+        """
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the places of rows, tokens and queries for one call with a whole target.
+        """Compute the distances and positions for one call with a whole target.
+
+        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: masks of the context and of P.
+            source: padding masks of the context and of P.
 
         Returns:
-            The geometry to pass to pack and unpack attention.
+            Distances and positions for pack and unpack attention.
         """
         target = None
         if self.diagonal is not None:
@@ -167,17 +176,18 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of the logits of pack attention.
+        """Return the bias of pack attention, which lowers the logits of distant tokens.
 
-        The bias is minus gamma times the distance between a token and the place of a row, in segments. The
-        heads of a row have slightly different places.
+        The bias is minus gamma times the distance between a token and the centre of a row's segment, in
+        segments. The centre is shifted slightly for each head.
 
         Args:
-            context: context [S, B, C], not used.
-            geometry: distances and places of the batch.
+            context: context, not used.
+            geometry: distances and positions of the batch.
 
         Returns:
-            The bias [B, H, L, S], or None if pack attention is not anchored.
+            Bias [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and S tokens. None if
+            the attention has no distance bias.
         """
         if self.pack_anchor is None:
             return None
@@ -187,9 +197,11 @@ class AnchoredAttention(LunaAttention):
         """Project the tokens of the context to keys and values.
 
         Args:
-            context: context [S, B, C].
+            context: context [S, B, C], of length S, batch size B and width C.
 
         Returns:
+            Tuple of two values, for H heads of width K:
+
             - keys [B, H, S, K].
             - values [B, H, S, K].
         """
@@ -202,16 +214,16 @@ class AnchoredAttention(LunaAttention):
         """Compute the diagonal prior, a bias for alignments near the diagonal.
 
         Args:
-            geometry: distances and places of the batch, with the places of the queries. There may be n
-                hypotheses for each sentence.
-            key_place: middle [B, N] of each of N keys, in tokens from the beginning.
-            mask: mask [B, N] of the keys, True at padding; None if no key is padding.
+            geometry: distances and positions of the batch, with the positions of the queries. In beam search
+                there are several hypotheses for each of the B sentences.
+            key_place: centre [B, N] of each of N keys, in tokens from the beginning.
+            mask: mask [B, N], True at keys that are padding; None if no key is padding.
 
         Returns:
-            The diagonal prior for these queries and keys, or None if the attention has no prior.
+            The prior for these queries and keys, or None if the attention has no prior.
 
         Raises:
-            InputError: The geometry has no places of the queries.
+            InputError: The geometry has no positions of the queries.
         """
         if self.diagonal is None:
             return None
@@ -229,11 +241,11 @@ class AnchoredAttention(LunaAttention):
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Return the cached keys and values unchanged.
 
-        Subclasses can return a form that decoding reads faster.
+        Subclasses can convert them to a form that is faster to read in decoding.
 
         Args:
-            memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of the packed sequence P (default: no padding).
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
             The argument ``memory``.
@@ -241,12 +253,14 @@ class AnchoredAttention(LunaAttention):
         return memory
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters, and refuse a checkpoint without projections of tokens if they are needed.
+        """Load the parameters, and reject a checkpoint without the projections of tokens if they are needed.
+
+        Overrides the method of ``nn.Module``.
 
         Args:
             state_dict: parameters of the whole model by name.
             prefix: prefix of this module's names.
-            *args: further arguments of torch's method.
+            *args: further arguments of the overridden method.
 
         Raises:
             InputError: The checkpoint has no projections of tokens.
@@ -261,16 +275,16 @@ class AnchoredAttention(LunaAttention):
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return the distances and places of the context, and check that the caller passed them.
+    """Return the distances and positions in the context, and raise an error if they are missing.
 
     Args:
-        geometry: distances and places of the batch, or None.
+        geometry: distances and positions of the batch, or None.
 
     Returns:
-        The part of the geometry that belongs to the context.
+        The part of ``geometry`` that belongs to the context.
 
     Raises:
-        InputError: The geometry is None or has no part for the context.
+        InputError: ``geometry`` is None or has no part for the context.
     """
     if geometry is None or geometry.context is None:
         raise InputError(
@@ -283,18 +297,19 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
-    Each row of the packed sequence P has a place in the context, the middle of its segment. Pack attention
-    favours tokens near the place of a row. Unpack attention favours rows near the token. With a window, every
-    token also attends to the tokens of its own segment and of the neighbouring segments.
+    The rows of the packed sequence P divide the context into equal segments. In pack attention, each row
+    favours the tokens near the centre of its segment. In unpack attention, each token favours the rows of
+    nearby segments. With a window, each token also attends to the tokens of its own segment and of the
+    neighbouring segments.
 
     Args:
-        embed_dim: model width C.
-        num_heads: number of heads H.
-        num_pack_heads: number of heads of pack attention (default: None, H).
+        embed_dim: model width.
+        num_heads: number of heads.
+        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: give keys and values separate projections (default: False).
+        untie_kv: use separate projections for keys and values (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
-        window: odd number of segments in a window, with a token's own segment in the middle (default: 0, no
+        window: odd number of segments in a window, with a token's own segment in the centre (default: 0, no
             window).
 
     Raises:
@@ -327,7 +342,11 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
-        """Return which distances and places must be computed for this attention."""
+        """Return the list of distances and positions that this attention reads.
+
+        Returns:
+            The distances and positions to compute for an encoder.
+        """
         return super().needs()._replace(unpack=not self.window, window=self.window)
 
     def remember(
@@ -337,19 +356,18 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Cache the keys and values that unpack attention reads.
+        """Compute the keys and values of unpack attention, with a window also those of the tokens.
 
-        L is the number of rows of the packed sequence P, S the length of the context, B the batch size, and C
-        the model width.
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             packed_context: packed context Y_P [L, B, C], the result of pack attention.
-            pack_weights: mean [B, L, S] of the pack weights over heads, or None.
+            pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
             context: context [S, B, C].
-            geometry: distances and places of the batch, not used.
+            geometry: distances and positions of the batch, not used.
 
         Returns:
-            The keys and values of the packed context. With a window, also those of the context's tokens.
+            Keys and values of the packed context. With a window, also keys and values of the tokens.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -361,56 +379,64 @@ class AnchoredSelfAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of P and, with a window, over neighbouring tokens.
+        """Compute unpack attention over the packed context and, with a window, over neighbouring tokens.
+
+        Shapes: T queries, S context tokens, batch size B, H heads of width K.
 
         Args:
             q: projected queries [B, H, T, K].
-            memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of P.
-            geometry: distances and places of the batch.
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P.
+            geometry: distances and positions of the batch.
             need_weights: also return the weights over the context.
 
         Returns:
+            Tuple of two values:
+
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None.
+            - weights [B, H, T, S] over the context, or None without ``need_weights``.
         """
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of the logits of unpack attention.
+        """Return the bias of unpack attention, which lowers the logits of distant segments.
 
-        The bias is minus gamma times the distance between a token and the middle of a row's segment, in
+        The bias is minus gamma times the distance between a token and the centre of a row's segment, in
         segments.
 
         Args:
-            memory: keys and values returned by :meth:`remember`, not used.
-            source: masks of the context and of the packed sequence P, not used.
-            geometry: distances and places of the batch.
+            memory: keys and values, not used.
+            source: padding masks, not used.
+            geometry: distances and positions of the batch.
 
         Returns:
-            The bias [B, H, S, L].
+            Bias [B, H, S, L] for batch size B, H heads, S tokens and L rows of the packed sequence P.
         """
         return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of the packed sequence P and the window of each token.
+        """Compute unpack attention over the packed context and the tokens of each query's window.
+
+        Shapes: S context tokens, batch size B, H heads of width K.
 
         Args:
             q: projected queries [B, H, S, K], one for each token of the context.
-            memory: keys and values returned by :meth:`remember`.
-            geometry: distances and places of the batch.
+            memory: keys and values returned by :meth:`pack`.
+            geometry: distances and positions of the batch.
             need_weights: also return the weights over the context.
 
         Returns:
+            Tuple of two values:
+
             - output [B, H, S, K].
-            - weights [B, H, S, S] over the context, or None.
+            - weights [B, H, S, S] over the context, or None without ``need_weights``.
 
         Raises:
-            InputError: The queries are not as many as the tokens of the context.
+            InputError: The number of queries is not the number of tokens in the context.
         """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
@@ -427,18 +453,18 @@ class AnchoredSelfAttention(AnchoredAttention):
 
 
 class AnchoredCrossAttention(AnchoredAttention):
-    """Anchored attention of a decoder to the source, with an optional look-up and diagonal prior.
+    """Anchored cross-attention of a decoder, with an optional look-up of source tokens and a diagonal prior.
 
-    Each row of the packed sequence P summarises one segment of the source. With a look-up, each query also
-    attends to the tokens of a few segments, those whose rows have the largest logits. A diagonal prior is a
-    bias that favours alignments near the diagonal.
+    The rows of the packed sequence P divide the source into equal segments, and each row summarises one
+    segment. With a look-up, each query also attends to the tokens of a few segments, those whose rows have
+    the largest logits. A diagonal prior is a bias that favours alignments near the diagonal.
 
     Args:
-        embed_dim: model width C.
-        num_heads: number of heads H.
-        num_pack_heads: number of heads of pack attention (default: None, H).
+        embed_dim: model width.
+        num_heads: number of heads.
+        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: give keys and values separate projections (default: False).
+        untie_kv: use separate projections for keys and values (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
         lookup: number of segments whose tokens a query also attends to (default: 0, no look-up).
         diagonal: add a diagonal prior to unpack attention (default: False).
@@ -475,7 +501,11 @@ class AnchoredCrossAttention(AnchoredAttention):
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     def needs(self) -> Needs:
-        """Return which distances and places must be computed for this attention."""
+        """Return the list of distances and positions that this attention reads.
+
+        Returns:
+            The distances and positions to compute for a decoder.
+        """
         return super().needs()._replace(lookup=self.lookup)
 
     def remember(
@@ -485,20 +515,19 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Cache the keys and values that unpack attention reads.
+        """Compute the keys and values of unpack attention, with a look-up also those of the tokens.
 
-        L is the number of rows of the packed sequence P, S the length of the context, B the batch size, and C
-        the model width.
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             packed_context: packed context Y_P [L, B, C], the result of pack attention.
-            pack_weights: mean [B, L, S] of the pack weights over heads, or None.
+            pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
             context: context [S, B, C].
-            geometry: distances and places of the batch.
+            geometry: distances and positions of the batch.
 
         Returns:
-            The keys and values of the packed context. With a look-up, also those of the context's tokens.
-            With a diagonal prior, also the places of rows and tokens.
+            Keys and values of the packed context. With a look-up, also keys and values of the tokens. With a
+            diagonal prior, also the positions of segments and tokens.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -526,17 +555,17 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert the cached keys and values to the form that decoding reads fastest.
+        """Convert cached keys and values to the form that is fastest to read in decoding.
 
-        If every query attends to all tokens, the keys and values of rows and tokens are joined. The joined
-        form gives no weights over the context.
+        If every query attends to all tokens, as in a short context, the keys of the packed context and of the
+        tokens are concatenated once. The result gives no weights over the context.
 
         Args:
-            memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of the packed sequence P (default: no padding).
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
-            The joined keys and values, or the argument ``memory`` itself if they cannot be joined.
+            A :class:`DecodingMemory`, or ``memory`` itself if it cannot be converted.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         if not (self.prepares and reads_all and is_eager_on_cpu(memory.key)):
@@ -562,18 +591,22 @@ class AnchoredCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of P and, with a look-up, over the tokens of some segments.
+        """Compute unpack attention over the packed context and, with a look-up, over tokens of the context.
+
+        Shapes: T queries, S context tokens, batch size B, H heads of width K.
 
         Args:
             q: projected queries [B, H, T, K].
-            memory: keys and values returned by :meth:`remember` or :meth:`prepare`.
-            source: masks of the context and of P.
-            geometry: distances and places of the batch, or None without a diagonal prior.
+            memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
+            source: padding masks of the context and of the packed sequence P.
+            geometry: distances and positions of the batch, or None without a diagonal prior.
             need_weights: also return the weights over the context.
 
         Returns:
+            Tuple of two values:
+
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None.
+            - weights [B, H, T, S] over the context, or None without ``need_weights``.
         """
         if isinstance(memory, DecodingMemory):
             if need_weights:
@@ -585,15 +618,16 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the diagonal prior as a bias of the logits of unpack attention.
+        """Return the diagonal prior as a bias for the logits of unpack attention.
 
         Args:
-            memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of the packed sequence P.
-            geometry: distances and places of the batch, or None without a diagonal prior.
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P.
+            geometry: distances and positions of the batch, or None without a diagonal prior.
 
         Returns:
-            The bias [B, H, T, L], or None without a diagonal prior.
+            Bias [B, H, T, L] for batch size B, H heads, T queries and L rows of P. None without a diagonal
+            prior.
         """
         diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
@@ -606,18 +640,24 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the rows of the packed sequence P and the tokens of a few segments.
+        """Compute unpack attention over the packed context and the tokens of a few segments for each query.
+
+        A query chooses the segments whose rows have the largest logits.
+
+        Shapes: T queries, S context tokens, batch size B, H heads of width K.
 
         Args:
             q: projected queries [B, H, T, K].
-            memory: keys and values returned by :meth:`remember`.
-            source: masks of the context and of P.
-            geometry: distances and places of the batch, or None without a diagonal prior.
+            memory: keys and values returned by :meth:`pack`.
+            source: padding masks of the context and of the packed sequence P.
+            geometry: distances and positions of the batch, or None without a diagonal prior.
             need_weights: also return the weights over the context.
 
         Returns:
+            Tuple of two values:
+
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None.
+            - weights [B, H, T, S] over the context, or None without ``need_weights``.
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)

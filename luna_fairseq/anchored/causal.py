@@ -1,4 +1,4 @@
-"""Luna causal attention with exponential decay, in which distant positions have smaller weights."""
+"""Luna causal attention with exponential decay, so that distant positions have smaller weights."""
 
 from typing import Any
 
@@ -9,9 +9,10 @@ from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
 
 class DecayingCausalAttention(LunaCausalAttention):
-    """Luna causal attention with a learned exponential decay for each head.
+    """Luna causal attention in which the weight of a position decays exponentially with its distance.
 
-    The initial decay rates are ALiBi's slopes.
+    Each head learns its own decay rate. The initial rates are the slopes of ALiBi (Press et al., 2022), so
+    that heads remember from a few words to hundreds of words.
 
     Args:
         *args: positional arguments of :class:`LunaCausalAttention`.
@@ -29,5 +30,5 @@ class DecayingCausalAttention(LunaCausalAttention):
         self.decay = LearnedStrength(alibi_slopes(self.num_heads))
 
     def log_decay(self) -> Tensor:
-        """Return the learned logarithm of the decay over one position for each head [H]."""
+        """Return the logarithm of the learned decay per position, a negative number for each head."""
         return -self.decay()

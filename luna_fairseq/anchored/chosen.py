@@ -1,7 +1,7 @@
-"""Selection of the context segments that each query of a look-up reads, and access to their tokens.
+"""Look-up attention: choice of the segments that each query reads, and products with their tokens.
 
-A query reads N segments of W tokens, M = N W tokens in all. ``pairs.py`` computes the products of queries and
-tokens.
+The context is divided into equal segments, one for each row of the packed sequence P. A query chooses the
+segments whose rows have the largest logits.
 """
 
 from typing import NamedTuple, Optional
@@ -9,26 +9,28 @@ from typing import NamedTuple, Optional
 import torch
 from torch import Tensor
 
-from luna_fairseq.anchored.pairs import Pairs, make_pairs, mixture, scores
+from luna_fairseq.anchored.pairs import Pairs, make_pairs, scores, weighted_sum
 from luna_fairseq.anchored.segments import Segments, num_segments_read
 
 
-def chosen_segments(
+def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Choose the segments whose rows of P have the largest logits, for each query and head.
+    """Choose the segments of the context that each query and head reads in a look-up.
 
-    No gradient passes through the choice. B is the batch size, H the number of heads, T the number of
-    queries, and L the number of rows of the packed sequence P.
+    Row i of the packed sequence P summarises segment i. The segments whose rows have the largest logits are
+    chosen. No gradient passes through the choice.
+
+    Shapes: batch size B, H heads, T queries, L rows of P.
 
     Args:
-        rows: logits [B, H, T, L] of the rows of P.
-        packed_padding_mask: mask [B, L], True at masked rows of P; None if no row is masked.
-        number: number of segments to choose; all segments are chosen if there are fewer.
-        best_first: sort the chosen segments by decreasing logits (default: False, in any order).
+        rows: logits [B, H, T, L] of the rows.
+        packed_padding_mask: mask [B, L], True at padding rows, or None without padding.
+        number: number of segments to choose. If there are fewer segments, all are chosen.
+        best_first: sort the chosen segments by decreasing logits (default: False, any order).
 
     Returns:
-        The indices [B, H, T, N] of the N chosen segments.
+        Indices [B, H, T, N] of the N chosen segments.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -41,22 +43,23 @@ def read_chosen(
 ) -> "ChosenTokens":
     """Choose the segments that each query reads, and prepare the products with their tokens.
 
-    A query to a short context reads the first segments, which hold all of its tokens, regardless of the
-    logits. If these are more than ``number`` segments, queries to long contexts get the same number of
-    segments, and the tokens of the surplus segments are masked.
+    A context of at most 64 tokens is short. Its tokens fill the first segments, and its queries read all of
+    them, whatever the logits are. All queries of a batch get the same number of segments, enough for 64
+    tokens if the batch has short contexts. The surplus segments of long contexts are masked.
 
     Args:
-        segments: tokens of all segments.
-        rows: logits [B, H, T, L] of the rows of the packed sequence P.
-        packed_padding_mask: mask [B, L] of P, True at masked rows; None if no row is masked.
+        segments: keys and values of the context's tokens, arranged by segment.
+        rows: logits [B, H, T, L] of the rows of the packed sequence P, for batch size B, H heads, T queries
+            and L rows.
+        packed_padding_mask: mask [B, L], True at padding rows, or None without padding.
         number: number of segments that each query chooses.
 
     Returns:
-        The chosen tokens, see :class:`ChosenTokens` for the shapes.
+        The chosen segments of each query, with methods for products with their tokens.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
-    chosen = chosen_segments(rows, packed_padding_mask, N, best_first=N > number)
+    chosen = choose_segments(rows, packed_padding_mask, N, best_first=N > number)
     unread = None
     if segments.is_short is not None:
         slot, is_short = torch.arange(N, device=chosen.device), segments.is_short[:, None]
@@ -68,15 +71,15 @@ def read_chosen(
 
 
 class ChosenTokens(NamedTuple):
-    """Tokens of the segments that each query of a look-up has chosen.
+    """Tokens of the segments that each query has chosen in look-up attention.
 
-    Each query has chosen N of L segments with W tokens each, M = N W tokens in all. B is the batch size, H
-    the number of heads, and T the number of queries.
+    Shapes: batch size B, H heads of width K, T queries. Each query has chosen N of L segments, with W tokens
+    each, M = N * W tokens in all.
 
     Attributes:
-        segments: tokens of all segments.
+        segments: keys and values of the context's tokens, arranged by segment.
         segment: indices [B, H, T, N] of the chosen segments.
-        pairs: pairs of a query and a segment, in the table of all segments.
+        pairs: the same choice in the form that computes products, see ``pairs.py``.
         unread: mask [B, N], True at chosen segments whose tokens are masked (default: None, no segment is
             masked).
     """
@@ -88,7 +91,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask [B, H, T, M] of the chosen tokens, True at empty places and in unread segments."""
+        """Mask [B, H, T, M] of the tokens, True if a segment has no such token or must not be read."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -97,44 +100,42 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Place [B, H, T, M] of the middle of each chosen token, in tokens from the beginning.
-
-        A diagonal prior reads these places.
-        """
+        """Centre [B, H, T, M] of each token, in tokens from the beginning, for a diagonal prior."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the products of each query with the keys of its tokens.
+        """Compute the dot product of each query with the keys of its tokens.
 
         Args:
-            q: queries [B, H, T, K].
+            q: queries [B, H, T, K], for batch size B, H heads of width K and T queries.
 
         Returns:
-            The products [B, H, T, M].
+            Products [B, H, T, M] with the M tokens of each query.
         """
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
-    def mixture(self, weights: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor) -> Tensor:
         """Compute the weighted sum of the values of each query's tokens.
 
         Args:
-            weights: attention weights [B, H, T, M] of the tokens.
+            weights: attention weights [B, H, T, M], for batch size B, H heads, T queries and M tokens of each
+                query.
 
         Returns:
-            The sums [B, H, T, K].
+            Sums [B, H, T, K] of width K.
         """
-        read = mixture(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
+        read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather the values of the tokens in the chosen segments.
+        """Gather a value of each token in the chosen segments, for each query.
 
         Args:
-            x: values [B, L, W] of all tokens, by segment.
+            x: values [B, L, W] of the W tokens of L segments, for batch size B.
 
         Returns:
-            The values [B, H, T, M] for each query.
+            Values [B, H, T, M] of the M tokens of each of T queries and H heads.
         """
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L

@@ -1,4 +1,4 @@
-"""Factory of a decoder's attentions with anchored P, look-up, diagonal prior and decay."""
+"""Factory that builds the attention modules of a decoder with anchored attention and its extensions."""
 
 from typing import Any, Optional, Tuple
 
@@ -8,7 +8,11 @@ from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.encoder_attentions import ExtensionOptions, extension_options
 from luna_fairseq.anchored.geometry import Needs, TargetPlaces, context_geometry, measure_places
-from luna_fairseq.anchored.sentence_places import UnfinishedSentence, number_within_sentences, origins
+from luna_fairseq.anchored.sentence_places import (
+    UnfinishedSentence,
+    count_tokens_before_sentence,
+    number_within_sentences,
+)
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Geometry, Source, Target
@@ -18,18 +22,18 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
-    """Return the factory that builds the attentions of a decoder, for the options of a model.
-
-    Without options of the extension, the factory builds the attentions of the Luna paper.
+    """Return the factory that builds the attention modules of a decoder for a model configuration.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`.
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
+            a model. Missing attributes have their defaults.
 
     Returns:
-        The factory.
+        :class:`AnchoredDecoderAttentions`, or the factory of the Luna paper's attentions if no extension is
+        enabled.
 
     Raises:
-        InputError: Options of the extension contradict each other, see :func:`extension_options`.
+        InputError: Options contradict each other, see :func:`extension_options`.
     """
     options, defaults = extension_options(cfg), ExtensionOptions()
     if options._replace(anchor_strength=defaults.anchor_strength) == defaults:
@@ -38,19 +42,18 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
 
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Factory that creates the attention modules of a decoder with the extensions of this package.
+    """Factory that builds the attention modules of a decoder with the extensions of this package.
 
-    The extensions are anchored attention, look-up, diagonal prior and exponential decay. Anchored attention
-    gives each row of the packed sequence P a place in the source. A look-up attends to tokens of the source
-    directly, a diagonal prior favours alignments near the diagonal, and decay makes causal attention forget
-    distant positions.
+    Anchored attention divides the source into segments, one for each row of the packed sequence P. A look-up
+    attends to tokens of some segments directly. A diagonal prior favours alignments near the diagonal. Decay
+    reduces the weight of distant positions in causal attention.
 
     Args:
         options: options that enable the extensions.
 
     Attributes:
-        separator: index of the target token that separates sentences. The diagonal restarts at each separator
-            (default: None, a target is one sentence).
+        separator: id of the target token that separates sentences, at which the diagonal restarts (default:
+            None, a target is one sentence).
     """
 
     def __init__(self, options: ExtensionOptions):
@@ -59,7 +62,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         self.needs = Needs()
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of one layer, with decay if the options enable it.
+        """Build the causal self-attention of one layer, with decay if it is enabled.
 
         Args:
             options: options of the decoder.
@@ -72,11 +75,11 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the attention of one layer to the source.
+        """Build the cross-attention of one layer to the source.
 
         Args:
             options: options of the decoder.
-            update_packed: True if another layer reads the packed context.
+            update_packed: True if the layer updates the packed sequence P for the next layer.
 
         Returns:
             The attention module.
@@ -106,25 +109,26 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         target: Target,
         before: Optional[UnfinishedSentence] = None,
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
-        """Compute the places of the rows of P in the source, and of the queries in the target.
+        """Compute the positions in the source and in the target that cross-attention reads, for all layers.
 
-        S is the length of the source, L the number of rows of the packed sequence P, B the batch size, and C
-        the model width.
+        Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             context: encoder output [S, B, C], or None without an encoder.
-            packed: packed sequence P [L, B, C], or None if the source is already packed.
-            source: masks of the context and of P.
+            packed: packed sequence P [L, B, C], or None if an earlier call has packed the source.
+            source: padding masks of the encoder output and of P.
             target: target tokens of this call.
             before: unfinished sentence that the previous call returned (default: None, the target starts
                 here).
 
         Returns:
-            - geometry with all places, or None if no attention reads them.
+            Tuple of two values:
+
+            - positions in the source and in the target, or None if no attention reads them.
             - unfinished sentence to pass to the next call, or None without separators.
 
         Raises:
-            InputError: The caller passed embeddings, in which separators cannot be recognised.
+            InputError: Separators are needed, but the caller passed embeddings in place of tokens.
         """
         if self.needs == Needs() or context is None:
             return None, None
@@ -138,7 +142,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
                     )
                 begins = target.tokens.eq(self.separator) & ~target.padding_mask
                 place, sentence, unfinished = number_within_sentences(target.places, begins, before)
-                places = TargetPlaces(place, origins(sentence, source.sentence_numbers))
+                places = TargetPlaces(place, count_tokens_before_sentence(sentence, source.sentence_numbers))
             if packed is None:  # a step of decoding, in which the memory may be prepared
                 places = measure_places(places, context.dtype)
         context_places = None

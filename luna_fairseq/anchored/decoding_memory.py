@@ -1,7 +1,7 @@
 """Keys and values of a source, prepared for decoding steps in which every query reads every key.
 
-The scale of the logits, padding, the gate of tokens and the places of the keys do not depend on the query.
-They are computed once for a source, so that a step needs few operations.
+Whatever does not depend on the query is computed once for a source: the scale of the logits, padding, biases
+of tokens, and positions of the keys. A step then needs few operations.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -20,14 +20,14 @@ FAR_AWAY = 1e15
 
 
 class KeyPlaces(NamedTuple):
-    """Places of the keys for a diagonal prior, multiplied by the strength gamma of each head.
+    """Positions of the keys for a diagonal prior, multiplied by the learned strength gamma of each head.
 
-    B is the batch size, H the number of heads, and N the number of keys.
+    Shapes: batch size B, H heads, N keys.
 
     Attributes:
-        place: middle [B, H, 1, N] of each key, in tokens from the beginning, times gamma.
+        place: centre [B, H, 1, N] of each key, in tokens from the beginning, times gamma.
         ratio: ratio [B, H, 1, 1] of source length to target length, times gamma.
-        strength: strength gamma [B, H, 1, 1].
+        strength: gamma [B, H, 1, 1].
     """
 
     place: Tensor
@@ -36,18 +36,18 @@ class KeyPlaces(NamedTuple):
 
 
 class DecodingMemory(NamedTuple):
-    """Keys and values that every query reads, in the form that decoding needs.
+    """Keys and values that every query reads, in the form that is fastest in decoding.
 
-    B is the batch size, H the number of heads, N the number of keys, and K the head width.
+    Shapes: batch size B, H heads of width K, N keys.
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
-        bias: bias [B, H or 1, 1, N] of the logits that does not depend on the query: the gate of tokens, and
-            the smallest number at padding.
-        places: places of the keys; None without a diagonal prior.
-        first: number of leading keys among which the nearest key of a diagonal is searched.
-        pack_weights: None, because a memory with weights is not prepared (default: None).
+        bias: bias [B, H or 1, 1, N] of the logits that is the same for all queries, the smallest number at
+            padding.
+        places: positions of the keys, or None without a diagonal prior.
+        first: number of leading keys that count in the search for the key nearest to the diagonal.
+        pack_weights: always None, because this form gives no weights over the context.
     """
 
     key: Tensor
@@ -58,47 +58,51 @@ class DecodingMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "DecodingMemory":
-        """Return the memory of some sentences, in the given order.
+        """Return the keys and values of some sentences, in the given order.
 
         Args:
-            sentences: indices [n] of the sentences to return.
+            sentences: indices of the sentences to return, a vector of any length.
 
         Returns:
-            The memory of these n sentences.
+            Keys and values with one example for each index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
-        """Compute the attention of queries to all keys.
+        """Compute attention of the queries over all keys.
 
-        There are T queries for each of n hypotheses of a source.
+        Shapes: B sources with n hypotheses of T queries each, H heads of width K, N keys.
 
         Args:
-            q: queries [B, H, n T, K], not yet scaled by K^-0.5.
-            target: places [B n, T] of the queries in the target, read only with a diagonal prior.
+            q: queries [B, H, n * T, K], not yet scaled by K^-0.5.
+            target: positions [B * n, T] of the queries in the target, read only with a diagonal prior.
             dropout: dropout probability of the weights (default: 0).
 
         Returns:
-            - output [B, H, n T, K].
-            - weights [B, H, n T, N] before dropout.
+            Tuple of two values:
+
+            - output [B, H, n * T, K].
+            - weights [B, H, n * T, N] before dropout.
         """
-        weights = (q @ self.key + self.bias_of(target)).softmax(dim=-1)
+        weights = (q @ self.key + self.compute_bias(target)).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
         return dropped @ self.value, weights
 
-    def bias_of(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Return the bias of the logits, with the diagonal prior if there is one.
+    def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
+        """Return the bias of the logits, including the diagonal prior if there is one.
 
-        The prior is that of :meth:`luna_fairseq.anchored.diagonal.Diagonal.bias`.
+        The prior is computed as by :meth:`luna_fairseq.anchored.diagonal.Diagonal.bias`.
+
+        Shapes: B sources with n hypotheses of T queries each, H heads, N keys.
 
         Args:
-            target: places [B n, T] of the T queries of n hypotheses in the target.
+            target: positions [B * n, T] of the queries in the target, or None without a diagonal prior.
 
         Returns:
-            The bias [B, H, n T, N], or [B, H or 1, 1, N] without a diagonal prior.
+            Bias [B, H, n * T, N], or [B, H or 1, 1, N] without a diagonal prior.
 
         Raises:
-            InputError: The places of the queries are missing.
+            InputError: The positions of the queries are needed and missing.
         """
         if self.places is None:
             return self.bias
@@ -123,17 +127,19 @@ class DecodingMemory(NamedTuple):
 def prepare_keys(
     key: Tensor, value: Tensor, bias: Tensor, padding_mask: Optional[Tensor]
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Convert keys, values and bias to the form of a :class:`DecodingMemory`.
+    """Scale and transpose keys, and apply a padding mask to values and bias, for a :class:`DecodingMemory`.
 
-    B is the batch size, H the number of heads, N the number of keys, and K the head width.
+    Shapes: batch size B, H heads of width K, N keys.
 
     Args:
         key: keys [B, H, N, K].
         value: values [B, H, N, K].
-        bias: bias [B, H or 1, 1, N] of the logits of real keys.
-        padding_mask: mask [B, N] of the keys, True at padding; None without padding.
+        bias: bias [B, H or 1, 1, N] of the logits.
+        padding_mask: mask [B, N], True at keys that are padding, or None without padding.
 
     Returns:
+        Tuple of three values:
+
         - transposed keys [B, H, K, N], scaled by K^-0.5.
         - values [B, H, N, K], 0 at padding.
         - bias [B, H or 1, 1, N], the smallest number at padding.
@@ -148,18 +154,18 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Convert the places of the keys to the form of a :class:`DecodingMemory`.
+    """Multiply the positions of the keys by the strength of each head, for a :class:`DecodingMemory`.
 
-    B is the batch size, H the number of heads, and N the number of keys.
+    Shapes: batch size B, H heads, N keys.
 
     Args:
-        strength: strength gamma [H] of each head.
-        ratio: ratio [H] of source length to target length of each head.
-        place: middle [B, N] of each key, in tokens of the source.
-        padding_mask: mask [B, N] of the keys, True at padding; None without padding.
+        strength: learned strength gamma [H] of the diagonal prior.
+        ratio: learned ratio [H] of source length to target length.
+        place: centre [B, N] of each key, in tokens of the source.
+        padding_mask: mask [B, N], True at keys that are padding, or None without padding.
 
     Returns:
-        The places, multiplied by gamma.
+        Positions times gamma. Padding lies far away from every query.
     """
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)

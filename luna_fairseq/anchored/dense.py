@@ -1,8 +1,8 @@
-"""Dense look-up attention: softmax attention over the rows of P and all tokens of the context.
+"""Dense form of look-up attention: softmax attention over the packed context and all tokens of the context.
 
-This form serves batches in which no context has more than 64 tokens. A choice among so few tokens would save
-little, and tokens that are not chosen get no gradient. An exported graph uses this form for contexts of every
-length, and masks the tokens that a query has not chosen.
+The dense form is used if no context in a batch has more than 64 tokens. Choosing among so few tokens would
+save little, and tokens that are not chosen get no gradient. An exported graph uses the dense form for all
+lengths, and masks the tokens that a query has not chosen.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.anchored.chosen import chosen_segments
+from luna_fairseq.anchored.chosen import choose_segments
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
@@ -19,16 +19,16 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 class Tokens(NamedTuple):
     """Keys and values of the context's tokens, in the order of the context.
 
-    B is the batch size, H the number of heads, S the length of the context, and K the head width.
+    Shapes: batch size B, H heads of width K, S context tokens.
 
     Attributes:
         key: keys [B, H, S, K].
         value: values [B, H, S, K].
         padding_mask: mask [B, S], True at padding.
-        segment: segment [B, S] that a query must choose to read a token, or -1 if every query reads the token
-            (default: None, every query reads all tokens).
-        place: middle [B, S] of each token for a diagonal prior, in tokens from the beginning (default: None,
-            no diagonal prior).
+        segment: index [B, S] of the segment that a token belongs to. A query reads the token only if it
+            chooses this segment; -1 means that every query reads it (default: None, every query reads all
+            tokens).
+        place: centre [B, S] of each token, in tokens from the beginning (default: None, no diagonal prior).
     """
 
     key: Tensor
@@ -50,30 +50,32 @@ def dense_attention(
     diagonal: Optional[Diagonal] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute look-up attention as softmax attention over the rows of the packed sequence P and all tokens.
+    """Compute look-up attention as softmax attention over the packed context and all tokens.
 
-    The result equals that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Each
-    query reads L + S keys.
+    The context is divided into equal segments, one for each row of the packed context. Each query attends to
+    all rows, and to the tokens of the segments that it chooses. The result equals that of
+    :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding.
 
-    B is the batch size, H the number of heads, T the number of queries, L the number of rows of the packed
-    sequence P, S the length of the context, and K the head width.
+    Shapes: batch size B, H heads of width K, T queries, L rows, S context tokens.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
         tokens: keys and values of the context's tokens.
-        gate: bias [H] of the logits of tokens for each head.
-        number: number of segments that each query and head looks up.
-        packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+        gate: learned bias [H] of the logits of tokens.
+        number: number of segments that each query and head chooses.
+        packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the weights (default: 0).
-        diagonal: diagonal prior whose keys are the rows of P; it adds a bias to the logits of rows and tokens
-            (default: None, no bias).
+        diagonal: diagonal prior for the rows, which adds a bias to the logits of rows and tokens (default:
+            None, no bias).
         need_weights: also return the weights (default: False).
 
     Returns:
+        Tuple of two values:
+
         - output [B, H, T, K].
-        - weights [B, H, T, L + S] before dropout, with the rows first, or None.
+        - weights [B, H, T, L + S] before dropout, first of the rows and then of the tokens, or None.
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:
@@ -81,7 +83,8 @@ def dense_attention(
         token_bias = token_bias + diagonal.bias_at(tokens.place[:, None, None])
     if tokens.segment is not None:
         logits = (q * q.size(-1) ** -0.5) @ k.transpose(-2, -1) + row_bias
-        unread = ~_read(chosen_segments(logits, packed_padding_mask, number), tokens.segment, k.size(2))
+        chosen = choose_segments(logits, packed_padding_mask, number)
+        unread = ~_find_read_tokens(chosen, tokens.segment, k.size(2))
         token_bias = token_bias.masked_fill(unread, float("-inf"))
     shape = torch.broadcast_shapes(row_bias.shape[:-1], token_bias.shape[:-1])
     widths = k.size(2), tokens.key.size(2)
@@ -97,37 +100,35 @@ def dense_attention(
 
 
 def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight of each context token, through the rows of the packed sequence P and directly.
+    """Compute the weight of each context token, summed over the packed context and direct attention.
 
-    B is the batch size, H the number of heads, T the number of queries, L the number of rows of the packed
-    sequence P, and S the length of the context.
+    Shapes: batch size B, H heads, T queries, L rows of the packed sequence P, S context tokens.
 
     Args:
         weights: weights [B, H, T, L + S] returned by :func:`dense_attention`.
-        pack_weights: weights [B, H or 1, L, S'] of the rows over the context; S' may exceed S, and tokens
+        pack_weights: weights [B, H or 1, L, S'] of the rows over the context. S' may exceed S; the tokens
             beyond S are read through the rows only.
 
     Returns:
-        The weights [B, H, T, S'] of each query over the context.
+        Weights [B, H, T, S'] of each query over the context.
     """
     L = pack_weights.size(-2)
     through_rows, looked_up = weights[..., :L] @ pack_weights, weights[..., L:]
     return through_rows + F.pad(looked_up, (0, through_rows.size(-1) - looked_up.size(-1)))
 
 
-def _read(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask of the tokens that each query reads.
+def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
+    """Return a mask of the tokens that each query reads, those of its chosen segments.
 
-    B is the batch size, H the number of heads, T the number of queries, S the number of tokens, and N the
-    number of segments that a query chose.
+    Shapes: batch size B, H heads, T queries, S tokens, N chosen segments.
 
     Args:
-        chosen: segments [B, H, T, N] that each query chose.
-        segment: segment [B, S] of each token, -1 if every query reads the token.
+        chosen: indices [B, H, T, N] of the segments that each query chose.
+        segment: segment [B, S] of each token, or -1 if every query reads the token.
         L: number of segments.
 
     Returns:
-        The mask [B, H, T, S], True at tokens that are read.
+        Mask [B, H, T, S], True at tokens that are read.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

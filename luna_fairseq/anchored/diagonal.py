@@ -1,13 +1,13 @@
-"""Diagonal prior: a bias of attention to the source for alignments near the diagonal.
+"""Diagonal prior: a bias of cross-attention that favours alignments near the diagonal.
 
-The prior expects word t of the target to translate the words around place r (t + 1/2) of the source. Each
-head learns the ratio r of the two lengths. The tolerance is the square root of t + 1, because two sequences
-that now and then skip a word drift apart like a random walk. Source tokens that are further away get lower
-logits. Dyer et al. (2013) align words with a similar prior. Their prior uses the length of the target, which
-a decoder does not know.
+The prior expects target word t to translate the source words around position r (t + 1/2). Each head learns r,
+the ratio of source length to target length. The tolerance is sqrt(t + 1) words, because two sequences that
+now and then skip a word drift apart like a random walk. Source tokens that are further away get lower logits.
+Dyer et al. (2013) align words with a similar prior, but need the length of the target, which a decoder does
+not know.
 
-In a document t may be counted from the beginning of the current sentence. The diagonal of a sentence then
-begins at its origin, the number of source tokens before the corresponding source sentence.
+In a document, t may be counted from the beginning of the current sentence. The diagonal then starts at the
+corresponding source sentence.
 """
 
 from typing import NamedTuple, Optional
@@ -21,19 +21,19 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 def naive_diagonal_bias(
     strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the bias ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``, the definition of the prior.
+    """Compute the diagonal prior by its definition, ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
 
-    B is the batch size, H the number of heads, T the number of queries, and N the number of keys.
+    Shapes: batch size B, H heads, T queries, N keys.
 
     Args:
         strength: strength gamma [H] of each head.
-        ratio: ratio r [H] of source length to target length of each head.
+        ratio: ratio r [H] of source length to target length for each head.
         query_place: index t [B, T] of each query's token in the target, or in its sentence.
-        key_place: middle c [B, N] of each key, in tokens of the source.
-        origin: number o [B, T] of source tokens before the query's sentence (default: None, which means 0).
+        key_place: centre c [B, N] of each key, in tokens of the source.
+        origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
 
     Returns:
-        The bias [B, H, T, N] of the logits.
+        Bias [B, H, T, N] of the logits.
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
@@ -42,16 +42,19 @@ def naive_diagonal_bias(
 
 
 class Diagonal(NamedTuple):
-    """Expected source place of each query, computed by :func:`find_diagonal`.
+    """Diagonal prior for one batch: the expected source position of each query, and distances of the keys.
 
-    B is the batch size, H the number of heads, T the number of queries, and N the number of keys.
+    Distances are divided by the tolerance of the query. Create it with :func:`find_diagonal`.
+
+    Shapes: batch size B, H heads, T queries, N keys.
 
     Attributes:
         strength: strength gamma [H, 1, 1] of each head.
-        expected: expected place o + r (t + 1/2) [B, H, T, 1], in tokens of the source.
-        width: tolerance sqrt(t + 1) [B, 1, T, 1], in tokens.
-        nearest: distance [B, H, T, 1] of the nearest key from the expected place, in widths.
-        further: distance [B, H, T, N] of each key from the expected place minus ``nearest``, in widths.
+        expected: expected source position [B, H, T, 1] of each query, in tokens.
+        width: tolerance [B, 1, T, 1] of each query, in tokens.
+        nearest: distance [B, H, T, 1] of the key that is nearest to the expected position, over the
+            tolerance.
+        further: distance [B, H, T, N] of each key over the tolerance, minus ``nearest``.
     """
 
     strength: Tensor
@@ -61,35 +64,36 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior for some examples, in the given order.
+        """Return the diagonal prior for some examples of the batch, in the given order.
 
         Args:
-            examples: indices [n] of the examples to return.
+            examples: indices of the examples to return, a vector of any length.
 
         Returns:
-            The prior for these n examples.
+            The prior for these examples.
         """
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:
-        """Return the diagonal prior, a bias of the keys' logits relative to the nearest key of each query.
+        """Return the bias of the keys' logits, relative to the nearest key of each query.
 
         The bias equals :func:`naive_diagonal_bias` up to a constant for each query, which does not change the
         softmax. It is at least ``-MAX_PENALTY``.
 
         Returns:
-            The bias [B, H, T, N].
+            Bias [B, H, T, N], for batch size B, H heads, T queries and N keys.
         """
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the diagonal prior for other keys, relative to the same nearest key as :meth:`bias`.
+        """Return the bias for other keys, relative to the same nearest key as :meth:`bias`.
 
         Args:
-            place: middle [B, H, T, M] of each key, in tokens of the source.
+            place: centre [B, H, T, M] of M keys for each of T queries, in tokens of the source. Dimensions
+                can be 1, for keys that are shared.
 
         Returns:
-            The bias [B, H, T, M].
+            Bias [B, H, T, M].
         """
         # gamma * nearest - gamma / width * distance: the factors are small, the distances are many.
         nearest, factor = self.strength * self.nearest, -self.strength / self.width
@@ -105,22 +109,22 @@ def find_diagonal(
     masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Compute the expected source place of each query, and the distance of each key from this place.
+    """Compute the expected source position of each query, and the distance of each key from this position.
 
     The computation uses float32, or float64 for float64 strengths.
 
-    B is the batch size, H the number of heads, T the number of queries, and N the number of keys.
+    Shapes: batch size B, H heads, T queries, N keys.
 
     Args:
         strength: strength gamma [H] of each head.
-        ratio: ratio r [H] of source length to target length of each head.
+        ratio: ratio r [H] of source length to target length for each head.
         query_place: index t [B, T] of each query's token in the target, or in its sentence.
-        key_place: middle c [B, N] of each key, in tokens of the source.
-        masked: mask [B, N] of the keys, True at padding; such a key is never the nearest (default: None).
-        origin: number o [B, T] of source tokens before the query's sentence (default: None, which means 0).
+        key_place: centre c [B, N] of each key, in tokens of the source.
+        masked: mask [B, N], True at padding, which is never the nearest key (default: None, no padding).
+        origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
 
     Returns:
-        The diagonal, which computes biases of these and of other keys.
+        The diagonal prior, which computes biases for these and for other keys.
 
     Example:
         >>> places = torch.tensor([[0]]), torch.tensor([[0.5, 1.5, 2.5]])

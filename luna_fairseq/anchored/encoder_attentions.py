@@ -1,4 +1,4 @@
-"""Factory of an encoder's attentions with anchored P, and the options of the extension."""
+"""Factory that builds the attention modules of an encoder with anchored attention, and its options."""
 
 from typing import Any, NamedTuple, Optional
 
@@ -18,13 +18,15 @@ class ExtensionOptions(NamedTuple):
     The rows of the packed sequence P divide the context into equal segments.
 
     Attributes:
-        anchored_packed: give every row of P a place in the context (default: False).
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
-        local_parts: odd number of segments in a window of the encoder (default: 0, no window).
-        cross_attention: attention to the source, "luna" or "softmax" (default: "luna").
-        packed_lookup: number of segments whose tokens each query of cross-attention reads (default: 0, none).
-        diagonal_prior: add a diagonal prior to attention to the source (default: False).
-        causal_decay: use causal attention with decay (default: False).
+        anchored_packed: let each row of P favour the tokens of its segment (default: False).
+        anchor_strength: initial strength of the distance bias in pack attention (default: 4).
+        local_parts: odd number of segments in the window of tokens that an encoder token also reads (default:
+            0, no window).
+        cross_attention: attention of the decoder to the source, "luna" or "softmax" (default: "luna").
+        packed_lookup: number of segments whose tokens each query of cross-attention also reads (default: 0,
+            none).
+        diagonal_prior: favour alignments near the diagonal in cross-attention (default: False).
+        causal_decay: reduce the weight of distant positions in causal attention (default: False).
     """
 
     anchored_packed: bool = False
@@ -40,7 +42,8 @@ def extension_options(cfg: Any) -> ExtensionOptions:
     """Read the options of anchored attention from a configuration, and check that they fit together.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`.
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
+            a model.
 
     Returns:
         The options, with defaults for missing attributes.
@@ -67,37 +70,37 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
-    """Return the factory that builds the attentions of an encoder, for the options of a model.
-
-    Without options of the extension, the factory builds the attention of the Luna paper.
+    """Return the factory that builds the attention modules of an encoder for a model configuration.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`.
+        cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
+            a model. Missing attributes have their defaults.
 
     Returns:
-        The factory.
+        :class:`AnchoredEncoderAttentions`, or the factory of the Luna paper's attention if anchored attention
+        is not enabled.
 
     Raises:
-        InputError: Options of the extension contradict each other, see :func:`extension_options`.
+        InputError: Options contradict each other, see :func:`extension_options`.
     """
     options = extension_options(cfg)
     return AnchoredEncoderAttentions(options) if options.anchored_packed else EncoderAttentions()
 
 
 class AnchoredEncoderAttentions(EncoderAttentions):
-    """Factory that creates the attention modules of an encoder with anchored attention.
+    """Factory that builds the attention modules of an encoder with anchored attention.
 
-    Anchored attention gives each row of the packed sequence P a place in the context.
+    Anchored attention divides the context into segments, one for each row of the packed sequence P.
 
     Args:
-        options: options that enable the extensions.
+        options: options that enable anchored attention.
     """
 
     def __init__(self, options: ExtensionOptions):
         self.options, self.needs = options, Needs()
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build the self-attention of one layer.
+        """Build the self-attention of one layer, here an :class:`AnchoredSelfAttention`.
 
         Args:
             options: options of the encoder.
@@ -114,15 +117,14 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         return attention
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the distances between tokens and rows of P, and the windows of tokens, once for all layers.
+        """Compute the distances between tokens and segments, and the windows of tokens, for all layers.
 
-        S is the length of X, L the number of rows of the packed sequence P, B the batch size, and C the model
-        width.
+        Shapes: S tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             context: input X [S, B, C] of the first layer.
             packed: packed sequence P [L, B, C].
-            source: masks of X and of P.
+            source: padding masks of X and of P.
 
         Returns:
             The distances and windows.

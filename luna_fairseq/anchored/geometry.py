@@ -1,7 +1,7 @@
-"""Geometry of a batch: places of the rows of P, of the context's tokens and of the queries.
+"""Distances and positions that anchored attention reads, for the context and for the queries of a batch.
 
-The encoder and the decoder compute the geometry once for all layers. An attention that is called without a
-geometry computes one for the call.
+The encoder and the decoder compute them once for all layers. An attention module that is called without them
+computes its own.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -16,15 +16,16 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """Distances and places that the attentions of an encoder or a decoder read.
+    """Distances and positions that the attention modules of an encoder or a decoder read.
 
     Attributes:
-        pack_heads: number of heads of anchored pack attention (default: 0, pack attention is not anchored).
-        unpack: unpack attention is anchored (default: False).
-        window: number of segments in a window (default: 0, no window).
-        lookup: number of segments whose tokens a query looks up (default: 0, no look-up).
+        pack_heads: number of heads of pack attention with a distance bias (default: 0, no distance bias).
+        unpack: unpack attention has a distance bias (default: False).
+        window: number of segments in the window of tokens that a query also reads (default: 0, no window).
+        lookup: number of segments that a query chooses to read their tokens (default: 0, no look-up).
         diagonal: unpack attention has a diagonal prior (default: False).
-        for_export: use one form of look-up for all lengths, as an exported graph does (default: False).
+        for_export: arrange tokens in the one form that fits all lengths, for an exported graph (default:
+            False).
     """
 
     pack_heads: int = 0
@@ -36,20 +37,22 @@ class Needs(NamedTuple):
 
 
 class ContextGeometry(NamedTuple):
-    """Distances between tokens and rows of P, and places of both, for one batch of contexts.
+    """Distances and positions in a batch of contexts.
 
-    The L rows of the packed sequence P divide a context of S tokens into equal segments. B is the batch size,
-    and H the number of heads of pack attention. Attributes that no attention reads are None.
+    The L rows of the packed sequence P divide a context of S tokens into equal segments. Values that no
+    attention module reads are None.
+
+    Shapes: batch size B, H heads of pack attention.
 
     Attributes:
-        pack_distance: distance [B, H, L, S] between the place of each row and head and each token, in
-            segments. The distance of the nearest token is subtracted.
-        unpack_distance: distance [B, 1, S, L] between each token and each row, in segments. The distance of
-            the nearest row is subtracted.
-        window: tokens that each token reads in addition to the rows, see :class:`Window`.
+        pack_distance: distance [B, H, L, S] between each token and the centre of each row's segment, which is
+            shifted slightly for each head. In segments, minus the distance of the nearest token.
+        unpack_distance: distance [B, 1, S, L] between each token and the centre of each row's segment. In
+            segments, minus the distance of the nearest row.
+        window: neighbouring tokens that each token also reads, see :class:`Window`.
         layout: arrangement of the tokens for a look-up, see :class:`Layout`.
-        row_place: middle [B, L] of each row's segment for a diagonal prior, in tokens from the beginning.
-        token_place: middle [B, S] of each token for a diagonal prior, in tokens from the beginning.
+        row_place: centre [B, L] of each row's segment, in tokens from the beginning, for a diagonal prior.
+        token_place: centre [B, S] of each token, in tokens from the beginning, for a diagonal prior.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -61,16 +64,16 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Places of the queries in the target, for a diagonal prior.
+    """Positions of the queries in the target, for a diagonal prior.
 
-    The T queries of a target belong to n hypotheses for each of B sources.
+    Shapes: T queries for each of n hypotheses of B sources.
 
     Attributes:
-        place: index [B n, T] of each query's token in the target, or in its sentence.
-        origin: number [B n, T] of source tokens before the sentence that the token belongs to (default: None,
+        place: index [B * n, T] of each query's token in the target, or in its sentence.
+        origin: number [B * n, T] of source tokens before the source sentence of this sentence (default: None,
             the target is one sentence).
-        middle: place + 1/2 [B n, T] in the dtype of the model, which decoding reads (default: None).
-        width: tolerance sqrt(place + 1) [B n, T] in the dtype of the model, which decoding reads (default:
+        middle: ``place + 1/2`` [B * n, T] in the dtype of the model, for decoding (default: None).
+        width: tolerance ``sqrt(place + 1)`` [B * n, T] in the dtype of the model, for decoding (default:
             None).
     """
 
@@ -81,14 +84,14 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Compute the middle and the tolerance of each query's place, once for all layers.
+    """Compute the centre and the tolerance of each query's position, once for all layers.
 
     Args:
-        places: places of the queries.
+        places: positions of the queries.
         dtype: dtype of the model.
 
     Returns:
-        The places with all attributes.
+        Positions with the attributes ``middle`` and ``width``.
     """
     place = places.place.to(dtype)
     origin = None if places.origin is None else places.origin.to(dtype)
@@ -96,19 +99,18 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
-    """Compute the distances and places of a batch of contexts that the attentions need.
+    """Compute the distances and positions in a batch of contexts that attention modules need.
 
-    S is the length of the context, L the number of rows of the packed sequence P, B the batch size, and C the
-    model width.
+    Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
     Args:
-        needs: distances and places to compute.
-        context: context X [S, B, C].
+        needs: distances and positions to compute.
+        context: context [S, B, C].
         packed: packed sequence P [L, B, C].
-        source: masks of the context and of P.
+        source: padding masks of the context and of P.
 
     Returns:
-        The distances and places; None for those that are not needed.
+        Distances and positions; None for those that are not needed.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()
@@ -130,13 +132,13 @@ def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Sour
 
 
 def full_mask(x: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return a padding mask, all False if the mask is None.
+    """Return a padding mask, which is False everywhere if ``mask`` is None.
 
     Args:
-        x: sequence [S, B, C], for the shape and device of the mask.
+        x: sequence [S, B, C] of length S, batch size B and width C, for the shape and device of the mask.
         mask: padding mask [B, S], or None.
 
     Returns:
-        The padding mask [B, S].
+        Padding mask [B, S].
     """
     return torch.zeros(x.shape[1::-1], dtype=torch.bool, device=x.device) if mask is None else mask

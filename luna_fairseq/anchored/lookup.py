@@ -1,10 +1,9 @@
-"""Look-up attention: unpack attention that uses the rows of P as an index into the context.
+"""Look-up attention: unpack attention that uses the packed context as an index into the context.
 
-A row of the packed sequence P summarises many tokens, and single words cannot be read from the summary. Each
-query therefore also reads the tokens of the few segments whose rows have the largest logits. One softmax
-covers rows and tokens. The tokens of a row are those of its segment of the context (``places.py``). Every
-query and head chooses by its own logits, so that the choice of a decoder position does not depend on later
-targets.
+A row of the packed context summarises a segment of many tokens, and single words cannot be read from the
+summary. Each query therefore also attends to the tokens of a few segments, those whose rows have the largest
+logits. One softmax covers rows and tokens. Every query and head chooses by its own logits, so the choice of a
+decoder position does not depend on later target tokens.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -13,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from luna_fairseq.anchored.chosen import chosen_segments, read_chosen
+from luna_fairseq.anchored.chosen import choose_segments, read_chosen
 from luna_fairseq.anchored.dense import Tokens, dense_attention
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.segments import Segments, is_short_context, num_segments_read, segment_of_tokens
@@ -37,12 +36,11 @@ def naive_lookup_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute look-up attention by its definition, with a weight for every query and token.
 
-    Each query attends to all L rows of the packed context, and to the tokens of a few segments of the
-    context. A query chooses the segments whose rows have the largest logits. A context with fewer segments,
-    or with at most 64 tokens, is read whole.
+    The context is divided into L equal segments, one for each row of the packed context. Each query attends
+    to all rows, and to the tokens of the segments whose rows have the largest logits. All tokens are read if
+    the context has at most 64 tokens or at most ``number`` segments.
 
-    B is the batch size, H the number of heads, T the number of queries, S the length of the context, and K
-    the head width.
+    Shapes: batch size B, H heads of width K, T queries, S context tokens.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
@@ -50,15 +48,17 @@ def naive_lookup_attention(
         v: values [B, H, L, K] of the packed context.
         token_k: keys [B, H, S, K] of the context's tokens.
         token_v: values [B, H, S, K] of the context's tokens.
-        gate: bias [H] of the logits of tokens for each head.
+        gate: learned bias [H] of the logits of tokens.
         number: number of segments that each query and head chooses.
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows.
         dropout: dropout probability of the weights (default: 0).
         row_bias: bias [B, H, T, L] of the logits of rows (default: None, no bias).
         token_bias: bias [B, H, T, S] of the logits of tokens (default: None, no bias).
 
     Returns:
+        Tuple of three values:
+
         - output [B, H, T, K].
         - weights [B, H, T, L] of the rows, before dropout.
         - weights [B, H, T, S] of the tokens, before dropout.
@@ -69,9 +69,11 @@ def naive_lookup_attention(
         scaled = q.to(dtype) * q.size(-1) ** -0.5
         rows = scaled @ k.to(dtype).transpose(-2, -1)
         tokens = scaled @ token_k.to(dtype).transpose(-2, -1) + gate.to(dtype)[:, None, None]
-        if row_bias is not None and token_bias is not None:
-            rows, tokens = rows + row_bias, tokens + token_bias
-        chosen = chosen_segments(rows, packed_padding_mask, number)
+        if row_bias is not None:
+            rows = rows + row_bias
+        if token_bias is not None:
+            tokens = tokens + token_bias
+        chosen = choose_segments(rows, packed_padding_mask, number)
         looked_up = torch.zeros_like(rows, dtype=torch.bool).scatter(3, chosen, True)
         segment = segment_of_tokens(context_padding_mask, packed_padding_mask).clamp(max=L - 1)
         read = looked_up.gather(3, segment[:, None, None, :].expand(-1, *rows.shape[1:3], -1))
@@ -93,13 +95,14 @@ def naive_lookup_attention(
 class LookedUp(NamedTuple):
     """Output and attention weights of :func:`lookup_attention`.
 
-    All weights are before dropout. B is the batch size, H the number of heads, T the number of queries, L the
-    number of rows of the packed sequence P, and K the head width. Each query has chosen N segments, with at
-    most W tokens each.
+    All weights are before dropout.
+
+    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context. Each query has chosen N
+    segments with at most W tokens each.
 
     Attributes:
-        output: output [B, H, T, K] of the attention.
-        row_weights: weights [B, H, T, L] of the rows of P.
+        output: output [B, H, T, K].
+        row_weights: weights [B, H, T, L] of the rows.
         token_weights: weights [B, H, T, N, W] of the tokens in the chosen segments.
         segment: indices [B, H, T, N] of the chosen segments.
     """
@@ -121,29 +124,29 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """Compute look-up attention: queries attend to the rows of P and to the tokens of a few segments.
+    """Compute look-up attention: queries attend to the packed context and to the tokens of a few segments.
 
     The result equals that of :func:`naive_lookup_attention` up to rounding. Each query reads at most L +
-    max(number * W, 64) keys. If a batch has both short contexts, of at most 64 tokens, and longer ones, a
-    query of a long context reads as many segments as 64 tokens need.
+    max(number * W, 64) keys. If a batch has contexts of at most 64 tokens, every query reads as many segments
+    as 64 tokens fill.
 
-    B is the batch size, H the number of heads, T the number of queries, L the number of rows of P, W the
-    largest number of tokens in a segment, and K the head width.
+    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context, at most W tokens in a
+    segment.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
         segments: keys and values of the context's tokens, arranged by segment.
-        gate: bias [H] of the logits of tokens for each head.
+        gate: learned bias [H] of the logits of tokens.
         number: number of segments that each query and head chooses, those with the largest logits.
-        packed_padding_mask: mask [B, L] of P, True at masked rows (default: None, no row is masked).
+        packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the weights (default: 0).
-        diagonal: diagonal prior whose keys are the rows of P; it adds a bias to the logits of rows and tokens
-            (default: None, no bias).
+        diagonal: diagonal prior for the rows, which adds a bias to the logits of rows and tokens (default:
+            None, no bias).
 
     Returns:
-        The output, the weights, and the segments that each query chose.
+        Output, weights, and the segments that each query chose.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -168,7 +171,8 @@ def lookup_attention(
     dropped_rows, dropped_tokens = F.dropout(weights, dropout).split(sizes, dim=-1)
     row_weights, token_weights = weights.split(sizes, dim=-1)
     token_weights = token_weights.unflatten(-1, (read.segment.size(-1), -1))
-    return LookedUp(dropped_rows @ v + read.mixture(dropped_tokens), row_weights, token_weights, read.segment)
+    output = dropped_rows @ v + read.weighted_sum(dropped_tokens)
+    return LookedUp(output, row_weights, token_weights, read.segment)
 
 
 def mixed_lookup_attention(
@@ -182,29 +186,28 @@ def mixed_lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> Tensor:
-    """Compute the output of look-up attention for a batch of short and long contexts.
+    """Compute the output of look-up attention for a batch that may mix short and long contexts.
 
-    If a batch has a short context, :func:`lookup_attention` gives all queries as many segments as 64 tokens
-    need. If that is more than ``number``, this function computes short and long contexts one after the other,
-    so that each query has only the keys that it reads. On a GPU or in a graph the contexts are not divided,
-    because the number of short contexts is not known in advance.
+    A context of at most 64 tokens is short, and its queries read all tokens. In :func:`lookup_attention`, a
+    short context makes all queries of the batch read as many segments as 64 tokens fill. If that is more than
+    ``number``, this function computes short and long contexts one after the other. On a GPU or in a graph the
+    batch is not divided, because the number of short contexts is not known in advance.
 
-    The letters are those of :func:`lookup_attention`.
+    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
         segments: keys and values of the context's tokens, arranged by segment.
-        gate: bias [H] of the logits of tokens for each head.
+        gate: learned bias [H] of the logits of tokens.
         number: number of segments that each query and head chooses.
-        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows (default: None, no row
-            is masked).
+        packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the weights (default: 0).
-        diagonal: diagonal prior whose keys are the rows of P (default: None, no bias).
+        diagonal: diagonal prior for the rows (default: None, no bias).
 
     Returns:
-        The output [B, H, T, K].
+        Output [B, H, T, K].
     """
     is_short, (L, W) = segments.is_short, segments.key.shape[2:4]
     read_if_short = num_segments_read(number, L, W, has_short=True)
@@ -229,14 +232,14 @@ def mixed_lookup_attention(
 
 
 def _first_tokens(segments: Segments, number: int) -> Tokens:
-    """Return the tokens of the first segments in a row, which are all tokens of short contexts.
+    """Concatenate the tokens of the first segments, which are all tokens of short contexts.
 
     Args:
         segments: keys and values of the context's tokens, arranged by segment.
-        number: number N of segments, with W tokens each.
+        number: number N of segments to concatenate, with W tokens each.
 
     Returns:
-        The keys and values [B, H, N W, K] of the tokens.
+        Keys and values of the N * W tokens of each context.
     """
     return Tokens(
         key=segments.key[:, :, :number].flatten(2, 3),
@@ -247,18 +250,17 @@ def _first_tokens(segments: Segments, number: int) -> Tokens:
 
 
 def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight of each context token, through the rows of P and by the look-up.
+    """Compute the weight of each context token, summed over the packed context and the look-up.
 
-    B is the batch size, H the number of heads, T the number of queries, L the number of segments, W the
-    largest number of tokens in a segment, and S the length of the context.
+    Shapes: batch size B, H heads, T queries, L segments with at most W tokens each, S context tokens.
 
     Args:
         looked_up: result of :func:`lookup_attention`.
-        position: for each token of each segment, its index [B, L, W] in the context.
+        position: index [B, L, W] in the context of each token of each segment.
         pack_weights: weights [B, H or 1, L, S] of the rows over the context.
 
     Returns:
-        The weights [B, H, T, S] of each query over the context.
+        Weights [B, H, T, S] of each query over the context.
     """
     through_rows = looked_up.row_weights @ pack_weights
     B, H, T, N, W = looked_up.token_weights.shape

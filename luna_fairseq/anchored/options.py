@@ -1,4 +1,4 @@
-"""Options of anchored P, inherited by the options of the models."""
+"""Command-line options of anchored attention, inherited by the options of the models."""
 
 from dataclasses import dataclass, field
 
@@ -9,7 +9,16 @@ CROSS_ATTENTIONS = ("luna", "softmax")
 
 @dataclass
 class AnchorOptions(FairseqDataclass):
-    """Options that give the rows of the packed sequence P places in the context."""
+    """Options of anchored attention, in which each row of the packed sequence P favours one segment.
+
+    The context is divided into equal segments, one for each row.
+
+    Attributes:
+        anchored_packed: use anchored attention (default: False).
+        anchor_strength: initial strength of the bias against distant tokens in pack attention (default: 4).
+        local_parts: odd number of segments in the window of tokens that an encoder token also reads (default:
+            0, no window).
+    """
 
     anchored_packed: bool = field(
         default=False,
@@ -38,7 +47,12 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Option ``--causal-decay``, the exponential decay of causal attention with distance."""
+    """Option ``--causal-decay``.
+
+    Attributes:
+        causal_decay: let the weight of a position in causal attention decay exponentially with its distance
+            (default: False).
+    """
 
     causal_decay: bool = field(
         default=False,
@@ -51,7 +65,15 @@ class DecayOptions(FairseqDataclass):
 
 @dataclass
 class CrossOptions(FairseqDataclass):
-    """Options of the decoder's attention to the source: look-up, diagonal prior and softmax attention."""
+    """Options of the decoder's attention to the source.
+
+    Attributes:
+        cross_attention: "luna" reads the source through the packed sequence P, "softmax" reads all tokens
+            (default: "luna").
+        packed_lookup: number of source segments whose tokens a query also reads (default: 0, none).
+        diagonal_prior: favour alignments near the diagonal (default: False).
+        sentence_diagonal: restart the diagonal at each sentence separator of a document (default: False).
+    """
 
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = field(
         default="luna",

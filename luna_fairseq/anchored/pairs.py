@@ -1,8 +1,8 @@
 """Products of queries with the tokens of the segments that they read, computed in blocks.
 
-Each of M queries reads N of R segments. The keys or values of all segments, W tokens each, form a table
-[R, W, K]. A pair is a query and one of its segments. Pairs with the same segment are multiplied together, so
-that the tokens of the segment are not gathered for each query.
+Each of M queries reads N of R segments. A table [R, W, K] holds the keys or values of all segments, with W
+tokens of width K each. A pair is a query and one of its segments. Pairs with the same segment are multiplied
+together, so that the tokens of the segment are not gathered for each query.
 """
 
 from typing import Any, List, NamedTuple, Tuple, Union
@@ -27,78 +27,78 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Choose how products of queries and segments are computed.
+    """Choose between products in blocks and products with a gather for each query.
 
-    The computation is in blocks if most segments are read by several queries.
+    Blocks are chosen if a segment is read by at least two queries on average.
 
     Args:
-        segment: segments [M, N] that each query reads.
-        R: number of segments in the table.
+        segment: indices [M, N] of the N segments that each of M queries reads.
+        R: number of segments.
 
     Returns:
-        The object that computes the products.
+        Object that computes the products, a :class:`Blocks` or :class:`Gathered`.
     """
     return Gathered(segment) if segment.numel() < 2 * R else sort_into_blocks(segment, R)
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the products of each query with the keys of its segments' tokens, with gradients.
+    """Compute the dot product of each query with the keys of its segments' tokens, with gradients.
 
-    Each of M queries of width K reads N of R segments with W tokens each.
+    Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
 
     Args:
         pairs: segments that each query reads.
         q: queries [M, K].
-        keys: table [R, W, K] of keys.
+        keys: keys [R, W, K] of all segments.
 
     Returns:
-        The products [M, N * W].
+        Products [M, N * W].
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
-def mixture(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
+def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
     """Compute the weighted sum of the values of each query's segments, with gradients.
 
-    Each of M queries reads N of R segments, which have W tokens with values of width K.
+    Shapes: M queries. Each query reads N of R segments with W tokens each, whose values have width K.
 
     Args:
         pairs: segments that each query reads.
         weights: weights [M, N * W] of the tokens of these segments.
-        values: table [R, W, K] of values.
+        values: values [R, W, K] of all segments.
 
     Returns:
-        The sums [M, K].
+        Sums [M, K].
     """
     with torch.autocast(weights.device.type, enabled=False):
-        return _Mixture.apply(type(pairs), weights, values, *pairs)
+        return _WeightedSum.apply(type(pairs), weights, values, *pairs)
 
 
 class _Scores(torch.autograd.Function):
-    """Autograd function of :func:`scores`, which saves only its inputs.
+    """Autograd function of :func:`scores`, which saves only its inputs for the backward pass.
 
     The gradient of the queries is a weighted sum of keys. The gradient of the keys is a sum of outer
     products.
     """
 
     @staticmethod
-    def forward(ctx: Any, form: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
-        """Compute the products of queries and keys.
+    def forward(ctx: Any, pairs_class: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
+        """Compute the dot products of :func:`scores`.
 
         Args:
-            ctx: context, in which the inputs are saved for the backward pass.
-            form: class that computes the products, :class:`Gathered` or :class:`Blocks`.
-            q: queries [M, K].
-            keys: table [R, W, K] of keys.
-            *pairs: fields of ``form``.
+            ctx: autograd context, which saves the inputs.
+            pairs_class: class that computes the products, :class:`Gathered` or :class:`Blocks`.
+            q: M queries [M, K] of width K.
+            keys: keys [R, W, K] of R segments with W tokens each.
+            *pairs: fields of ``pairs_class``.
 
         Returns:
-            The products [M, N * W].
+            Products [M, N * W] with the N segments that each query reads.
         """
-        ctx.form = form
+        ctx.pairs_class = pairs_class
         ctx.save_for_backward(q, keys, *pairs)
-        return form(*pairs).scores(q, keys)
+        return pairs_class(*pairs).scores(q, keys)
 
     @staticmethod
     @once_differentiable
@@ -106,44 +106,45 @@ class _Scores(torch.autograd.Function):
         """Compute the gradients of queries and keys.
 
         Args:
-            ctx: context with the saved inputs.
-            grad: gradient [M, N * W] of the products.
+            ctx: autograd context with the saved inputs.
+            grad: gradient of the products, of their shape.
 
         Returns:
-            The gradient of each argument of :meth:`forward`, or None.
+            Gradient of each argument of :meth:`forward`, or None.
         """
         q, keys, *pairs = ctx.saved_tensors
-        form = ctx.form(*pairs)
+        products = ctx.pairs_class(*pairs)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
         with torch.autocast(grad.device.type, enabled=False):
-            grad_q, grad_keys = form.mixture(grad, keys), form.outer(grad, q, len(keys))
+            grad_q = products.weighted_sum(grad, keys)
+            grad_keys = products.sum_outer_products(grad, q, len(keys))
         return (None, grad_q, grad_keys, *[None] * len(pairs))
 
 
-class _Mixture(torch.autograd.Function):
-    """Autograd function of :func:`mixture`, which saves only its inputs.
+class _WeightedSum(torch.autograd.Function):
+    """Autograd function of :func:`weighted_sum`, which saves only its inputs for the backward pass.
 
-    The gradient of the weights consists of products with the values. The gradient of the values is a sum of
-    outer products.
+    The gradient of the weights consists of dot products with the values. The gradient of the values is a sum
+    of outer products.
     """
 
     @staticmethod
-    def forward(ctx: Any, form: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
-        """Compute the weighted sums of values.
+    def forward(ctx: Any, pairs_class: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
+        """Compute the sums of :func:`weighted_sum`.
 
         Args:
-            ctx: context, in which the inputs are saved for the backward pass.
-            form: class that computes the sums, :class:`Gathered` or :class:`Blocks`.
-            weights: weights [M, N * W] of the tokens.
-            values: table [R, W, K] of values.
-            *pairs: fields of ``form``.
+            ctx: autograd context, which saves the inputs.
+            pairs_class: class that computes the sums, :class:`Gathered` or :class:`Blocks`.
+            weights: weights [M, N * W] of the tokens in the N segments that each of M queries reads.
+            values: values [R, W, K] of R segments with W tokens of width K each.
+            *pairs: fields of ``pairs_class``.
 
         Returns:
-            The sums [M, K].
+            Sums [M, K].
         """
-        ctx.form = form
+        ctx.pairs_class = pairs_class
         ctx.save_for_backward(weights, values, *pairs)
-        return form(*pairs).mixture(weights, values)
+        return pairs_class(*pairs).weighted_sum(weights, values)
 
     @staticmethod
     @once_differentiable
@@ -151,57 +152,63 @@ class _Mixture(torch.autograd.Function):
         """Compute the gradients of weights and values.
 
         Args:
-            ctx: context with the saved inputs.
-            grad: gradient [M, K] of the sums.
+            ctx: autograd context with the saved inputs.
+            grad: gradient of the sums, of their shape.
 
         Returns:
-            The gradient of each argument of :meth:`forward`, or None.
+            Gradient of each argument of :meth:`forward`, or None.
         """
         weights, values, *pairs = ctx.saved_tensors
-        form = ctx.form(*pairs)
+        products = ctx.pairs_class(*pairs)
         with torch.autocast(grad.device.type, enabled=False):
-            grad_weights, grad_values = form.scores(grad, values), form.outer(weights, grad, len(values))
+            grad_weights = products.scores(grad, values)
+            grad_values = products.sum_outer_products(weights, grad, len(values))
         return (None, grad_weights, grad_values, *[None] * len(pairs))
 
 
 class Gathered(NamedTuple):
     """Products of queries and segments with a gather for each query, which is fast for few queries.
 
-    Each of M queries of width K reads N of R segments. A table [R, W, K] holds the keys or values of W tokens
-    for each segment.
+    Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
 
     Attributes:
-        segment: segments [M, N] that each query reads.
+        segment: indices [M, N] of the segments that each query reads.
     """
 
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the products of each query with the tokens of its segments.
+        """Compute the dot product of each query with the tokens of its segments.
+
+        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
 
         Args:
             x: queries [M, K].
             table: keys [R, W, K] of all segments.
 
         Returns:
-            The products [M, N * W].
+            Products [M, N * W].
         """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
-    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
         """Compute the weighted sum of the tokens of each query's segments.
+
+        Shapes: M queries. Each query reads N of R segments with W tokens of width K each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
             table: values [R, W, K] of all segments.
 
         Returns:
-            The sums [M, K].
+            Sums [M, K].
         """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
-    def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the gradient of the table, a sum of outer products of weights and queries.
+    def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
+        """Sum the outer products of weights and queries for each segment, the gradient of the table.
+
+        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
@@ -209,7 +216,7 @@ class Gathered(NamedTuple):
             R: number of segments in the table.
 
         Returns:
-            The sums [R, W, K].
+            Sums [R, W, K].
         """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
@@ -219,20 +226,21 @@ class Gathered(NamedTuple):
         """Gather the tokens of each query's segments.
 
         Args:
-            table: keys or values [R, W, K] of all segments.
+            table: keys or values [R, W, K] of R segments with W tokens of width K each.
 
         Returns:
-            The tokens [M, N * W, K].
+            Tokens [M, N * W, K] of the N segments that each of M queries reads.
         """
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
 class Blocks(NamedTuple):
-    """Products in blocks, for pairs of queries and segments that are sorted by segment.
+    """Products of queries and segments in blocks, which is fast for many queries.
 
-    Pair p is query ``p // N`` with its segment number ``p % N``. A block has c places for pairs of one
-    segment. Some places of a segment's last block, and whole surplus blocks at the end, are empty. There are
-    always ``M N // c + R`` blocks, which is enough for any choice. No tensor size depends on the choice.
+    Pairs of a query and one of its segments are sorted by segment and divided into blocks of c pairs with the
+    same segment. Pair p is query ``p // N`` with its segment number ``p % N``. The last block of a segment
+    may be partly empty. There are always ``M N // c + R`` blocks, which is enough for any choice, so no
+    tensor size depends on the choice. Surplus blocks at the end are empty.
 
     Invariants: ``pair[place[p]] == p`` for every pair p, and ``block_segment[place[p] // c]`` is its segment.
 
@@ -246,9 +254,9 @@ class Blocks(NamedTuple):
 
     Attributes:
         segment: segment [M, N] of each pair.
-        block_segment: segment [blocks] of each block; arbitrary for surplus blocks.
-        pair: pair [blocks * c] at each place of the blocks; M N at an empty place.
-        place: place [M * N] of each pair.
+        block_segment: segment of each block, a vector; arbitrary for surplus blocks.
+        pair: pair at each of the c positions of all blocks, a vector; M N at empty positions.
+        place: position [M * N] of each pair in ``pair``.
     """
 
     segment: Tensor
@@ -257,34 +265,38 @@ class Blocks(NamedTuple):
     place: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the products of each query with the tokens of its segments.
+        """Compute the dot product of each query with the tokens of its segments.
+
+        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
 
         Args:
             x: queries [M, K].
             table: keys [R, W, K] of all segments.
 
         Returns:
-            The products [M, N * W].
+            Products [M, N * W].
         """
-        arranged = x.new_empty(len(self.block_segment), self._size(), table.size(1))
-        for blocks, places in self._spans(x):
+        arranged = x.new_empty(len(self.block_segment), self._block_size(), table.size(1))
+        for blocks, places in self._split_blocks(x):
             keys = table.index_select(0, self.block_segment[blocks]).transpose(1, 2)
-            torch.bmm(self._rows(x, places), keys, out=arranged[blocks])
+            torch.bmm(self._gather_queries(x, places), keys, out=arranged[blocks])
         return arranged.flatten(0, 1).index_select(0, self.place).view(len(x), -1)
 
-    def mixture(self, weights: Tensor, table: Tensor) -> Tensor:
+    def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
         """Compute the weighted sum of the tokens of each query's segments.
+
+        Shapes: M queries. Each query reads N of R segments with W tokens of width K each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
             table: values [R, W, K] of all segments.
 
         Returns:
-            The sums [M, K].
+            Sums [M, K].
         """
-        arranged = table.new_empty(len(self.block_segment), self._size(), table.size(2))
-        pair_weights = self._weights(weights)
-        for blocks, _ in self._spans(table):
+        arranged = table.new_empty(len(self.block_segment), self._block_size(), table.size(2))
+        pair_weights = self._gather_weights(weights)
+        for blocks, _ in self._split_blocks(table):
             values = table.index_select(0, self.block_segment[blocks])
             torch.bmm(pair_weights[blocks], values, out=arranged[blocks])
         arranged, place = arranged.flatten(0, 1), self.place.view_as(self.segment)
@@ -292,8 +304,10 @@ class Blocks(NamedTuple):
             return F.embedding_bag(place, arranged.float(), mode="sum").to(arranged.dtype)
         return F.embedding_bag(place, arranged, mode="sum")
 
-    def outer(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the gradient of the table, a sum of outer products of weights and queries.
+    def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
+        """Sum the outer products of weights and queries for each segment, the gradient of the table.
+
+        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
@@ -301,62 +315,62 @@ class Blocks(NamedTuple):
             R: number of segments in the table.
 
         Returns:
-            The sums [R, W, K].
+            Sums [R, W, K].
         """
-        pair_weights = self._weights(weights).transpose(1, 2)
+        pair_weights = self._gather_weights(weights).transpose(1, 2)
         sums = x.new_zeros(R, pair_weights.size(1), x.size(1))
-        for blocks, places in self._spans(x):
-            products = torch.bmm(pair_weights[blocks], self._rows(x, places))
+        for blocks, places in self._split_blocks(x):
+            products = torch.bmm(pair_weights[blocks], self._gather_queries(x, places))
             sums.index_add_(0, self.block_segment[blocks], products)
         return sums
 
-    def _size(self) -> int:
-        """Return c, the number of places in a block."""
+    def _block_size(self) -> int:
+        """Return the number of pairs that a block can hold."""
         return len(self.pair) // len(self.block_segment)
 
-    def _spans(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Return the groups of blocks that are computed together.
+    def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
+        """Split the blocks into groups that are computed one after the other.
 
-        On a CPU, the values that are gathered for a group fit into the cache.
+        On a CPU, the values that are gathered for a group fit into the cache. On a GPU there is one group.
 
         Args:
             x: tensor whose last dimension is the width of the gathered values.
 
         Returns:
-            For each group, a pair of the slice of its blocks and the slice of its places.
+            For each group, the slice of its blocks and the slice of the positions in these blocks.
         """
-        c = self._size()
+        c = self._block_size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
         return [
             (span, slice(c * span.start, c * span.stop))
             for span in chunk_slices(len(self.block_segment), size)
         ]
 
-    def _rows(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the queries of the pairs at some places of the blocks.
+    def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
+        """Gather the query of each pair in some blocks.
 
-        The values at empty places are arbitrary.
+        Queries at empty positions are arbitrary.
 
         Args:
             x: M queries [M, K] of width K.
-            places: places to gather, a multiple of the block size c.
+            places: slice of the positions in these blocks, a multiple of the block size.
 
         Returns:
-            The queries [blocks, c, K].
+            Queries [blocks, c, K], for blocks of size c.
         """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
-        return x.index_select(0, row).unflatten(0, (-1, self._size()))
+        return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
 
-    def _weights(self, weights: Tensor) -> Tensor:
-        """Gather the weights of the pair at each place of the blocks.
+    def _gather_weights(self, weights: Tensor) -> Tensor:
+        """Gather the weights of each pair in all blocks.
 
-        The weights at empty places are 0.
+        Weights at empty positions are 0.
 
         Args:
-            weights: weights [M, N * W] of the tokens.
+            weights: weights [M, N * W] of the W tokens in each of the N segments that M queries read.
 
         Returns:
-            The weights [blocks, c, W].
+            Weights [blocks, c, W], for blocks of size c.
         """
         pair_weights = weights.reshape(self.segment.numel(), -1)
         arranged = torch.cat([pair_weights, pair_weights.new_zeros(1, pair_weights.size(1))]).index_select(
@@ -369,14 +383,14 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort pairs by segment, and divide the pairs of each segment into blocks.
+    """Sort pairs of a query and a segment by segment, and divide the pairs of each segment into blocks.
 
     Segment r has ``counts[r]`` pairs, which fill ``counts[r] / size`` blocks, rounded up. The blocks of
     segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, pairs
     keep their order.
 
     Args:
-        segment: segment [M, N] of each pair, 0 to R - 1.
+        segment: segment [M, N] of each pair, 0 to R - 1, for M queries that read N segments each.
         R: number of segments.
 
     Returns:

@@ -1,11 +1,11 @@
-"""Places of the rows of the packed sequence P in the context, and distances from them.
+"""Positions of segments and tokens in the context, and distances between them.
 
-The n real tokens of a context are divided into L equal segments, one for each row of P. A segment is w = n /
-L tokens wide, and the place of row i is the middle of segment i, token i w + (w - 1) / 2. Distances are
+The n real tokens of a context are divided into L equal segments, one for each row of the packed sequence P. A
+segment is w = n / L tokens wide. The centre of segment i is token position i w + (w - 1) / 2. Distances are
 measured in segments, so that a distance means the same in a short sentence and in a long document.
 
-Padding, on the left or on the right, has no place and does not change the places of real tokens. A sentence
-with fewer rows than the others of its batch has wider segments.
+Padding on either side does not change the positions of real tokens. A sentence for which P has padding rows
+has fewer and wider segments.
 """
 
 from typing import Tuple
@@ -17,21 +17,20 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distance of each token from each row and head by its definition, with plain loops.
+    """Compute the distance between each token and the centre of each segment by its definition.
 
-    The H heads of a row divide its segment among them. Head h looks at the point that lies
-    (h + 1/2) / H - 1/2 segments from the middle of the segment.
+    Row i of the packed sequence P belongs to segment i. Each head has a centre of its own: for head h of H,
+    it is shifted by (h + 1/2) / H - 1/2 segments.
 
-    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+    Shapes: batch size B, S context tokens, L rows of P.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
-        num_heads: number of heads H; a single head looks at the middle of the segment.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows.
+        num_heads: number of heads H. A single head has no shift.
 
     Returns:
-        The distances [B, H, L, S] in segments, at least 0 and in float32. They are arbitrary at padding and
-        at masked rows.
+        Distances [B, H, L, S] in segments, at least 0, in float32. They are arbitrary at padding.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -49,20 +48,20 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """Compute the distance of each token from each row and head, in segments.
+    """Compute the distance between each token and the centre of each segment, in segments.
 
-    This is the vectorised form of :func:`naive_distances`, which describes the heads.
+    Row i of the packed sequence P belongs to segment i. This is the vectorised form of
+    :func:`naive_distances`, which says how the centre is shifted for each head.
 
-    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+    Shapes: batch size B, S context tokens, L rows of P.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
-        num_heads: number of heads H (default: 1, which looks at the middle of the segment).
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows.
+        num_heads: number of heads H (default: 1, no shift).
 
     Returns:
-        The distances [B, H, L, S] in segments, at least 0 and in float32. They are arbitrary at padding and
-        at masked rows.
+        Distances [B, H, L, S] in segments, at least 0, in float32. They are arbitrary at padding.
 
     Example:
         >>> context, packed = torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
@@ -79,64 +78,66 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """Subtract the smallest distance along the last dimension, so that the nearest key is at distance 0.
+    """Subtract the distance of the nearest key, so that the nearest key is at distance 0.
 
-    The subtraction does not change a softmax over the keys. It keeps the nearest key clear of the lower bound
-    in :func:`distance_bias`.
+    The subtraction does not change a softmax over the keys. It prevents :func:`distance_bias` from limiting
+    the bias of the nearest key.
 
     Args:
         distance: distances [.., S] of S keys.
 
     Returns:
-        The distances [.., S] beyond the nearest key.
+        Distances [.., S], at least 0.
     """
     return distance - distance.amin(dim=-1, keepdim=True)
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` that is added to attention logits.
-
-    B is the batch size, and H the number of heads.
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` for attention logits.
 
     Args:
-        strength: strength gamma [H] of each head.
-        distance: distances [B, H or 1, ..] beyond the nearest key, see :func:`beyond_nearest`.
+        strength: strength gamma [H] of each of H heads.
+        distance: distances [B, H or 1, ..] for batch size B, see :func:`beyond_nearest`.
 
     Returns:
-        The bias [B, H, ..].
+        Bias [B, H, ..].
     """
     head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
     return (-head_strength * distance).clamp(min=-MAX_PENALTY)
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the middle of each token, in segments from the beginning of the context.
+    """Return the centre of each token, in segments from the beginning of the context.
 
-    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows of P. The other rows divide the context into
+            segments.
 
     Returns:
-        The places [B, S], arbitrary at padding.
+        Positions [B, S], arbitrary at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the middle of each segment and of each token, in tokens from the beginning of the context.
+    """Return the centre of each segment and of each token, in tokens from the beginning of the context.
 
-    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows of P. The other rows divide the context into
+            segments.
 
     Returns:
-        - middle [B, L] of each row's segment.
-        - middle [B, S] of each token, arbitrary at padding.
+        Tuple of two values:
+
+        - centre [B, L] of the segment of each row.
+        - centre [B, S] of each token, arbitrary at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
@@ -144,18 +145,20 @@ def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the index of each real token, and the numbers of tokens and rows of each context.
+    """Count the real tokens of each context and the real rows of the packed sequence P.
 
-    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+    Shapes: batch size B, S context tokens, L rows of P.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows.
 
     Returns:
+        Tuple of three values:
+
         - index [B, S] of each token among the real tokens, from 0.
         - number [B] of real tokens, at least 1.
-        - number [B] of rows of P that are not masked, at least 1.
+        - number [B] of real rows, at least 1.
     """
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)

@@ -21,22 +21,21 @@ MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Arrangement of the context's tokens for a look-up, shared by all layers.
+    """Arrangement of the context's tokens for a look-up, in which queries read the tokens of some segments.
 
-    A layout by segments has a ``position``. In a dense layout, ``position`` is None and the tokens keep the
-    order of the context. W is the largest number of tokens in a segment.
+    In a layout by segments, tokens are arranged as [L, W]: L segments with room for W tokens each. In a dense
+    layout, tokens keep the order of the context and ``position`` is None.
 
-    B is the batch size, S the length of the context, and L the number of segments.
+    Shapes: batch size B, S context tokens.
 
     Attributes:
-        position: for each token of each segment, its index [B, L, W] in the context; None in a dense layout.
-        padding_mask: mask [B, L, W], True if a segment has fewer than W tokens. In a dense layout, this is
-            the padding mask of the context [B, S].
-        segment: segment [B, S] that a query must choose to read a token, or -1 if every query reads the
-            token. Used in a dense layout only (default: None, every query reads all tokens).
-        is_short: mask [B], True for contexts of at most 64 tokens. Their tokens fill the first segments in
-            order, and every query reads all of them. Used in a layout by segments only (default: None, the
-            batch has no such context).
+        position: index [B, L, W] in the context of each token of each segment. None in a dense layout.
+        padding_mask: by segments, a mask [B, L, W], True where a segment has no token. In a dense layout, the
+            padding mask [B, S] of the context.
+        segment: in a dense layout, index [B, S] of each token's segment, which a query must choose to read
+            the token. -1 means that every query reads it (default: None, every query reads all tokens).
+        is_short: by segments, a mask [B], True for contexts of at most 64 tokens. Their tokens fill the first
+            segments, and every query reads all of them (default: None, no such context).
     """
 
     position: Optional[Tensor]
@@ -46,13 +45,13 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask that is True for contexts of at most 64 tokens.
+    """Return a mask that is True for contexts of at most 64 tokens, whose tokens are all read.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
+        context_padding_mask: mask [B, S], True at padding, for batch size B and S tokens.
 
     Returns:
-        The mask [B].
+        Mask [B].
     """
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
@@ -60,24 +59,26 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
 def find_layout(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
 ) -> Layout:
-    """Choose the layout of a batch of contexts for a look-up, and compute it.
+    """Choose the arrangement of a batch of contexts for a look-up, and compute it.
 
-    If no context can have more than 64 tokens (S <= 64), the layout is dense. Longer batches are arranged by
-    segments, so that the cost of a long context does not depend on its neighbours in the batch. Every query
-    reads all tokens of a context of at most 64 tokens in such a batch. These tokens fill the first segments
-    in order. If they take more segments than queries choose, a batch of at most 256 tokens has a dense layout
-    with a mask.
+    A context of at most 64 tokens is short, and every query reads all of its tokens. The arrangement depends
+    on the padded length S of the batch:
 
-    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+    - S <= 64: dense. Every query reads all tokens.
+    - S <= 256, and short contexts take more segments than queries choose: dense with a mask.
+    - otherwise: by segments, so that the cost of a long context does not depend on its neighbours in the
+      batch.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding, for batch size B.
+        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Each other row
+            has a segment.
         number: number of segments that each query chooses.
-        for_export: use the layout of an exported graph (default: False, only while torch exports a graph).
+        for_export: use the dense layout with a mask, which fits all lengths (default: False, only while torch
+            exports a graph).
 
     Returns:
-        The layout: dense, dense with a mask, or by segments.
+        The arrangement.
     """
     if for_export or is_recording_graph("is_exporting"):
         # The length S is unknown in an exported graph, so a branch on S would hold for the example alone. The
@@ -105,9 +106,11 @@ def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tens
 
     All tokens of a context of at most 64 tokens are read.
 
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
+
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows of P.
 
     Returns:
         The layout, with the segment of each token.
@@ -118,22 +121,22 @@ def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tens
 
 
 def max_segment_tokens(S: int, L: int) -> int:
-    """Return the largest number of tokens in a segment, which is S / L rounded up.
+    """Return the largest number of tokens in a segment, S / L rounded up.
 
     Args:
         S: length of the context.
         L: number of segments.
 
     Returns:
-        The number of tokens W.
+        The number of tokens.
     """
     return (S + L - 1) // L
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return the number of segments that every query reads.
+    """Return the number of segments that every query reads, at most L.
 
-    The result is ``number``, or more if the batch has a short context, whose 64 tokens must fit.
+    This is ``number``, or enough segments for 64 tokens if the batch may have a short context.
 
     Args:
         number: number of segments that each query chooses.
@@ -142,7 +145,7 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
         has_short: True if the batch may have a context of at most 64 tokens.
 
     Returns:
-        The number of segments, at most L.
+        The number of segments.
     """
     return min(L, max(number, max_segment_tokens(DENSE_LENGTH, W) if has_short else 0))
 
@@ -150,18 +153,15 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 class Segments(NamedTuple):
     """Keys and values of the context's tokens, arranged by segment.
 
-    W is the largest number of tokens in a segment, S / L rounded up.
-
-    B is the batch size, H the number of heads, S the length of the context, L the number of segments, and K
-    the head width.
+    Shapes: batch size B, H heads of width K, L segments with room for W tokens each.
 
     Attributes:
         key: keys [B, H, L, W, K].
         value: values [B, H, L, W, K].
-        padding_mask: mask [B, L, W], True if a segment has fewer than W tokens.
-        place: middle [B, L, W] of each token for a diagonal prior, in tokens from the beginning (default:
-            None, no diagonal prior).
-        is_short: mask [B], True for contexts that every query reads whole, see :class:`Layout` (default:
+        padding_mask: mask [B, L, W], True where a segment has no token.
+        place: centre [B, L, W] of each token, in tokens from the beginning (default: None, no diagonal
+            prior).
+        is_short: mask [B], True for contexts of at most 64 tokens, whose tokens every query reads (default:
             None, no such context).
     """
 
@@ -172,28 +172,28 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the segments of some examples, in the given order.
+        """Return the segments of some examples of the batch, in the given order.
 
         Args:
-            examples: indices [n] of the examples to return.
+            examples: indices of the examples to return, a vector of any length.
 
         Returns:
-            The segments of these n examples.
+            The segments of these examples.
         """
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the segment that each token belongs to.
+    """Return the index of the segment that each token belongs to.
 
-    B is the batch size, S the length of the context, and L the number of rows of the packed sequence P.
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows of P. Each other row has a segment.
 
     Returns:
-        The segments [B, S], arbitrary at padding.
+        Segments [B, S], arbitrary at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
@@ -202,23 +202,24 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 def token_positions(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, in_order: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Compute the positions in the context of the tokens of each segment.
+    """Return the positions in the context of the tokens of each segment.
 
-    For example, a context has one padding token, then five tokens, and the packed sequence P has two rows, so
-    that W = 3. The positions are then [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
+    For example, a context has one padding token, then five tokens, and two segments with room for W = 3
+    tokens. The positions are [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
 
-    B is the batch size, S the length of the context, L the number of rows of the packed sequence P, and W the
-    largest number of tokens in a segment.
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P, room for W tokens in a segment.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
-        in_order: mask [B], True for contexts whose tokens fill one segment after the other with W tokens
-            each, regardless of :func:`segment_of_tokens` (default: None, no context).
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows of P. Each other row has a segment.
+        in_order: mask [B], True for contexts whose tokens fill each segment before the next (default: None,
+            tokens are divided equally, as by :func:`segment_of_tokens`).
 
     Returns:
-        - positions [B, L, W], arbitrary at empty places.
-        - mask [B, L, W], True at empty places.
+        Tuple of two values:
+
+        - positions [B, L, W], arbitrary where a segment has no token.
+        - mask [B, L, W], True where a segment has no token.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -246,15 +247,13 @@ def token_positions(
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
     """Copy the keys and values of tokens into the segments of a layout.
 
-    B is the batch size, H the number of heads, S the number of tokens and K the head width.
-
     Args:
-        key: keys [B, H, S, K].
+        key: keys [B, H, S, K], for batch size B, H heads of width K and S tokens.
         value: values [B, H, S, K]. If ``value`` is the same tensor as ``key``, both share one copy.
         layout: layout by segments.
 
     Returns:
-        The keys and values [B, H, L, W, K] of L segments with at most W tokens each.
+        Keys and values [B, H, L, W, K] of L segments with room for W tokens each.
     """
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)
@@ -262,17 +261,14 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Arrange the tokens of a sequence by segment.
-
-    B is the batch size, H the number of heads, S the number of tokens, L the number of segments, W the
-    largest number of tokens in a segment, and K the head width.
+    """Copy the values of tokens into segments.
 
     Args:
-        x: values [B, H, S, K] of the tokens.
-        position: for each token of each segment, its index [B, L, W] in the context.
+        x: values [B, H, S, K], for batch size B, H heads of width K and S tokens.
+        position: index [B, L, W] in the context of each token, for L segments with room for W tokens.
 
     Returns:
-        The values [B, H, L, W, K] by segment.
+        Values [B, H, L, W, K] by segment.
     """
     B, H, S, _ = x.shape
     sentences = S * torch.arange(B, device=x.device)

@@ -1,4 +1,4 @@
-"""Places of tokens within the sentences of a document whose sentences are divided by separators."""
+"""Positions of tokens within the sentences of a document, whose sentences are divided by separators."""
 
 from typing import NamedTuple, Optional, Tuple
 
@@ -6,13 +6,11 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Unfinished sentence at the end of the target tokens read so far.
-
-    B is the number of targets in the batch.
+    """Unfinished sentence at the end of the target tokens that have been read so far.
 
     Attributes:
-        sentence: number [B] of the sentence in the target, from 0.
-        beginning: place [B] of its first token in the target, not counting padding.
+        sentence: number of the sentence in each of B targets [B], from 0.
+        beginning: index [B] of its first token in the target, not counting padding.
     """
 
     sentence: Tensor
@@ -22,10 +20,10 @@ class UnfinishedSentence(NamedTuple):
         """Return the unfinished sentences of some hypotheses, in the given order.
 
         Args:
-            rows: indices [n] of the hypotheses to return.
+            rows: indices of the hypotheses to return, a vector of any length.
 
         Returns:
-            The unfinished sentences of these n hypotheses.
+            The unfinished sentences of these hypotheses.
         """
         return UnfinishedSentence(self.sentence.index_select(0, rows), self.beginning.index_select(0, rows))
 
@@ -35,17 +33,19 @@ def number_within_sentences(
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
     """Compute the index of each target token in its sentence, and the number of the sentence.
 
-    B is the number of targets in the batch, and T their length.
+    Shapes: B targets of T tokens.
 
     Args:
         place: index [B, T] of each token in the target, from 0, not counting padding.
-        begins: mask [B, T], True at separators, which are the first tokens of sentences in a target shifted
-            right.
-        before: unfinished sentence of the preceding tokens (default: None, no token precedes).
+        begins: mask [B, T], True at separators. In a target shifted right, a separator is the first token of
+            a sentence.
+        before: unfinished sentence of the preceding tokens (default: None, no preceding tokens).
 
     Returns:
+        Tuple of three values:
+
         - index [B, T] of each token in its sentence.
-        - number [B, T] of the sentence.
+        - number [B, T] of the sentence, from 0.
         - unfinished sentence after the last token.
 
     Example:
@@ -66,28 +66,38 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
     """Return the number of the sentence that each source token belongs to.
 
     Args:
-        separator: mask [B, S], True at separators; a separator belongs to the sentence that it ends.
+        separator: mask [B, S] of B sources of S tokens, True at separators. A separator belongs to the
+            sentence that it ends.
         padding: mask [B, S], True at padding.
 
     Returns:
-        The sentence numbers [B, S], from 1, and 0 at padding.
+        Sentence numbers [B, S], from 1, and 0 at padding.
+
+    Example:
+        >>> import torch
+        >>> separator = torch.tensor([[False, True, False, False]])
+        >>> sentence_numbers(separator, torch.tensor([[False, False, False, True]])).tolist()
+        [[1, 1, 2, 0]]
     """
     ends = separator.long()
     return (ends.cumsum(dim=1) - ends + 1).masked_fill(padding, 0)
 
 
-def origins(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before the sentence that each target token belongs to.
+def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
+    """Count the source tokens before the source sentence of each target token.
 
-    T is the length of the target, S the length of the source, and B the number of sources. Each source has n
-    hypotheses, which are adjacent in the batch of targets.
+    Target sentence k belongs to source sentence k. If the source has fewer sentences, all of its tokens
+    count.
+
+    Shapes: B sources of S tokens. Each source has n hypotheses of T target tokens, which are adjacent in the
+    batch.
 
     Args:
-        sentence: sentence number [B n, T] of each target token, from 0.
-        number: sentence number [B, S] of each source token, returned by :func:`sentence_numbers`.
+        sentence: sentence [B * n, T] of each target token, from 0.
+        number: sentence [B, S] of each source token, from 1, returned by :func:`sentence_numbers`.
 
     Returns:
-        The counts [B n, T] without padding; the length of the source if it has no such sentence.
+        Numbers of source tokens [B * n, T], without padding.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -18,14 +18,14 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values of a context, which softmax attention reads.
+    """Cached keys and values of the context's tokens, for softmax attention.
 
-    B is the batch size, H the number of heads, S the length of the context, and K the head width.
+    Shapes: batch size B, H heads of width K, S context tokens.
 
     Attributes:
         key: keys [B, H, S, K].
         value: values [B, H, S, K].
-        place: middle [B, S] of each token, in tokens from the beginning (default: None, no diagonal prior).
+        place: centre [B, S] of each token, in tokens from the beginning (default: None, no diagonal prior).
     """
 
     key: Tensor
@@ -33,34 +33,33 @@ class SoftmaxMemory(NamedTuple):
     place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "SoftmaxMemory":
-        """Return the memory of some sentences, in the given order.
+        """Return the keys and values of some sentences, in the given order.
 
         Args:
-            sentences: indices [n] of the sentences to return.
+            sentences: indices of the sentences to return, a vector of any length.
 
         Returns:
-            The memory of these n sentences.
+            Keys and values with one example for each index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class SoftmaxCrossAttention(AnchoredAttention):
-    """Softmax attention to all tokens of the context, with the interface of Luna attention.
+    """Softmax attention to all tokens of the context, with the interface of :class:`LunaAttention`.
 
-    Pack attention still updates the packed sequence P for the next layer. P need not be anchored.
-
-    B is the batch size, H the number of heads, T the number of queries, S the length of the context, L the
-    number of rows of P, C the model width, and K the head width.
+    Pack attention still updates the packed sequence P for the self-attention of the next layer. The distance
+    bias of anchored attention is optional.
 
     Args:
-        embed_dim: model width C.
-        num_heads: number of heads H.
-        num_pack_heads: number of heads of pack attention (default: None, H).
+        embed_dim: model width.
+        num_heads: number of heads.
+        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: give keys and values of pack attention separate projections (default: False).
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: None, rows of
-            P have no places).
-        diagonal: add a diagonal prior to the softmax attention (default: False).
+        untie_kv: use separate projections for keys and values in pack attention (default: False).
+        anchor_strength: initial strength gamma of the distance bias in pack attention (default: None, no
+            distance bias).
+        diagonal: add a diagonal prior to the softmax attention, which favours alignments near the diagonal.
+            Needs ``anchor_strength`` (default: False).
         packs: update P. False in the last layer, whose packed context is unused (default: True).
 
     Example:
@@ -92,12 +91,12 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_k_proj, self.context_v_proj = build_projection(embed_dim), build_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if the attention has a projection of this name.
+        """Return True if this attention builds the projection of this name.
 
         Projections that would get no gradient are not built, because they break distributed training.
 
         Args:
-            name: name without its suffix, such as "pack_q" or "unpack_kv".
+            name: name of a projection without the suffix "_proj", such as "pack_q" or "unpack_kv".
 
         Returns:
             True if the projection exists.
@@ -112,18 +111,22 @@ class SoftmaxCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
-        """Compute pack attention, and cache the keys and values of the context.
+        """Compute pack attention, and cache the keys and values of the context's tokens.
+
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: masks of the context and of P (default: no padding).
-            geometry: distances and places of the batch (default: None).
-            need_weights: not used, because unpack attention does not read P.
+            source: padding masks of the context and of P (default: no padding).
+            geometry: distances and positions of the batch (default: None).
+            need_weights: not used, because softmax attention gives weights over the context without P.
 
         Returns:
-            - packed context [L, B, C], or None if this attention does not pack.
-            - cached keys and values of the context.
+            Tuple of two values:
+
+            - packed context [L, B, C], or None if this attention does not update P.
+            - keys and values of the context's tokens.
         """
         packed_context = None
         if self.packs:
@@ -134,14 +137,14 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return packed_context, SoftmaxMemory(*heads, place)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert the cached keys and values to the form that decoding reads fastest.
+        """Convert cached keys and values to the form that is fastest to read in decoding.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
-            source: masks of the context and of the packed sequence P (default: no padding).
+            source: padding masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
-            The converted keys and values, or the argument ``memory`` itself if they cannot be converted.
+            A :class:`DecodingMemory`, or ``memory`` itself on a GPU or in a graph.
         """
         if not (self.prepares and is_eager_on_cpu(memory.key)):
             return memory
@@ -160,18 +163,20 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the weights of pack attention and of the queries over the context.
+        """Compute the weights of pack attention, and of the queries over the context.
+
+        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: masks of the context and of P (default: no padding).
-            geometry: distances and places of the batch (default: None, the attention computes its own).
+            source: padding masks of the context and of P (default: no padding).
+            geometry: distances and positions of the batch (default: None, computed by :meth:`find_geometry`).
 
         Returns:
-            The weights of pack attention (None if this attention does not pack), and the weights over the
-            context.
+            Weights of all heads. The pack weights are None if this attention does not update P, and the
+            unpack weights are None.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
@@ -188,16 +193,20 @@ class SoftmaxCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute softmax attention over the tokens of the context.
 
+        Shapes: T queries, S context tokens, batch size B, H heads of width K.
+
         Args:
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
-            source: masks of the context and of the packed sequence P.
-            geometry: distances and places of the batch, or None without a diagonal prior.
+            source: padding masks of the context and of the packed sequence P.
+            geometry: distances and positions of the batch, or None without a diagonal prior.
             need_weights: also return the weights.
 
         Returns:
+            Tuple of two values:
+
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None.
+            - weights [B, H, T, S] over the context, or None without ``need_weights``.
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
@@ -209,14 +218,15 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters, without the projections of pack attention if this module does not pack.
+        """Load the parameters, and drop those of pack attention if this module does not pack.
 
-        After pruning, a former inner layer may be the last one. Its pack attention is dropped.
+        Overrides the method of ``nn.Module``. A checkpoint has such parameters if later layers were pruned,
+        so that a former inner layer is now the last one.
 
         Args:
             state_dict: parameters of the whole model by name, from which unused ones are removed.
             prefix: prefix of this module's names.
-            *args: further arguments of torch's method.
+            *args: further arguments of the overridden method.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

@@ -19,11 +19,11 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 class LearnedStrength(nn.Module):
     """Learned positive factor gamma for each head, which multiplies a distance.
 
-    gamma = softplus(start + change). The parameter is ``change``, so that weight decay draws gamma to its
-    initial value instead of 0. The buffer ``start`` is the inverse softplus of the initial value.
+    gamma = softplus(start + change), where ``change`` is the parameter and the buffer ``start`` gives the
+    initial gamma. Weight decay therefore draws gamma to its initial value instead of to 0.
 
     Args:
-        strengths: initial gamma of each of the H heads.
+        strengths: initial gamma of each head.
 
     Raises:
         InputError: A strength is not positive.
@@ -47,22 +47,23 @@ class LearnedStrength(nn.Module):
         self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
-        """Return the strength gamma of each head [H]."""
+        """Return gamma, a vector with one value for each head."""
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:
-        """Return the strength gamma of each head [H].
+        """Return gamma, a vector with one value for each head.
 
-        Unlike :meth:`strength`, a call of the module runs the hooks that fetch sharded parameters.
+        Unlike :meth:`strength`, a call of the module runs its hooks, for example those that fetch sharded
+        parameters.
         """
         return self.strength()
 
 
 class AnchorBias(LearnedStrength):
-    """Bias of attention logits, ``-gamma_h * distance``, with a learned gamma for each head.
+    """Bias of attention logits, ``-gamma * distance``, with a learned gamma for each head.
 
     Args:
-        strengths: initial gamma of each of the H heads.
+        strengths: initial gamma of each head.
 
     Raises:
         InputError: A strength is not positive.
@@ -71,23 +72,24 @@ class AnchorBias(LearnedStrength):
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
         """Return the bias of attention logits for distances.
 
-        B is the batch size, T the number of queries, and S the number of keys.
+        Shapes: batch size B, H heads, T queries, S keys.
 
         Args:
-            distance: distances [B, H or 1, T, S] from keys, minus the distance from the nearest key.
+            distance: distances [B, H or 1, T, S] between queries and keys, minus the distance of the nearest
+                key.
 
         Returns:
-            The bias [B, H, T, S].
+            Bias [B, H, T, S].
         """
         return distance_bias(self.strength(), distance)
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """Return the initial strength gamma of each head in unpack attention.
+    """Return the initial strength of the distance bias in unpack attention for each head.
 
-    The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head reads the nearest rows
-    of the packed sequence P, and the last head reads all rows almost alike. The heads of ALiBi (Press et al.,
-    2022) range from near to far in the same way.
+    The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head attends to the nearest
+    rows of the packed sequence P, and the last head to all rows almost equally. The heads of ALiBi (Press et
+    al., 2022) range from near to far in the same way.
 
     Args:
         num_heads: number of heads H.
@@ -100,8 +102,6 @@ def unpack_strengths(num_heads: int) -> List[float]:
 
 def alibi_slopes(num_heads: int) -> List[float]:
     """Return the slope of each head in ALiBi (Press et al., 2022), ``2^(-8 h / H)`` for h = 1 .. H.
-
-    The slopes are the initial decay rates of the heads of causal attention with decay.
 
     Args:
         num_heads: number of heads H.
@@ -119,11 +119,11 @@ def alibi_slopes(num_heads: int) -> List[float]:
 class DiagonalPrior(LearnedStrength):
     """Learned parameters of a diagonal prior, a bias for alignments of source and target near the diagonal.
 
-    Each head has a strength gamma and a ratio r of source length to target length. The ratio is 1 initially.
-    The initial gamma is the value of :func:`unpack_strengths`.
+    Each head learns a strength gamma, and a ratio r of source length to target length. The initial ratio is
+    1, and the initial gamma is the value of :func:`unpack_strengths`.
 
     Args:
-        num_heads: number of heads H.
+        num_heads: number of heads.
     """
 
     def __init__(self, num_heads: int):
@@ -136,7 +136,7 @@ class DiagonalPrior(LearnedStrength):
         nn.init.zeros_(self.ratio_change)
 
     def ratio(self) -> Tensor:
-        """Return the ratio r of source length to target length [H]."""
+        """Return the ratio of source length to target length, a vector with one value for each head."""
         return 1 + self.ratio_change
 
     def forward(  # type: ignore[override]
@@ -146,18 +146,18 @@ class DiagonalPrior(LearnedStrength):
         masked: Optional[Tensor] = None,
         origin: Optional[Tensor] = None,
     ) -> Diagonal:
-        """Compute the diagonal of each query with the learned strengths and ratios.
+        """Compute the diagonal prior with the learned strengths and ratios.
 
-        B is the batch size, T the number of queries, and N the number of keys.
+        Shapes: batch size B, T queries, N keys.
 
         Args:
-            query_place: index t [B, T] of each query's token in the target, or in its sentence.
-            key_place: middle c [B, N] of each key, in tokens of the source.
-            masked: mask [B, N] of the keys, True at padding (default: None, no padding).
-            origin: number o [B, T] of source tokens before the query's sentence (default: None for 0).
+            query_place: index [B, T] of each query's token in the target, or in its sentence.
+            key_place: centre [B, N] of each key, in tokens of the source.
+            masked: mask [B, N], True at keys that are padding (default: None, no padding).
+            origin: number [B, T] of source tokens before the query's sentence (default: None, 0).
 
         Returns:
-            The expected place of each query, from which biases are computed.
+            The diagonal prior of these queries, which computes biases.
         """
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
 
@@ -165,11 +165,12 @@ class DiagonalPrior(LearnedStrength):
 class LookupGate(nn.Module):
     """Learned bias of the logits of context tokens in look-up attention, one for each head.
 
-    The bias is start + change, with the parameter ``change``, as in :class:`LearnedStrength`.
+    The bias is start + change, where ``change`` is the parameter. Weight decay therefore draws it to its
+    initial value.
 
     Args:
-        num_heads: number of heads H.
-        init: initial bias.
+        num_heads: number of heads.
+        init: initial bias. A large negative value nearly closes the look-up.
     """
 
     def __init__(self, num_heads: int, init: float):
@@ -184,15 +185,15 @@ class LookupGate(nn.Module):
         self.start.fill_(self.init)
 
     def forward(self) -> Tensor:
-        """Return the bias of each head [H]."""
+        """Return the bias, a vector with one value for each head."""
         return self.start + self.change
 
 
 def check_strength(strength: float) -> None:
-    """Check that a strength is positive and finite.
+    """Check that the initial strength of a distance bias is positive and finite.
 
     Args:
-        strength: initial gamma.
+        strength: initial strength.
 
     Raises:
         InputError: The strength is not positive, or infinite.
@@ -215,7 +216,7 @@ def check_lookup(lookup: int) -> None:
 
 
 def check_window(window: int) -> None:
-    """Check that a window is 0 or an odd number of segments.
+    """Check that the number of segments in a window is odd, or 0 for no window.
 
     Args:
         window: number of segments.

@@ -1,9 +1,10 @@
 """Window attention: unpack attention that also reads the neighbouring tokens of each query.
 
-In self-attention, a token of the context reads the rows of the packed sequence P, the tokens of its own
-segment, and the tokens of the segments on either side. Rows summarise the distant context, and the window
-holds the near tokens. One softmax covers both, with one strength of distance. Tokens are arranged by segment
-(``segments.py``), so that a window is a slice of the arrangement even if the batch has padding.
+The context is divided into equal segments, one for each row of the packed sequence P. In self-attention, a
+token attends to the rows of P, to the tokens of its own segment, and to the tokens of the segments on either
+side. Rows summarise the distant context, and the window holds the near tokens. One softmax covers both, with
+one bias against distant keys. Tokens are arranged by segment (``segments.py``), so that a window is a slice
+even if the batch has padding.
 """
 
 from typing import NamedTuple, Tuple
@@ -18,19 +19,21 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class Window(NamedTuple):
-    """Positions, distances and masks of window attention, shared by all layers.
+    """Positions, distances and masks of window attention for a batch, shared by all layers.
 
-    The L rows of the packed sequence P divide a context of S tokens into equal segments. A segment has room
-    for W tokens, and a window has N segments. The keys of a token are the L rows of P and the N W tokens of
-    the window. B is the batch size.
+    The context is divided into L segments, one for each row of the packed sequence P. A token attends to the
+    L rows and to the tokens of a window of N segments around it.
+
+    Shapes: batch size B, S context tokens, room for W tokens in a segment.
 
     Attributes:
-        position: for each token of each segment, its index [B, L, W] in the context.
-        place: index [B, S] of each token in the arrangement by segment, from 0 to L W - 1.
-        distance: distance [B, 1, L, W, L + N W] of each token from its keys, in segments, in float32.
-        masked: mask [B, 1, L, 1, L + N W] of the keys, True at masked rows and where a segment has no token.
+        position: index [B, L, W] in the context of each token of each segment.
+        place: index [B, S] of each token in the arrangement by segment, from 0 to L * W - 1.
+        distance: distance [B, 1, L, W, L + N * W] of each token from its keys, first the rows and then the
+            tokens of the window. In segments, in float32.
+        masked: mask [B, 1, L, 1, L + N * W], True at padding rows and where a segment has no token.
         number: number N of segments in a window.
-        full: True if every segment has W tokens, in the order of the context, so that no gather is needed
+        full: True if every segment has W tokens in the order of the context, so that no gather is needed
             (default: False).
     """
 
@@ -56,11 +59,10 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention by its definition, with a weight for every pair of tokens.
 
-    Each token of the context attends to the rows of the packed sequence P, and to the tokens of its own
-    segment and of the neighbouring segments.
+    The context is divided into L equal segments, one for each row of the packed context. Each token attends
+    to the rows, and to the tokens of its own segment and of the neighbouring segments.
 
-    B is the batch size, H the number of heads, S the length of the context, L the number of rows of the
-    packed sequence P, and K the head width.
+    Shapes: batch size B, H heads of width K, S context tokens.
 
     Args:
         q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5.
@@ -68,13 +70,15 @@ def naive_window_attention(
         v: values [B, H, L, K] of the packed context.
         token_k: keys [B, H, S, K] of the context's tokens.
         token_v: values [B, H, S, K] of the context's tokens.
-        strength: amount [H] that a distance of one segment subtracts from the logits of each head.
-        number: odd number of segments in a window, with the query's own segment in the middle.
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of P, True at masked rows.
+        strength: strength [H] of the distance bias: a distance of one segment lowers the logit by this value.
+        number: odd number of segments in a window, with the query's own segment in the centre.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows.
         dropout: dropout probability of the weights (default: 0).
 
     Returns:
+        Tuple of three values:
+
         - output [B, H, S, K].
         - weights [B, H, S, L] of the rows, before dropout.
         - weights [B, H, S, S] of the tokens, before dropout.
@@ -109,13 +113,14 @@ def find_window(
     """Compute the positions, distances and masks of window attention for a batch.
 
     Args:
-        context_padding_mask: mask [B, S] of the context, True at padding.
-        packed_padding_mask: mask [B, L] of the packed sequence P, True at masked rows.
+        context_padding_mask: mask [B, S], True at padding, for batch size B and S context tokens.
+        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Each other row
+            has a segment.
         number: odd number of segments in a window.
-        complete: True if both masks are known to be all False (default: False).
+        complete: True if both masks are known to be False everywhere (default: False).
 
     Returns:
-        The positions, distances and masks, to be passed to :func:`window_attention`.
+        Positions, distances and masks for :func:`window_attention`.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
@@ -145,7 +150,7 @@ def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
         fill: value in place of segments before the first and after the last (default: 0).
 
     Returns:
-        The values [.., L, N W] of each segment's window.
+        Values [.., L, N * W] of each segment's window.
 
     Example:
         >>> concat_neighbours(torch.tensor([[1.0], [2.0], [3.0]]), 3)
@@ -168,12 +173,12 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute window attention: queries attend to the rows of P and to the tokens of nearby segments.
+    """Compute window attention: queries attend to the packed context and to the tokens of nearby segments.
 
-    The result equals that of :func:`naive_window_attention` up to rounding. Each query reads L + N W keys.
+    The result equals that of :func:`naive_window_attention` up to rounding. Each query reads L + N * W keys.
 
-    The letters S, L, N and W are those of :class:`Window`. B is the batch size, H the number of heads, and K
-    the head width.
+    Shapes: batch size B, H heads of width K, S context tokens, L rows of the packed context, windows of N
+    segments with room for W tokens each.
 
     Args:
         q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5.
@@ -181,13 +186,15 @@ def window_attention(
         v: values [B, H, L, K] of the packed context.
         token_k: keys [B, H, S, K] of the context's tokens.
         token_v: values [B, H, S, K] of the context's tokens.
-        strength: amount [H] that a distance of one segment subtracts from the logits of each head.
+        strength: strength [H] of the distance bias: a distance of one segment lowers the logit by this value.
         window: windows of the batch, returned by :func:`find_window`.
         dropout: dropout probability of the weights (default: 0).
 
     Returns:
+        Tuple of two values:
+
         - output [B, H, S, K].
-        - weights [B, H, L, W, L + N W] before dropout, with queries arranged by segment.
+        - weights [B, H, L, W, L + N * W] before dropout, with queries arranged by segment.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -207,17 +214,14 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Arrange the tokens of a sequence by segment.
-
-    B is the batch size, H the number of heads, S the number of tokens, L the number of segments, W the number
-    of tokens in a segment, and K the head width.
+    """Arrange the values of tokens by segment.
 
     Args:
-        x: values [B, H, S, K] of the tokens.
+        x: values [B, H, S, K], for batch size B, H heads of width K and S tokens.
         window: windows of the batch.
 
     Returns:
-        The values [B, H, L, W, K] by segment.
+        Values [B, H, L, W, K], for L segments with room for W tokens each.
     """
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
@@ -227,14 +231,14 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
     """Restore the order of the context for values that are arranged by segment.
 
-    This is the inverse of :func:`_to_segments`.
+    This function is the inverse of :func:`_to_segments`.
 
     Args:
-        x: values [B, H, L, W, K] by segment.
+        x: values [B, H, L, W, K], for batch size B, H heads of width K and L segments with room for W tokens.
         window: windows of the batch.
 
     Returns:
-        The values [B, H, S, K] of the tokens.
+        Values [B, H, S, K] of the S tokens.
     """
     if window.full:
         return x.flatten(2, 3)
@@ -242,33 +246,30 @@ def _to_token_order(x: Tensor, window: Window) -> Tensor:
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Gather the tokens of the window around each segment.
-
-    The letters are those of :class:`Window`, with B the batch size, H the number of heads, and K the head
-    width.
+    """Concatenate the tokens in the window around each segment.
 
     Args:
-        segments: values [B, H, L, W, K] by segment.
+        segments: values [B, H, L, W, K], for batch size B, H heads of width K and L segments of W tokens.
         number: odd number N of segments in a window.
 
     Returns:
-        The values [B, H, L, N W, K] of each window.
+        Values [B, H, L, N * W, K] of each window.
     """
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def total_window_weights(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight of each context token, through the rows of P and in the window.
+    """Compute the weight of each context token, summed over the packed context and the window.
 
-    The letters S, L, N and W are those of :class:`Window`. B is the batch size, and H the number of heads.
+    Shapes: batch size B, H heads, S context tokens, L segments with room for W tokens, windows of N segments.
 
     Args:
-        weights: weights [B, H, L, W, L + N W] returned by :func:`window_attention`.
+        weights: weights [B, H, L, W, L + N * W] returned by :func:`window_attention`.
         window: windows with which :func:`window_attention` was called.
-        pack_weights: weights [B, H or 1, L, S] of the rows over the context.
+        pack_weights: weights [B, H or 1, L, S] of the rows of the packed sequence P over the context.
 
     Returns:
-        The weights [B, H, S, S] of each query over the context.
+        Weights [B, H, S, S] of each query over the context.
     """
     B, H, L, W, reads = weights.shape
     row_part, window_part = _to_token_order(weights, window).split([L, reads - L], dim=-1)

@@ -56,8 +56,9 @@ class Apollo(Optimizer):
     Apollo needs a warm-up of the learning rate: at least 100 updates from about ``1e-4 * lr``, and usually
     500 to 1,000. For float16 and bfloat16 parameters, the update is computed in float32 and then rounded.
 
-    The state of each parameter consists of ``step`` (an integer), ``exp_avg_grad`` (m), ``approx_hessian``
-    (B) and ``update`` (d). A parameter without a gradient is skipped, and its step count stays.
+    The state of each parameter has four entries: ``step`` (number of updates), ``exp_avg_grad`` (moving
+    average of gradients), ``approx_hessian`` (diagonal approximation of the Hessian) and ``update``
+    (direction of the last update). A parameter without a gradient is skipped, and its step count stays.
 
     Args:
         params: parameters, or dictionaries of parameter groups, each of which may override any option.
@@ -65,18 +66,18 @@ class Apollo(Optimizer):
             for translation with large batches, and 0.003 to 0.03 for small data sets.
         beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9).
         eps: term that keeps the first directions finite, above 0 (default: 1e-4).
-        rebound: lower bound of the curvature, "constant" (sigma) or "belief" (the largest deviation of the
-            gradient from its moving average) (default: "constant").
-        sigma: constant rebound, above 0; unused with "belief". A learning rate lr with sigma 0.01 is the same
-            as 100 lr with sigma 1.0, and both conventions are in use. A warning is given if the learning rate
-            seems to follow the other convention (default: 0.01).
+        rebound: lower bound of the curvature. "constant" means sigma, and "belief" means the largest
+            deviation of the gradient from its moving average (default: "constant").
+        sigma: lower bound of the curvature for the rebound "constant", above 0. A learning rate lr with sigma
+            0.01 is the same as 100 lr with sigma 1.0, and both conventions are in use. A warning is given if
+            the learning rate seems to follow the other convention (default: 0.01).
         weight_decay: weight decay, at least 0 (default: 0).
-        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient, and "decoupled" adds it to the
-            direction. "stable" adds it to the direction after division by the mean curvature (default: None,
-            which means "L2" for the rebound "constant" and "decoupled" for "belief").
-        foreach: True for the multi-tensor implementation, which updates several tensors per kernel; False for
-            one tensor at a time (default: None, which means True for parameters on a CUDA device. On a CPU,
-            it means one tensor at a time in blocks that fit into the cache).
+        weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient of a parameter p, and "decoupled"
+            adds it to the direction. "stable" divides it by the mean curvature and adds it to the direction
+            (default: None, "L2" for the rebound "constant" and "decoupled" for "belief").
+        foreach: use the multi-tensor implementation, which updates several tensors per kernel (default: None,
+            only for parameters on a CUDA device). On a CPU, None updates one tensor at a time, in blocks that
+            fit into the cache.
 
     Raises:
         InputError: A hyperparameter is out of range. InputError is a ValueError.
@@ -108,7 +109,7 @@ class Apollo(Optimizer):
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
-        """Add a parameter group, which may override any option.
+        """Add a parameter group, which may override any option of the optimizer.
 
         Args:
             param_group: dictionary with the parameters under "params", and options by name.
@@ -134,10 +135,10 @@ class Apollo(Optimizer):
             _warn_about_rounded_belief()
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        """Restore a saved state, with defaults for options that the saved state does not have.
+        """Restore a pickled optimizer, with defaults for options that were added later.
 
         Args:
-            state: saved state of the optimizer.
+            state: attributes of the pickled optimizer by name.
         """
         super().__setstate__(state)
         for group in self.param_groups:
@@ -146,9 +147,10 @@ class Apollo(Optimizer):
             _resolve_weight_decay_type(group)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the state of the optimizer, without rounding it for float16 and bfloat16 parameters.
+        """Load the state of the optimizer, and keep it in float32 for float16 and bfloat16 parameters.
 
-        torch would convert the state to the dtype of the parameters. This method keeps it in float32.
+        The overridden method of ``torch.optim.Optimizer`` would convert the state to the dtype of the
+        parameters.
 
         Args:
             state_dict: state returned by ``state_dict``.
@@ -169,10 +171,12 @@ class Apollo(Optimizer):
                 hook.remove()
 
     def _keep_float32(self, state_dict: Dict[str, Any]) -> None:
-        """Replace the rounded state of low-precision parameters by the saved state in float32.
+        """Copy the saved state of float16 and bfloat16 parameters again, in float32.
+
+        torch has rounded it to the dtype of the parameters.
 
         Args:
-            state_dict: state in float32, as ``state_dict`` returned it.
+            state_dict: saved state, as ``state_dict`` returned it.
         """
         saved_keys = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         params = itertools.chain.from_iterable(g["params"] for g in self.param_groups)
@@ -216,15 +220,13 @@ class Apollo(Optimizer):
         return loss
 
     def _get_state(self, p: Tensor) -> Dict[str, Any]:
-        """Return the optimizer state of a parameter, which is created at the first call.
-
-        The tensors have the dtype in which the parameter is updated.
+        """Return the optimizer state of a parameter, and create it at the first call.
 
         Args:
             p: parameter.
 
         Returns:
-            Step count and tensors of the parameter, by name.
+            Step count, and state tensors in the dtype in which the parameter is updated, by name.
         """
         state = self.state[p]
         dtype = _compute_dtype(p)
@@ -246,7 +248,7 @@ class Apollo(Optimizer):
             params: parameters, updated in place.
             step: number of this update, starting at 1.
             device: device of the parameters.
-            group: options by name, see :class:`Apollo`.
+            group: parameter group of the parameters, with the options of :class:`Apollo` by name.
         """
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]
@@ -272,7 +274,7 @@ def _compute_dtype(p: Tensor) -> torch.dtype:
         p: parameter.
 
     Returns:
-        float32 for parameters in half precision, and otherwise the dtype of the parameter.
+        float32 for float16 and bfloat16, and otherwise the dtype of the parameter.
     """
     return torch.float32 if p.dtype in _LOW_PRECISION else p.dtype
 
@@ -281,11 +283,11 @@ def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
     """Divide a list of tensors into lists of limited size.
 
     Args:
-        params: tensors.
-        limit: maximum number of elements of all tensors in a list. A larger tensor forms a list of its own.
+        params: tensors to divide.
+        limit: maximum total number of elements in a list. A larger tensor forms a list of its own.
 
     Yields:
-        List of tensors, in the order of ``params``.
+        Lists of tensors, in the order of ``params``.
     """
     chunk: List[Tensor] = []
     size = 0
@@ -312,7 +314,7 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
     """Check that the options of a parameter group are in range.
 
     Args:
-        group: options by name, see :class:`Apollo`.
+        group: parameter group, with the options of :class:`Apollo` by name.
 
     Raises:
         InputError: An option is out of range.
@@ -331,8 +333,10 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
     """Replace a weight decay type of None by the default for the rebound.
 
+    The default is "L2" for the rebound "constant" and "decoupled" for "belief".
+
     Args:
-        group: options by name, see :class:`Apollo`, updated in place.
+        group: parameter group, with the options of :class:`Apollo` by name. Updated in place.
     """
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
@@ -340,7 +344,7 @@ def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
 
 @lru_cache(maxsize=None)  # the warning is given once
 def _warn_about_rounded_belief() -> None:
-    """Warn that training with the rebound "belief" may diverge in half precision."""
+    """Warn that training in half precision may diverge with the rebound "belief"."""
     warnings.warn(
         'Apollo: with rebound "belief", training of float16 and bfloat16 parameters may diverge, because the '
         "deviation of the gradient from its average may round to zero. Keep the parameters in float32 "
@@ -352,18 +356,18 @@ def _warn_about_rounded_belief() -> None:
 
 @lru_cache(maxsize=None)  # a trainer may build its optimizer several times: one warning for each pair
 def _warn_about_learning_rate(lr: float, sigma: float) -> None:
-    """Warn if the learning rate does not fit sigma, as if two conventions were mixed.
+    """Warn if the learning rate does not fit sigma, because two conventions may be mixed.
 
-    The first direction is g / sigma, so the ratio lr / sigma determines the step size. The ratio is about 10
-    in both published conventions, and 0.3 to 10 in all settings that are known to work. Mixing the
-    conventions makes the ratio 100 times larger or smaller.
+    The first direction is the gradient over sigma, so the ratio lr / sigma determines the step size. The
+    ratio is about 10 in both published conventions, and 0.3 to 10 in all settings that are known to work.
+    Mixing the conventions makes the ratio 100 times larger or smaller.
 
-    The warning is given for ratios of at least 100. It is also given for ratios of at most 0.1, but only if
-    sigma is at least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
+    The warning is given for ratios of at least 100. It is also given for ratios of at most 0.1 if sigma is at
+    least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
 
     Args:
         lr: learning rate.
-        sigma: option of Apollo, see :class:`Apollo`.
+        sigma: lower bound of the curvature, see :class:`Apollo`.
     """
     ratio = lr / sigma
     if ratio >= 99.9:  # 100, whatever the rounding

@@ -20,9 +20,10 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     depends on the mean curvature.
 
     Args:
-        *tensors: parameter, gradient, m, B and d, all of one shape.
+        *tensors: five tensors of one shape: the parameter, its gradient, the moving average of gradients, the
+            approximate Hessian, and the direction of the previous update.
         step: number of this update, starting at 1.
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
     """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)
@@ -33,15 +34,15 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     decay_type = group["weight_decay_type"] if decay != 0 else None
 
     def deviation(p: Tensor, g: Tensor, m: Tensor) -> Tensor:
-        """Compute y, the deviation of the gradient from its moving average.
+        """Return the deviation of the gradient, with L2 weight decay, from its moving average.
 
         Args:
             p: block of the parameter.
             g: block of the gradient.
-            m: block of the moving average of the gradients.
+            m: block of the moving average of gradients.
 
         Returns:
-            The block of y.
+            Block of the deviation.
         """
         return (g.add(p, alpha=decay) if decay_type == "L2" else g) - m
 

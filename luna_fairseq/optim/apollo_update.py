@@ -14,18 +14,18 @@ from torch import Tensor
 def single_tensor_update(
     p: Tensor, g: Tensor, m: Tensor, hessian: Tensor, d: Tensor, *, step: int, group: Dict[str, Any]
 ) -> None:
-    """Update one parameter tensor, following the formulas step by step.
+    """Update one parameter tensor and its state in place, following the formulas in apollo.py.
 
-    This is the reference for the other implementations.
+    This is the reference for the faster implementations.
 
     Args:
         p: parameter, updated in place.
-        g: gradient, of the shape of ``p``.
+        g: gradient, of the same shape as ``p``.
         m: moving average of gradients, updated in place.
-        hessian: diagonal approximation of the Hessian (B), updated in place.
-        d: direction of the previous update, replaced by the new direction.
+        hessian: diagonal approximation of the Hessian, updated in place.
+        d: direction of the previous update, overwritten by the new direction.
         step: number of this update, starting at 1.
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -61,18 +61,18 @@ def multi_tensor_update(
     step: int,
     group: Dict[str, Any],
 ) -> None:
-    """Update a list of parameter tensors with torch's multi-tensor (foreach) operations.
+    """Update a list of parameter tensors and their states in place with torch's foreach operations.
 
-    The update does not synchronise the device.
+    The update does not make the CPU wait for a GPU.
 
     Args:
         params: parameters, updated in place.
         grads: gradients.
-        exp_avg_grads: moving averages of gradients (m), updated in place.
-        approx_hessians: diagonal approximations of the Hessian (B), updated in place.
-        updates: directions of the previous update (d), replaced by the new directions.
+        exp_avg_grads: moving averages of gradients, updated in place.
+        approx_hessians: diagonal approximations of the Hessian, updated in place.
+        updates: directions of the previous update, overwritten by the new directions.
         step: number of this update, starting at 1.
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -120,16 +120,17 @@ def _clamp_min_(tensors: List[Tensor], least: float) -> None:
 def _update_hessians(
     ys: List[Tensor], hessians: List[Tensor], updates: List[Tensor], alpha: float, norm_offset: float
 ) -> None:
-    """Update the Hessians of several tensors in place, by ``B -= <alpha * y + B * d, d> / n**4 * d**2``.
+    """Update the diagonal approximations of the Hessian for several tensors, in place.
 
-    This form of the formula needs one number n per tensor instead of the normalised direction u.
+    The update is ``B -= <alpha * y + B * d, d> / n**4 * d**2``, with the letters of apollo.py. Unlike the
+    formula there, it does not need the normalised direction u as a tensor.
 
     Args:
-        ys: deviations of the gradients from their moving averages (y), overwritten with intermediate results.
-        hessians: diagonal approximations of the Hessian (B), updated in place.
-        updates: directions of the previous update (d).
-        alpha: factor a of apollo.py.
-        norm_offset: offset e that is added to the norm of the previous direction.
+        ys: deviations y of the gradients from their moving averages, overwritten with intermediate results.
+        hessians: diagonal approximations B of the Hessian, updated in place.
+        updates: directions d of the previous update.
+        alpha: factor a of apollo.py, the weight of the newest gradient in the moving average.
+        norm_offset: offset that is added to the norm n of the previous direction.
     """
     squares = torch._foreach_mul(updates, updates)
     n = torch.stack(list(torch._foreach_norm(squares, 2))).sqrt_().add_(norm_offset)
@@ -143,12 +144,12 @@ def _update_hessians(
 
 
 def norm_offset(group: Dict[str, Any]) -> float:
-    """Return the offset e that is added to the norm of the previous direction.
+    """Return the offset that is added to the norm of the previous direction.
 
     Args:
-        group: options by name, see :class:`~luna_fairseq.optim.apollo.Apollo`.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
 
     Returns:
-        The offset e: ``eps / sigma`` for the rebound "constant", and ``eps`` for "belief".
+        ``eps / sigma`` for the rebound "constant", and ``eps`` for "belief".
     """
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

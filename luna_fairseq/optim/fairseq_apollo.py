@@ -15,7 +15,21 @@ from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo
 
 @dataclass
 class ApolloConfig(FairseqDataclass):
-    """Options of ``--optimizer apollo``."""
+    """Options of ``--optimizer apollo``.
+
+    Attributes:
+        apollo_beta: decay rate of the moving average of gradients (default: 0.9).
+        apollo_eps: term that keeps the first directions finite (default: 1e-4).
+        apollo_rebound: lower bound of the curvature, "constant" or "belief" (default: "constant").
+        apollo_sigma: lower bound of the curvature for the rebound "constant" (default: 0.01).
+        weight_decay: weight decay (default: 0).
+        weight_decay_type: "L2", "decoupled" or "stable" (default: None, depends on the rebound).
+        clip_mode: apply --clip-norm to the norm of all gradients together, "total", or to the gradient of
+            each parameter, "each" (default: "total").
+        clip_norm: largest allowed gradient norm (default: fairseq's --clip-norm).
+        amp: training uses fairseq's --amp, which Apollo rejects.
+        lr: learning rates (default: fairseq's --lr).
+    """
 
     apollo_beta: float = field(
         default=0.9,
@@ -56,10 +70,11 @@ class ApolloConfig(FairseqDataclass):
 
 @register_optimizer("apollo", dataclass=ApolloConfig)
 class FairseqApollo(FairseqOptimizer):
-    """Apollo optimizer for fairseq's trainer.
+    """Apollo optimizer for fairseq's trainer, as ``--optimizer apollo``.
 
-    Clipping of each parameter's gradient happens in ``step`` and not in ``clip_grad_norm``. When fairseq's
-    fp16 and bf16 wrappers call ``clip_grad_norm``, the gradients are still multiplied by the loss scale.
+    With ``--clip-mode each``, the gradient of each parameter is clipped in :meth:`step` and not in
+    :meth:`clip_grad_norm`. The reason is that fairseq's fp16 and bf16 wrappers call the latter before they
+    divide the gradients by the loss scale.
 
     Args:
         cfg: options of the optimizer.
@@ -88,7 +103,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:
-        """Keyword arguments of :class:`~luna_fairseq.optim.apollo.Apollo` for the options."""
+        """Options in the form of keyword arguments of :class:`~luna_fairseq.optim.apollo.Apollo`."""
         decay_type = self.cfg.weight_decay_type
         return {
             "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Sequence) else self.cfg.lr,
@@ -112,21 +127,23 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def clips_each_parameter(self) -> bool:
-        """True if ``step`` clips each gradient, so that the trainer must not clip (``engine.precision``)."""
+        """True if :meth:`step` clips the gradient of each parameter, so that the trainer must not clip."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
         """Return the gradient norm, and clip the gradients if the clip mode is "total".
 
-        With the clip mode "each", ``step`` clips the gradients to --clip-norm.
+        Overrides the method of ``FairseqOptimizer``. With the clip mode "each", :meth:`step` clips the
+        gradients.
 
         Args:
             max_norm: largest allowed norm in mode "total"; 0 disables clipping.
-            aggregate_norm_fn: function that combines the norms of several workers' shards. It is not used,
-                because fairseq refuses sharded training without support for flat parameters (default: None).
+            aggregate_norm_fn: function that combines the norms of several workers' shards. Not used with the
+                clip mode "each" (default: None).
 
         Returns:
-            A scalar: the norm of all gradients together, or in mode "each" the largest norm of one gradient.
+            The norm of all gradients together, or in mode "each" the largest norm of one gradient, as a
+            scalar tensor.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)
@@ -140,7 +157,7 @@ class FairseqApollo(FairseqOptimizer):
 
         Args:
             state_dict: state returned by ``state_dict``.
-            optimizer_overrides: options that replace those of the state (default: None).
+            optimizer_overrides: options that replace those of the checkpoint (default: None).
 
         Raises:
             InputError: The state does not fit the parameters, as in a checkpoint of the authors' code.
@@ -159,7 +176,7 @@ class FairseqApollo(FairseqOptimizer):
         Args:
             closure: function that recomputes the gradients (default: None).
             scale: number by which the gradients are divided (default: 1).
-            groups: not used.
+            groups: passed to the overridden method of ``FairseqOptimizer`` (default: None).
         """
         if self.clips_each_parameter:
             if closure is not None:
@@ -173,7 +190,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @torch.no_grad()
     def _gradients(self) -> List[Tensor]:
-        """Return the gradients of all parameters that have a gradient."""
+        """Return the gradients of all parameters that have one, detached from the graph."""
         return [p.grad.detach() for p in self.params if p.grad is not None]
 
 
@@ -184,8 +201,8 @@ def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
         grads: gradients.
 
     Returns:
-        The norms [number of tensors], on the device of the first tensor, in float32. They are in float64 if
-        any tensor is in float64.
+        Vector of norms on the device of the first gradient, in float32, or in float64 if any gradient is in
+        float64.
     """
     if not grads:
         return torch.empty(0)
@@ -199,11 +216,11 @@ def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
     A tensor is multiplied by min(1, max_norm / (norm + 1e-6)).
 
     Args:
-        grads: gradients.
+        grads: gradients, updated in place.
         max_norm: largest allowed norm; 0 disables clipping.
 
     Returns:
-        The norms before clipping, see :func:`gradient_norms`.
+        Vector of the norms before clipping.
     """
     norms = gradient_norms(grads)
     if max_norm > 0 and len(norms) > 0:

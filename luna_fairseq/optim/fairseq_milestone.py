@@ -20,7 +20,16 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class MilestoneScheduleConfig(FairseqDataclass):
-    """Options of ``--lr-scheduler milestone``."""
+    """Options of ``--lr-scheduler milestone``.
+
+    Attributes:
+        warmup_updates: number of updates of the linear warm-up (default: 0).
+        warmup_init_lr: learning rate of the first update of the warm-up (default: -1, which means 0).
+        milestones: numbers of updates after which the learning rate is multiplied by ``lr_decay_rate``
+            (default: none).
+        lr_decay_rate: factor at each milestone, in (0, 1] (default: 0.1).
+        lr: list with one learning rate, the peak rate after the warm-up (default: fairseq's --lr).
+    """
 
     warmup_updates: int = field(
         default=0,
@@ -45,10 +54,10 @@ class MilestoneScheduleConfig(FairseqDataclass):
 
 
 class _MilestonesAction(argparse.Action):
-    """Argparse action that parses a list of integers, separated by spaces or commas."""
+    """Argparse action that parses integers, separated by spaces or commas: ``--milestones 100 200,300``."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Store the parsed numbers in the namespace.
+        """Parse the integers of the option, and store them in the namespace.
 
         Args:
             parser: not used.
@@ -70,10 +79,10 @@ class _MilestonesAction(argparse.Action):
 
 @register_lr_scheduler("milestone", dataclass=MilestoneScheduleConfig)
 class MilestoneSchedule(FairseqLRScheduler):
-    """Learning-rate scheduler of fairseq for the milestone schedule.
+    """Learning-rate scheduler of fairseq with a warm-up and milestones, as ``--lr-scheduler milestone``.
 
-    After each update, the learning rate is :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr` of the
-    number of finished updates.
+    The learning rate depends on the number of finished updates only, see
+    :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr`.
 
     Args:
         cfg: options of the schedule.
@@ -109,9 +118,9 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the options of the dataclass to a parser.
+        """Add the options of the schedule to a parser.
 
-        Unlike fairseq's other lists, --milestones may be given as several words.
+        Overrides the method of ``FairseqLRScheduler``, so that --milestones accepts several words.
 
         Args:
             parser: parser to which the options are added.
@@ -128,7 +137,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the best loss so far from a checkpoint.
+        """Load the best validation loss so far from a checkpoint.
 
         The learning rate is not loaded, because it follows from the number of updates.
 

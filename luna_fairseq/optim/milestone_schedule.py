@@ -1,6 +1,6 @@
 """Milestone learning-rate schedule: linear warm-up, then a constant rate that is multiplied at given updates.
 
-The schedule is that of the translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna, with
+The translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna use this schedule, with
 milestones 300,000 and 450,000 of 500,000 updates. The rate depends only on the number of finished updates. A
 resumed run, or a run whose optimizer was reset, therefore has the same rates as an uninterrupted run.
 """
@@ -22,10 +22,10 @@ def milestone_lr(
     Args:
         num_updates: number of finished updates, at least 0.
         peak_lr: learning rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates.
-        warmup_updates: length of the warm-up in updates; without a warm-up, training starts at ``peak_lr``
+        warmup_updates: length of the warm-up in updates. Without a warm-up, training starts at ``peak_lr``
             (default: 0, no warm-up).
-        warmup_init_lr: learning rate of the first update of the warm-up, which then rises linearly (default:
-            0).
+        warmup_init_lr: learning rate of the first update of the warm-up, from which the rate rises linearly
+            (default: 0).
         milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``.
             Milestones within the warm-up have no effect (default: none).
         lr_decay_rate: factor at each milestone (default: 0.1).

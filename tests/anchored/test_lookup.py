@@ -139,7 +139,7 @@ def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         pairs.scores(pairs.make_pairs(part, 7), q, keys)
-        pairs.mixture(pairs.make_pairs(part, 7), weights, keys)
+        pairs.weighted_sum(pairs.make_pairs(part, 7), weights, keys)
     numbers = [x.data_ptr() for x in kept if x.is_floating_point()]
     assert numbers == [x.data_ptr() for x in (q, keys, weights, keys)]
 
