@@ -1,4 +1,4 @@
-"""Criterion for sequence classification: cross entropy, with accuracy as a metric."""
+"""Cross entropy for sequence classification, with accuracy as a metric."""
 
 import math
 from dataclasses import dataclass
@@ -24,10 +24,9 @@ class LRACrossEntropyConfig(FairseqDataclass):
 class LRACrossEntropyCriterion(FairseqCriterion):
     """Cross entropy of one class per sequence.
 
-    The loss is summed over the sequences of a batch. It is then divided by the number of sequences if
-    ``--sentence-avg`` is given, and by the number of their tokens otherwise. With
-    ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric``, fairseq-train keeps the
-    checkpoint with the highest accuracy.
+    The loss is summed over the sequences of a batch. The sum is divided by the number of sequences with
+    ``--sentence-avg``, and by the number of tokens without it. To keep the checkpoint with the highest
+    accuracy, give fairseq-train ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric``.
 
     Args:
         task: fairseq task that the model is trained on.
@@ -44,12 +43,12 @@ class LRACrossEntropyCriterion(FairseqCriterion):
         """Compute the loss of a batch.
 
         Args:
-            model: classifier that returns logits [B, classes] for ``**sample["net_input"]``.
-            sample: batch of the task, with the classes ``target`` [B, 1].
-            reduce: sum the loss over the batch (default: True); otherwise the loss has shape [B].
+            model: classifier that returns logits [B, K] for B sequences and K classes.
+            sample: batch of the task, with the class of each sequence in ``target`` [B, 1].
+            reduce: If True (default), sum the loss over the batch. If False, the loss has shape [B].
 
         Returns:
-            The loss in nats, the number by which fairseq divides it, and the values to log.
+            Loss in nats, the number that fairseq divides it by, and a dictionary of values to log.
         """
         logits = model(**sample["net_input"]).float()
         target = sample["target"].view(-1)
@@ -69,7 +68,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
         """Log the loss in bits and the accuracy in per cent.
 
         Args:
-            logging_outputs: logged values of all batches on all devices.
+            logging_outputs: values that :meth:`forward` returned for each batch and device.
         """
         names = ("loss", "ncorrect", "nsentences", "sample_size")
         loss, correct, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)
@@ -78,5 +77,5 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def logging_outputs_can_be_summed() -> bool:
-        """Return True: fairseq may sum the logged values across devices."""
+        """Return True, which lets fairseq sum the logged values across devices."""
         return True

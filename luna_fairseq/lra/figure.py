@@ -1,4 +1,4 @@
-"""Plots of luna-lra-seeds: accuracy against speed (the paper's Figure 1) and accuracy during training."""
+"""Plots for luna-lra-seeds: accuracy against speed (Figure 1 of the paper) and accuracy during training."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ MAX_CIRCLE_AREA = 3000.0  # points squared
 
 
 class Cost(NamedTuple):
-    """Cost of training one model.
+    """Training cost of a model.
 
     Attributes:
-        speed: training speed divided by the Transformer's.
-        memory: extra peak memory in MiB.
+        speed: training speed relative to the Transformer. 2.0 is twice as fast.
+        memory: additional peak memory of a training step in MiB.
     """
 
     speed: float
@@ -29,29 +29,30 @@ class Cost(NamedTuple):
 
 
 class Costs:
-    """Costs of training on the longest sequences that the benchmark has measured.
+    """Training costs of several models, read from the results of the benchmark.
+
+    Only the measurements with the longest sequences are used.
 
     Args:
         path: JSON file written by ``python -m luna_fairseq.benchmark lra --json``.
 
     Attributes:
-        length: length of the sequences in bytes.
-        by_form: dictionary from the benchmark's name of a model to its :class:`Cost`.
+        length: length of the longest sequences in bytes.
+        by_model: dictionary from a model's name in the benchmark to its :class:`Cost`.
 
     Raises:
-        InputError: The file is missing, belongs to another benchmark, or has no measurement of the
-            Transformer, with which the others are compared.
+        InputError: The file is missing, is from another benchmark, or has no measurement of the Transformer.
     """
 
     def __init__(self, path: Path):
         try:
             records: List[Dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))["lra"]["results"]
             self.length: int = max(record["case"]["T"] for record in records)
-            self.by_form = {}
+            self.by_model = {}
             for record in records:
                 if record["case"]["T"] == self.length:
                     speed = record["speed_ratio"][TRANSFORMER]["median"]
-                    self.by_form[record["form"]] = Cost(speed, record["extra_bytes"] / MIB)
+                    self.by_model[record["form"]] = Cost(speed, record["extra_bytes"] / MIB)
         except OSError as error:
             raise InputError(f"--costs {path}: {error.strerror}") from None
         except (ValueError, KeyError, TypeError) as error:
@@ -63,32 +64,37 @@ class Costs:
     def find(self, model: str) -> Cost:
         """Return the cost of a model.
 
-        A model that classifies from the packed sequence P (``-p``) has the cost of the model without that
-        suffix, because the pooling takes next to no time.
-
         Args:
-            model: name of the model on the command line of luna-lra-seeds, such as ``luna-16``.
+            model: name of the model in luna-lra-seeds, such as ``luna-16``. The suffix ``-p``, for a
+                classifier that averages the packed sequence P, is ignored, because averaging takes next to no
+                time.
+
+        Returns:
+            Speed and memory of the model.
 
         Raises:
             InputError: The benchmark has not measured this model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
-        if form not in self.by_form:
-            measured = ", ".join(self.by_form)
+        if form not in self.by_model:
+            measured = ", ".join(self.by_model)
             raise InputError(
                 f"--costs has no measurement of {form}, only of {measured}. Leave the model out, or measure "
                 "it"
             )
-        return self.by_form[form]
+        return self.by_model[form]
 
 
 @contextmanager
 def save_axes(path: Path, title: str) -> Iterator[Any]:
-    """Context manager that yields empty matplotlib axes and then writes them to a PNG file.
+    """Context manager that yields empty matplotlib axes, and saves the picture as a PNG file at the end.
 
     Args:
         path: file to write. It is replaced only after the whole picture has been written.
         title: title above the axes.
+
+    Yields:
+        Axes to draw on.
     """
     figure = new_figure(figsize=(6.4, 4.4))  # inches
     axes = figure.subplots()
@@ -98,13 +104,13 @@ def save_axes(path: Path, title: str) -> Iterator[Any]:
 
 
 def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, title: str) -> None:
-    """Draw accuracy against training speed, with circles whose area shows the extra memory.
+    """Draw accuracy against training speed. The area of each circle shows the additional memory.
 
     Args:
         path: PNG file to write.
         accuracies: dictionary from a model to its accuracy in per cent.
-        costs: measured costs, which must include every model of ``accuracies``.
-        title: names of the tasks that the accuracies are measured on.
+        costs: measured costs of all models in ``accuracies``.
+        title: names of the tasks that the accuracies are averaged over.
 
     Raises:
         InputError: The cost of a model was not measured.
@@ -133,14 +139,14 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Read the validation accuracy during training from a log of fairseq-train.
+    """Read the validation accuracies during training from a log of fairseq-train.
 
     Args:
-        log: log file. A missing file gives an empty result.
+        log: log file. If it does not exist, the result is empty.
 
     Returns:
-        Dictionary from the number of updates to the accuracy in per cent. If a resumed run repeated an
-        update, the later accuracy counts.
+        Dictionary from the number of updates to the accuracy in per cent. If a resumed run has repeated an
+        update, the later accuracy is used.
     """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)
@@ -148,12 +154,12 @@ def read_curve(log: Path) -> Dict[int, float]:
 
 
 def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str) -> None:
-    """Draw validation accuracy against the number of updates.
+    """Draw validation accuracy against the number of updates, one line per run.
 
     Args:
         path: PNG file to write.
-        curves: dictionary from the name of a run to its accuracies, as :func:`read_curve` returns them.
-        title: name of the task that the accuracies are measured on.
+        curves: dictionary from the name of a run to its accuracies, from :func:`read_curve`.
+        title: name of the task.
     """
     with save_axes(path, title) as axes:
         for name, curve in curves.items():

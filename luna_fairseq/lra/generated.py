@@ -1,6 +1,6 @@
-"""Generated data sets of Long Range Arena.
+"""Generate ListOps expressions and Pathfinder images in several processes.
 
-Several processes generate the examples. The examples do not depend on the number of processes.
+The examples depend on the seed, but not on the number of processes.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ MAX_ROUNDS = 20
 CHUNK_SIZE = 100
 
 
-def listops(
+def generate_listops(
     seed: int, sizes: Dict[str, int], bounds: Tuple[int, int], workers: int
 ) -> Iterator[Tuple[str, List[List[int]], int]]:
-    """Generate distinct ListOps expressions.
+    """Generate distinct ListOps expressions for all splits.
 
     Args:
         seed: random seed.
@@ -36,11 +36,10 @@ def listops(
         workers: number of processes.
 
     Yields:
-        Split, a list with one sequence of vocabulary indices (``listops.VOCABULARY``), and the value of the
-        expression.
+        Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
 
     Raises:
-        InputError: No expressions, or too few distinct ones, have a length within the bounds.
+        InputError: The bounds are not valid, or too few distinct expressions have a length within them.
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
         raise InputError(
@@ -56,8 +55,10 @@ def listops(
         yield split, [[indices[token] for token in tokens]], value
 
 
-def pathfinder(seed: int, sizes: Dict[str, int], workers: int) -> Iterator[Tuple[str, np.ndarray, int]]:
-    """Generate distinct Pathfinder images.
+def generate_pathfinder(
+    seed: int, sizes: Dict[str, int], workers: int
+) -> Iterator[Tuple[str, np.ndarray, int]]:
+    """Generate distinct Pathfinder images for all splits.
 
     Args:
         seed: random seed.
@@ -65,22 +66,23 @@ def pathfinder(seed: int, sizes: Dict[str, int], workers: int) -> Iterator[Tuple
         workers: number of processes.
 
     Returns:
-        Iterator over split, image (uint8 [32, 32]), and label: 1 if one path joins the two dots, otherwise 0.
+        Iterator over tuples of split, image (uint8 [32, 32]) and label. The label is 1 if one path joins the
+        two dots, otherwise 0.
     """
     draw = pathfinder_images.draw_example
     return _generate_distinct(draw, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)
 
 
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
-    """Draw the examples of each chunk of numbers.
+    """Draw the examples of several ranges of example numbers.
 
     Args:
-        draw: function from the seed of an example to the example, a pair of content and label.
-        seed: prefix of the seeds. The number of the example is appended to it.
-        chunks: numbers of the examples in each chunk.
+        draw: function from a seed to an example and its label.
+        seed: prefix of the seeds. Example n is drawn with the seed ``f"{seed}-{n}"``.
+        chunks: ranges of example numbers.
 
     Returns:
-        List of the examples of each chunk.
+        List of the examples of each range.
     """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
@@ -92,14 +94,17 @@ def _generate_distinct(
     sizes: Dict[str, int],
     workers: int,
 ) -> Iterator[Tuple[str, Any, int]]:
-    """Generate distinct examples, one split after the other.
+    """Generate distinct examples, first for the test split, then for validation and training.
 
     Args:
         draw: function from a seed to an example and its label.
-        seed: prefix of the seeds; example number n is drawn with ``f"{seed}-{n}"``.
-        to_bytes: function that returns the content of an example. Two examples with equal content are equal.
+        seed: prefix of the seeds. Example n is drawn with the seed ``f"{seed}-{n}"``.
+        to_bytes: function from an example to its content. Examples with equal content are duplicates.
         sizes: number of examples in each split.
         workers: number of processes.
+
+    Yields:
+        Name of the split, example, and label.
 
     Raises:
         InputError: Too few distinct examples were found.

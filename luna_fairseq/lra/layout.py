@@ -1,4 +1,4 @@
-"""Names of the splits and of the folders in a data set of Long Range Arena."""
+"""Names of the splits and folders in a data folder of Long Range Arena."""
 
 from typing import Dict
 

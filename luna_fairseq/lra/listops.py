@@ -37,11 +37,11 @@ Example = Tuple[List[str], int]
 
 
 def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
-    """Draw a random expression.
+    """Draw a random ListOps expression.
 
-    The expression is a tree of depth 10 at most. With probability 1/4 a node is an operation on 2 to 10
-    arguments; otherwise, and always at depth 10, the node is a digit. Trees are drawn until one has more than
-    ``min_length`` and fewer than ``max_length`` tokens.
+    An expression is a tree of depth 10 at most. A node is an operation on 2 to 10 arguments with probability
+    1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until one has the right
+    length.
 
     Args:
         seed: seed of the random generator.
@@ -50,7 +50,7 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
         max_length: upper bound on the number of tokens, exclusive (default: 2000).
 
     Returns:
-        The tokens and the value of the expression.
+        Tokens of the expression, and its value from 0 to 9.
 
     Example:
         >>> tokens, value = draw_example("seed", min_length=5, max_length=20)
@@ -60,24 +60,24 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
     generator = random.Random(seed)
     while True:
         tokens: List[str] = []
-        value = _draw(generator, 1, tokens, max_length)
+        value = _append_expression(generator, 1, tokens, max_length)
         if min_length < len(tokens) < max_length:
             return tokens, value
 
 
-def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
-    """Append a random expression to ``tokens`` and return its value.
+def _append_expression(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
+    """Append a random expression to ``tokens``, and return its value.
 
-    Once there are ``max_length`` tokens, open operations get no more arguments; the caller discards the tree.
+    When ``tokens`` reaches ``max_length``, the expression is completed quickly. The caller discards it.
 
     Args:
-        generator: source of random numbers.
+        generator: random number generator.
         depth: depth of the expression in the tree, 1 for the root.
         tokens: tokens of the whole tree so far, extended in place.
-        max_length: number of tokens from which open operations get no more arguments.
+        max_length: number of tokens from which operations get no more arguments.
 
     Returns:
-        Value of the expression, a digit.
+        Value of the expression, from 0 to 9.
     """
     # The root has to be an operation, because a single digit is always too short.
     chance = generator.random() if 1 < depth < MAX_DEPTH else float(depth > 1)
@@ -91,22 +91,22 @@ def _draw(generator: random.Random, depth: int, tokens: List[str], max_length: i
     for number in range(generator.randint(2, MAX_ARGUMENTS)):
         if len(tokens) >= max_length:
             break
-        values[number:] = [_draw(generator, depth + 1, tokens, max_length)]
+        values[number:] = [_append_expression(generator, depth + 1, tokens, max_length)]
     tokens.append(END)
     return OPERATORS[operator](values)
 
 
 def parse(text: str) -> Example:
-    """Parse an expression, and compute its value.
+    """Split an expression into tokens, and compute its value.
 
     Args:
         text: tokens separated by spaces. Round brackets, which the published files contain, are ignored.
 
     Returns:
-        The tokens and the value of the expression.
+        Tokens of the expression, and its value from 0 to 9.
 
     Raises:
-        InputError: The expression is malformed; the message names the position.
+        InputError: The expression is malformed. The message names the token.
 
     Example:
         >>> parse("( [MAX 3 ( [SM 9 8 ] ) ] )")
@@ -117,16 +117,16 @@ def parse(text: str) -> Example:
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """Compute the value of an expression.
+    """Compute the value of a ListOps expression.
 
     Args:
-        tokens: tokens of ``VOCABULARY``.
+        tokens: digits, operators such as ``[MED``, and ``]``.
 
     Returns:
-        The value, from 0 to 9.
+        Value from 0 to 9.
 
     Raises:
-        InputError: The expression is malformed; the message names the position.
+        InputError: The expression is malformed. The message names the token.
 
     Example:
         >>> evaluate(["[MED", "1", "4", "8", "]"])

@@ -1,9 +1,9 @@
-"""Generator of Pathfinder images: does a dashed path join the two dots?
+"""Generate Pathfinder images, in which a model decides whether a dashed path joins two dots.
 
 The images follow the published description (Linsley et al., 2018), with the settings of Long Range Arena for
 32 x 32 pixels (Tay et al., 2021): two long paths of 14 dashes, five distractors of 4 dashes, and dots of
-radius 1.5. They are not the published images and are not drawn by the published program. Accuracies on them
-are therefore not comparable with published accuracies.
+radius 1.5. They are not drawn by the published program, so accuracies on them are not comparable with
+published accuracies.
 """
 
 from __future__ import annotations
@@ -51,19 +51,19 @@ _NEAR = [
 
 
 def draw_example(seed: str) -> Tuple[np.ndarray, int]:
-    """Draw a random image.
+    """Draw a random Pathfinder image.
 
     Args:
         seed: seed of the random generator.
 
     Returns:
-        A gray image, uint8 [32, 32], and its label: 1 if the two dots are the ends of one path, otherwise 0.
-        Both labels are equally likely.
+        Gray image, uint8 [32, 32], and its label. The label is 1 if the two dots are the ends of one path,
+        and 0 if they are on different paths. Both labels are equally likely.
     """
     generator = random.Random(seed)
     label = generator.randrange(2)
     while True:
-        paths = _draw_field(generator)
+        paths = _draw_paths(generator)
         if paths is None:
             continue
         first, second = paths[0], paths[1]
@@ -73,14 +73,14 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
             return _render([dash for path in paths for dash in path], (begin, end)), label
 
 
-def _draw_field(generator: random.Random) -> Optional[List[List[Dash]]]:
-    """Draw two long paths and the distractors.
+def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
+    """Draw the dashes of two long paths and five distractors that do not touch each other.
 
     Args:
-        generator: source of random numbers.
+        generator: random number generator.
 
     Returns:
-        Dashes of each path, the two long paths first. None if there is no room for one of the paths.
+        List of the dashes of each path, the two long paths first. None if one of the paths does not fit.
     """
     occupied: Set[Cell] = set()
     paths: List[List[Dash]] = []
@@ -98,17 +98,17 @@ def _draw_field(generator: random.Random) -> Optional[List[List[Dash]]]:
 def _draw_path(
     generator: random.Random, dashes: int, occupied: Set[Cell], other_start: Optional[Point]
 ) -> Optional[List[Dash]]:
-    """Draw a path from a random starting point; return None if every starting point fails.
+    """Draw the dashes of one path, with up to 200 random starting points.
 
     Args:
-        generator: random generator.
+        generator: random number generator.
         dashes: number of dashes.
-        occupied: cells that the path must not touch.
-        other_start: starting point of the other long path, from which this path keeps its distance. None if
-            there is no such path.
+        occupied: grid cells that the path must not touch.
+        other_start: starting point of the other long path, which must be at least 7 pixels away. None if
+            there is no such restriction.
 
     Returns:
-        Dashes of the path, or None.
+        Dashes of the path. None if the path does not fit at any starting point.
     """
     for _ in range(TRIES_PER_PATH):
         start = (generator.uniform(PADDING, SIZE - PADDING), generator.uniform(PADDING, SIZE - PADDING))
@@ -122,16 +122,18 @@ def _draw_path(
 def _grow_path(
     generator: random.Random, start: Point, dashes: int, occupied: Set[Cell]
 ) -> Optional[List[Dash]]:
-    """Draw a path from a given point that touches neither occupied cells nor itself.
+    """Draw the dashes of one path from a given starting point.
+
+    The path touches neither occupied cells nor itself.
 
     Args:
-        generator: source of random numbers.
-        start: first point of the path, (x, y) in pixels.
+        generator: random number generator.
+        start: starting point (x, y) in pixels.
         dashes: number of dashes.
-        occupied: cells near the paths that were drawn before.
+        occupied: grid cells that the path must not touch.
 
     Returns:
-        Dashes of the path. None if a dash finds no room.
+        Dashes of the path. None if a dash does not fit.
     """
     path: List[Dash] = []
     own_cells: Set[Cell] = set()
@@ -141,9 +143,9 @@ def _grow_path(
             new_direction = direction + (generator.uniform(-MAX_TURN, MAX_TURN) if number else 0.0)
             begin = _move(path[-1][1], new_direction, DASH_GAP) if path else start
             dash = (begin, _move(begin, new_direction, DASH_LENGTH))
-            cells = set(map(_cell, _points(dash)))
+            cells = set(map(_to_cell, _sample_points(dash)))
             is_free = cells.isdisjoint(occupied) and cells.isdisjoint(own_cells)
-            if is_free and all(map(_is_inside, _points(dash))):
+            if is_free and all(map(_is_inside, _sample_points(dash))):
                 break
         else:
             return None
@@ -156,43 +158,52 @@ def _grow_path(
 
 
 def _move(point: Point, direction: float, distance: float) -> Point:
-    """Return the point at a given distance and direction from another point.
+    """Move a point by a distance in a direction.
 
     Args:
-        point: starting point, (x, y) in pixels.
-        direction: direction in radians.
+        point: starting point (x, y) in pixels.
+        direction: angle to the x axis in radians.
         distance: distance in pixels.
+
+    Returns:
+        New point (x, y) in pixels.
     """
     return point[0] + distance * math.cos(direction), point[1] + distance * math.sin(direction)
 
 
-def _points(dash: Dash) -> Tuple[Point, Point, Point]:
-    """Return both ends and the middle of a dash."""
+def _sample_points(dash: Dash) -> Tuple[Point, Point, Point]:
+    """Return the first point, the middle and the last point of a dash.
+
+    Tests of distance check these three points in place of the whole dash.
+    """
     (x0, y0), (x1, y1) = dash
     return (x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2), (x1, y1)
 
 
 def _is_inside(point: Point) -> bool:
-    """Return True if a point is within the image and outside its padding."""
+    """Return True if a point (x, y) is at least one pixel away from the border of the image."""
     return all(PADDING <= coordinate <= SIZE - PADDING for coordinate in point)
 
 
-def _cell(point: Point) -> Cell:
-    """Return the cell that contains a point."""
+def _to_cell(point: Point) -> Cell:
+    """Return the grid cell that contains a point (x, y).
+
+    Grid cells have a side of half a pixel. They record which parts of the image are occupied.
+    """
     return int(point[0] * CELLS_PER_PIXEL), int(point[1] * CELLS_PER_PIXEL)
 
 
 def _cells_near(dash: Dash) -> Iterator[Cell]:
-    """Iterate over the cells that other dashes must not touch.
+    """Iterate over the grid cells that other dashes must not touch because of a dash.
 
     Args:
         dash: first and last point of the dash.
 
     Yields:
-        Cell on the dash or next to it. Cells may occur several times.
+        Grid cell within 1.75 pixels of the dash. A cell may occur several times.
     """
-    for point in _points(dash):
-        x, y = _cell(point)
+    for point in _sample_points(dash):
+        x, y = _to_cell(point)
         for dx, dy in _NEAR:
             yield x + dx, y + dy
 
@@ -201,11 +212,11 @@ def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
     """Render dashes and dots as a gray image.
 
     Args:
-        dashes: dashes of all paths.
-        dots: two points that are marked with a dot.
+        dashes: dashes of all paths, each with its first and last point.
+        dots: centres of the two dots.
 
     Returns:
-        Image of intensities, uint8 [SIZE, SIZE].
+        Intensities, uint8 [32, 32].
     """
     PIL = pillow()
     image = PIL.Image.new("L", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING))

@@ -1,4 +1,4 @@
-"""Images as sequences of gray pixels, and the files that hold them."""
+"""Read gray images and their labels, and present images as sequences of pixels."""
 
 from __future__ import annotations
 
@@ -17,15 +17,14 @@ INTENSITIES = 256
 
 
 class PixelSequenceDataset(FairseqDataset):
-    """Dataset of images, each a sequence of standardised pixels.
+    """Dataset of gray images, each a sequence of normalised pixels.
 
-    A pixel is scaled to a number between 0 and 1; then ``mean`` is subtracted and the difference divided by
-    ``std``.
+    Intensities are scaled to the range from 0 to 1, and then normalised to ``(scaled - mean) / std``.
 
     Args:
-        pixels: intensities from 0 to 255, uint8 [N, T], for N images of T pixels.
-        mean: mean of the scaled intensities (default: 0.5).
-        std: standard deviation of the scaled intensities (default: 0.5).
+        pixels: intensities, uint8 [N, T], of N images with T pixels.
+        mean: value that is subtracted from the scaled intensities (default: 0.5).
+        std: value that the difference is divided by (default: 0.5).
     """
 
     def __init__(self, pixels: np.ndarray, mean: float = 0.5, std: float = 0.5):
@@ -34,7 +33,7 @@ class PixelSequenceDataset(FairseqDataset):
         self.sizes = np.full(len(pixels), pixels.shape[1])
 
     def __getitem__(self, index: int) -> Tensor:
-        """Return an image, float32 [T]."""
+        """Return the normalised pixels of an image, float32 [T] for T pixels."""
         scaled = self.pixels[index].astype(np.float32) / (INTENSITIES - 1)
         return torch.from_numpy((scaled - self.mean) / self.std)
 
@@ -42,12 +41,12 @@ class PixelSequenceDataset(FairseqDataset):
         return len(self.pixels)
 
     def collater(self, samples: List[Tensor]) -> Tensor:
-        """Stack B images [T] into a batch [B, T]."""
+        """Stack B images of T pixels into a batch [B, T]."""
         return torch.stack(samples)
 
 
 def pillow() -> Any:
-    """Import Pillow, which draws and reads images.
+    """Import and return Pillow, the image library.
 
     Raises:
         MissingRequirementError: Pillow is not installed.
@@ -60,14 +59,14 @@ def read_pixels(stem: Path) -> np.ndarray:
     """Read the images of a split.
 
     Args:
-        stem: path without a suffix. ``STEM.npy`` is read if it exists, otherwise ``STEM.src``, a text file
-            with the intensities of one image per line.
+        stem: path without a suffix, such as ``data/input/train``. ``STEM.npy`` is read if it exists.
+            Otherwise ``STEM.src`` is read, a text file with the intensities of one image per line.
 
     Returns:
-        Intensities, uint8 [N, T], for N images of T pixels.
+        Intensities, uint8 [N, T], of N images with T pixels.
 
     Raises:
-        InputError: Both files are missing, a file is malformed or empty, or the images differ in size.
+        InputError: Both files are missing, or the file is malformed or empty.
     """
     binary, text = (stem.with_name(stem.name + suffix) for suffix in (".npy", ".src"))
     if binary.is_file():
@@ -81,16 +80,16 @@ def read_pixels(stem: Path) -> np.ndarray:
 
 
 def _read_binary(path: Path) -> np.ndarray:
-    """Map a numpy file of intensities into memory.
+    """Memory-map a numpy file of images.
 
     Args:
-        path: path of the file.
+        path: path of the ``.npy`` file.
 
     Returns:
-        Intensities of N images with T pixels, uint8 [N, T].
+        Intensities, uint8 [N, T], of N images with T pixels.
 
     Raises:
-        InputError: The file does not hold such an array.
+        InputError: The file is not a numpy array of this type and shape.
     """
     try:
         pixels = np.load(str(path), mmap_mode="r", allow_pickle=False)
@@ -104,16 +103,16 @@ def _read_binary(path: Path) -> np.ndarray:
 
 
 def _read_text(path: Path) -> np.ndarray:
-    """Read a text file that has one image in each line.
+    """Read a text file with one image per line.
 
     Args:
-        path: path of the file.
+        path: path of the ``.src`` file. A line has the intensities of all pixels, separated by spaces.
 
     Returns:
-        Intensities of N images with T pixels, uint8 [N, T].
+        Intensities, uint8 [N, T], of N images with T pixels.
 
     Raises:
-        InputError: A line has other words than intensities, or the images differ in size.
+        InputError: A word is not an integer from 0 to 255, the images differ in size, or there are no images.
     """
     images: List[np.ndarray] = []
     with path.open(encoding="ascii", errors="replace") as file:

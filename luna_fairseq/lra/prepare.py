@@ -1,15 +1,18 @@
 """Command ``luna-prepare-lra``: download or generate the data of one task of Long Range Arena.
 
-The data is written in the format that fairseq-train reads.
+The command writes the data in the format that fairseq-train reads. DIR appears only after all of its files
+have been written.
 
 The task listops is generated from its published definition: 96,000 / 2,000 / 2,000 distinct expressions of
 500 to 2,000 tokens with the operators MAX, MIN, MED and SUM_MOD. With --mirror, the published files
-basic_{train,val,test}.tsv are converted instead, and every value is checked. The other tasks are converted
-from their published archives, which are downloaded or read from --mirror: text (IMDB reviews as bytes),
-retrieval (AAN, pairs of papers as bytes), image (CIFAR-10 in gray), pathfinder32 and pathfinder128. The task
-pathfinder32-regenerated draws its own images from the published description; use it if you cannot get the
-published archive, and do not compare its accuracies with published ones. DIR appears only after all of its
-files have been written.
+basic_{train,val,test}.tsv are converted instead, and every value is checked.
+
+The other tasks are converted from their published archives, which are downloaded or read from --mirror: text
+(IMDB reviews as bytes), retrieval (AAN, pairs of papers as bytes), image (CIFAR-10 in gray), pathfinder32 and
+pathfinder128.
+
+The task pathfinder32-regenerated draws its own images from the published description. Use it if you cannot
+get the published archive, and do not compare its accuracies with published ones.
 """
 
 from __future__ import annotations
@@ -77,13 +80,13 @@ def build_parser() -> CommandParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Write the data of a task, unless an earlier call has finished it, and print the number of examples.
+    """Write the data of a task, and print the number of examples. A finished task is not repeated.
 
     Args:
         args: parsed options of the command.
 
     Raises:
-        InputError: An input is malformed, or the output folder holds something else.
+        InputError: An input is malformed, or the output folder contains other files.
     """
     not_settings = ("destdir", "archives", "workers", "quiet")
     given = vars(args).items()
@@ -102,9 +105,9 @@ def prepare(args: argparse.Namespace) -> None:
     else:
         if args.destdir.exists() and (not args.destdir.is_dir() or any(args.destdir.iterdir())):
             before = steps.results(args.task) if steps is not None else {}
-            raise InputError(_folder_in_use(args.destdir, before.get("settings"), settings))
+            raise InputError(_describe_conflict(args.destdir, before.get("settings"), settings))
         args.archives = args.archives or args.destdir.absolute().parent / "archives"
-        results = _write(args, key, settings)
+        results = _write_data(args, key, settings)
     for split, by_class in results["counts"].items():
         total = sum(by_class.values())
         balance = ", ".join(f"{label}: {100 * number / total:.1f} %" for label, number in by_class.items())
@@ -113,20 +116,23 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def _input_names() -> Set[str]:
-    """Return the names of all published files that the command reads."""
+    """Return the names of all published files that the command can read from ``--mirror``."""
     from luna_fairseq.lra import published
 
     archives = (published.IMDB, published.CIFAR10, published.LRA_RELEASE)
     return {*published.LISTOPS_FILES.values(), *(file.name for file in archives)}
 
 
-def _folder_in_use(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
+def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
     """Return the error message for an output folder that is not empty.
 
     Args:
-        folder: the output folder.
-        before: settings of the data in the folder; None if they are unknown.
+        folder: output folder.
+        before: settings that the data in the folder was made with. None if they are unknown.
         settings: settings of this command.
+
+    Returns:
+        Message that names the settings that differ.
     """
     found = "other files"
     if before is not None:
@@ -135,16 +141,19 @@ def _folder_in_use(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
     return f"{folder} exists already and holds {found}. Give a new folder, or remove this one"
 
 
-def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
-    """Write the data and a record of it to a temporary folder, which then becomes the output folder.
+def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
+    """Write the data of a task to a temporary folder, and rename it to the output folder at the end.
 
     Args:
         args: parsed options of the command.
-        key: digest of the settings.
+        key: digest of the settings, which marks the task as finished.
         settings: settings that the data depends on.
 
     Returns:
-        Facts for the record: the settings, and the number of examples by split and class.
+        Dictionary with ``settings`` and ``counts``, the number of examples by split and class.
+
+    Raises:
+        InputError: An input is malformed, or a split has no examples.
     """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)
@@ -161,138 +170,141 @@ def _write(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict
         return results
 
 
-def _listops(args: argparse.Namespace, folder: Path) -> Counts:
-    """Generate the ListOps expressions, or convert the published ones.
+def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
+    """Write the ListOps expressions: the published ones with ``--mirror``, otherwise generated ones.
 
     Args:
         args: parsed options of the command.
-        folder: folder to which the data is written.
+        folder: folder to write to.
 
     Returns:
-        Number of examples of each class, by split.
+        Number of examples by split and class.
     """
     from luna_fairseq.lra import generated, published
     from luna_fairseq.lra.writing import write_tokens
 
     if args.mirror is None:
         bounds = args.min_length, args.max_length or 2000
-        examples: Iterable = generated.listops(args.seed, _sizes(args), bounds, args.workers)
+        examples: Iterable = generated.generate_listops(args.seed, _split_sizes(args), bounds, args.workers)
     else:
-        examples = published.listops(Path(args.mirror))
+        examples = published.read_listops(Path(args.mirror))
     return write_tokens(folder, VOCABULARY, 10, _show_progress(examples, args))
 
 
-def _text(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the IMDB reviews.
+def _prepare_text(args: argparse.Namespace, folder: Path) -> Counts:
+    """Write the IMDB reviews as sequences of bytes.
 
     Args:
         args: parsed options of the command.
-        folder: folder to which the data is written.
+        folder: folder to write to.
 
     Returns:
-        Number of examples of each class, by split.
+        Number of examples by split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
     print("text: the test set is also the validation set, as in the published benchmark")
-    with _archive(args, published.IMDB) as archive:
-        examples = published.imdb(archive, args.max_length or MAX_BYTES)
+    with _open_archive(args, published.IMDB) as archive:
+        examples = published.read_imdb(archive, args.max_length or MAX_BYTES)
         return write_tokens(folder, BYTES, 2, _show_progress(examples, args))
 
 
-def _retrieval(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the pairs of AAN papers.
+def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
+    """Write the pairs of AAN papers as pairs of byte sequences.
 
     Args:
         args: parsed options of the command.
-        folder: folder to which the data is written.
+        folder: folder to write to.
 
     Returns:
-        Number of examples of each class, by split.
+        Number of examples by split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
-    with _archive(args, published.LRA_RELEASE) as archive:
-        examples = published.aan(archive, args.max_length or MAX_BYTES)
+    with _open_archive(args, published.LRA_RELEASE) as archive:
+        examples = published.read_aan(archive, args.max_length or MAX_BYTES)
         return write_tokens(folder, BYTES, 2, _show_progress(examples, args), pairs=True)
 
 
-def _image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the CIFAR-10 images.
+def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
+    """Write the CIFAR-10 images in gray.
 
     Args:
         args: parsed options of the command.
-        folder: folder to which the data is written.
+        folder: folder to write to.
 
     Returns:
-        Number of examples of each class, by split.
+        Number of examples by split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
-    with _archive(args, published.CIFAR10) as archive:
-        return write_images(folder, 10, _show_progress(published.cifar10(archive), args))
+    with _open_archive(args, published.CIFAR10) as archive:
+        return write_images(folder, 10, _show_progress(published.read_cifar10(archive), args))
 
 
-def _pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
-    """Convert the published Pathfinder images of one size.
+def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
+    """Write the published Pathfinder images of one size.
 
     Args:
         side: width and height of the images in pixels.
         args: parsed options of the command.
-        folder: folder to which the data is written.
+        folder: folder to write to.
 
     Returns:
-        Number of examples of each class, by split.
+        Number of examples by split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
-    with _archive(args, published.LRA_RELEASE) as archive:
-        examples = published.pathfinder(archive, side, folder / "all.raw")
+    with _open_archive(args, published.LRA_RELEASE) as archive:
+        examples = published.read_pathfinder(archive, side, folder / "all.raw")
         return write_images(folder, 2, _show_progress(examples, args))
 
 
-def _regenerated(args: argparse.Namespace, folder: Path) -> Counts:
-    """Generate Pathfinder images.
+def _prepare_regenerated(args: argparse.Namespace, folder: Path) -> Counts:
+    """Write newly generated Pathfinder images of 32 x 32 pixels.
 
     Args:
         args: parsed options of the command.
-        folder: folder to which the data is written.
+        folder: folder to write to.
 
     Returns:
-        Number of examples of each class, by split.
+        Number of examples by split and class.
     """
     from luna_fairseq.lra import generated
     from luna_fairseq.lra.writing import write_images
 
     print("pathfinder32-regenerated: images drawn by this command, not the published images")
-    examples = generated.pathfinder(args.seed, _sizes(args), args.workers)
+    examples = generated.generate_pathfinder(args.seed, _split_sizes(args), args.workers)
     return write_images(folder, 2, _show_progress(examples, args))
 
 
 TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
-    "listops": _listops,
-    "text": _text,
-    "retrieval": _retrieval,
-    "image": _image,
-    "pathfinder32": partial(_pathfinder, 32),
-    "pathfinder128": partial(_pathfinder, 128),
-    "pathfinder32-regenerated": _regenerated,
+    "listops": _prepare_listops,
+    "text": _prepare_text,
+    "retrieval": _prepare_retrieval,
+    "image": _prepare_image,
+    "pathfinder32": partial(_prepare_pathfinder, 32),
+    "pathfinder128": partial(_prepare_pathfinder, 128),
+    "pathfinder32-regenerated": _prepare_regenerated,
 }
 
 
-def _sizes(args: argparse.Namespace) -> Dict[str, int]:
-    """Return the number of examples to generate for each split."""
+def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
+    """Return the number of examples to generate for each split.
+
+    An option such as ``--train`` overrides the published size of its split.
+    """
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 
 
 @contextmanager
-def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that provides a published archive, downloaded if necessary.
+def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
+    """Context manager that yields the path of a published archive, downloaded if necessary.
 
     Args:
         args: parsed options of the command.
@@ -302,7 +314,8 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
         Path of the archive.
 
     Raises:
-        InputError: The archive proves to be damaged or incomplete while it is read.
+        InputError: The archive is damaged or incomplete. This error replaces errors that occur while it is
+            read.
     """
     path = fetch(file, args.archives, args.mirror)
     with damage_reported(path):
@@ -310,18 +323,19 @@ def _archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
 
 
 def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
-    """Show a progress bar while the examples are consumed.
+    """Wrap an iterable of examples in a progress bar.
 
     Args:
         examples: examples of the task.
-        args: parsed options of the command. They give the total number of generated examples; the bar of
-            published data has no total.
+        args: parsed options of the command. The total is known only if the examples are generated.
 
     Returns:
         Iterator over the same examples.
     """
     is_generated = args.task in SIZES and args.mirror is None
-    return progress(examples, args.task, "examples", sum(_sizes(args).values()) if is_generated else None)
+    return progress(
+        examples, args.task, "examples", sum(_split_sizes(args).values()) if is_generated else None
+    )
 
 
 main = console_script(PROGRAM, build_parser, prepare, path_argument="destdir")

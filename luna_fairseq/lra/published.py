@@ -1,4 +1,4 @@
-"""Readers of the published files of Long Range Arena: ListOps, Text, Retrieval, Image and Pathfinder."""
+"""Read the published files of Long Range Arena: ListOps, Text, Retrieval, Image and Pathfinder."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ TokenExample = Tuple[str, List[List[int]], int]
 ImageExample = Tuple[str, np.ndarray, int]
 
 
-def listops(folder: Path) -> Iterator[TokenExample]:
-    """Read the published ListOps expressions, and check every value.
+def read_listops(folder: Path) -> Iterator[TokenExample]:
+    """Read the published ListOps expressions, and check their values.
 
     Args:
-        folder: folder that contains ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``.
+        folder: folder with ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``.
 
     Yields:
-        Split, a list with one sequence of vocabulary indices, and the value of the expression.
+        Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
 
     Raises:
         InputError: A file is missing, a line is malformed, or a value is wrong.
@@ -72,48 +72,50 @@ def listops(folder: Path) -> Iterator[TokenExample]:
                 yield split, [[indices[token] for token in tokens]], value
 
 
-def imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Read the IMDB reviews as bytes.
+def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
+    """Read the IMDB reviews as sequences of bytes.
 
-    Validation uses the test set, as in the published benchmark.
+    The test set is also the validation set, as in the published benchmark.
 
     Args:
         archive: ``aclImdb_v1.tar.gz``.
         max_length: number of bytes to keep of each review.
 
     Yields:
-        Split, a list with the bytes of one review, and label: 1 for a positive review, 0 for a negative one.
+        Name of the split, a list with the bytes of one review, and label. The label is 1 for a positive
+        review and 0 for a negative review.
 
     Raises:
         InputError: A review is empty.
     """
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
-    cut: List[int] = []
+    truncated: List[int] = []
     for name, content in stream(archive):
         match = pattern.match(name)
         if match:
-            text, label = _truncate(content.read(), max_length, cut), int(match[2] == "pos")
+            text, label = _truncate(content.read(), max_length, truncated), int(match[2] == "pos")
             if not text:
                 raise InputError(f"{archive}, {name}: the review is empty, expected text")
             for split in ("train",) if match[1] == "train" else ("valid", "test"):
                 yield split, [text], label
-    _say_cut(cut, max_length)
+    _report_truncated(truncated, max_length)
 
 
-def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Read the pairs of papers of the ACL Anthology Network (AAN) as bytes.
+def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
+    """Read the pairs of papers of the ACL Anthology Network (AAN) as sequences of bytes.
 
     Args:
         archive: archive of the published benchmark.
-        max_length: number of bytes to keep of each text.
+        max_length: number of bytes to keep of each paper.
 
     Yields:
-        Split, a list with the bytes of both texts, and label: 1 if one paper cites the other, otherwise 0.
+        Name of the split, a list with the bytes of both papers, and label. The label is 1 if one paper cites
+        the other, otherwise 0.
 
     Raises:
         InputError: A line does not have five columns, a label is neither 0 nor 1, or a text is empty.
     """
-    cut: List[int] = []
+    truncated: List[int] = []
     for name, content in stream(archive):
         split = AAN_FILES.get(name.rsplit("/", 1)[-1])
         if split is None:
@@ -123,49 +125,46 @@ def aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
             columns = line.rstrip(b"\r\n").split(b"\t")
             if len(columns) != len(AAN_COLUMNS):
                 raise InputError(f"{where}: {len(columns)} columns, expected {', '.join(AAN_COLUMNS)}")
-            label, texts = columns[0], [_truncate(text, max_length, cut) for text in columns[3:]]
+            label, texts = columns[0], [_truncate(text, max_length, truncated) for text in columns[3:]]
             if label not in (b"0", b"1", b"0.0", b"1.0"):
                 raise InputError(f"{where}: label {label.decode('ascii', 'replace')!r}, expected 0 or 1")
             for column, text in zip(AAN_COLUMNS[3:], texts):
                 if not text:
                     raise InputError(f"{where}: {column} is empty, expected both texts of the pair")
             yield split, texts, int(float(label))
-    _say_cut(cut, max_length)
+    _report_truncated(truncated, max_length)
 
 
-def _truncate(text: bytes, max_length: int, cut: List[int]) -> List[int]:
-    """Return the first bytes of a text.
-
-    If the text is longer, its length is appended to ``cut``.
+def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
+    """Return the first bytes of a text as a list of integers.
 
     Args:
         text: bytes of the text.
         max_length: maximum number of bytes.
-        cut: lengths of the texts that were cut, extended in place.
+        truncated: lengths of truncated texts. The length of this text is appended if it is above the maximum.
 
     Returns:
-        Values of at most ``max_length`` bytes.
+        List of at most ``max_length`` values from 0 to 255.
     """
     if len(text) > max_length:
-        cut.append(len(text))
+        truncated.append(len(text))
     return list(text[:max_length])
 
 
-def _say_cut(cut: List[int], max_length: int) -> None:
-    """Print how many texts were cut and how long the longest one was.
+def _report_truncated(truncated: List[int], max_length: int) -> None:
+    """Print how many texts were truncated, and the length of the longest one.
 
     Args:
-        cut: lengths of the texts that were cut, in bytes.
+        truncated: lengths of the truncated texts in bytes. If empty, nothing is printed.
         max_length: maximum number of bytes.
     """
-    if cut:
-        say(
-            f"{len(cut):,} texts were cut to {max_length:,} bytes (--max-length), the longest of {max(cut):,}"
-        )
+    if truncated:
+        number, longest = len(truncated), max(truncated)
+        say(f"{number:,} texts were cut to {max_length:,} bytes (--max-length), the longest of {longest:,}")
 
 
-def cifar10(archive: Path) -> Iterator[ImageExample]:
-    """Read the images of CIFAR-10 in gray.
+def read_cifar10(archive: Path) -> Iterator[ImageExample]:
+    """Read the CIFAR-10 images in gray.
 
     The last 5,000 training images are used for validation, as in the published benchmark.
 
@@ -173,7 +172,7 @@ def cifar10(archive: Path) -> Iterator[ImageExample]:
         archive: ``cifar-10-binary.tar.gz``.
 
     Yields:
-        Split, image (uint8 [1024]), and label from 0 to 9.
+        Name of the split, image (uint8 [1024]), and label from 0 to 9.
 
     Raises:
         InputError: A file does not consist of complete images, or a label is out of range.
@@ -200,24 +199,32 @@ def cifar10(archive: Path) -> Iterator[ImageExample]:
 
 
 def to_gray(channels: np.ndarray) -> np.ndarray:
-    """Convert red, green and blue intensities [3, T] into gray intensities [T], all uint8."""
+    """Convert the intensities of an image from RGB to gray, as TensorFlow does.
+
+    Args:
+        channels: red, green and blue intensities, uint8 [3, T] for T pixels.
+
+    Returns:
+        Gray intensities, uint8 [T].
+    """
     weighted_sum = np.tensordot(np.array(GRAY_WEIGHTS), channels.astype(np.float64), axes=1)
     return np.floor(weighted_sum * GRAY_SCALE).astype(np.uint8)
 
 
-def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
-    """Read the Pathfinder images of the hard level.
+def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
+    """Read the published Pathfinder images of the hard level.
 
-    The published files have no splits. A random 80 % of the images (seed 0) are used for training, 10 % for
+    The published files have no splits. As seed 0 decides, 80 % of the images are used for training, 10 % for
     validation and 10 % for testing.
 
     Args:
         archive: archive of the published benchmark.
         side: width and height of the images in pixels: 32, 64, 128 or 256.
-        raw: temporary file for the pixels, removed at the end.
+        raw: temporary file for the pixels of all images. It is removed at the end.
 
     Yields:
-        Split, image (uint8 [side * side]), and label: 1 if a path joins the two dots, otherwise 0.
+        Name of the split, image (uint8 [side * side]), and label. The label is 1 if a path joins the two
+        dots, otherwise 0.
 
     Raises:
         InputError: An image is missing or has another size, or a line of the metadata is malformed.
@@ -245,7 +252,7 @@ def pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
 
 
 def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
-    """Read a PNG image.
+    """Read a PNG image in gray.
 
     Args:
         content: open binary file.
@@ -253,8 +260,8 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
         location: name of the file for error messages.
 
     Returns:
-        Gray intensities, uint8 [side, side]; an empty array for an empty file. The published archive contains
-        one empty file.
+        Intensities, uint8 [side, side]. An empty file, which the published archive contains, gives an empty
+        array.
 
     Raises:
         InputError: The file is not a PNG image of the expected size.
@@ -274,7 +281,7 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Parse a metadata file, which is a text file although its name ends in ``.npy``.
+    """Parse a metadata file of Pathfinder. It is a text file, although its name ends with ``.npy``.
 
     Args:
         archive: path of the archive, for error messages.
@@ -282,10 +289,10 @@ def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[s
         content: content of the metadata file.
 
     Yields:
-        Name of an image, its label, and the position in the archive for error messages.
+        Name of an image, its label, and a description of the line for error messages.
 
     Raises:
-        InputError: A line has another form.
+        InputError: A line does not have the expected columns.
     """
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         columns = line.split()
@@ -298,14 +305,20 @@ def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[s
 def _split_images(
     archive: Path, images: Dict[str, int], entries: List[Tuple[str, int, str]], raw: Path, side: int
 ) -> Iterator[ImageExample]:
-    """Divide the Pathfinder images among the splits.
+    """Shuffle the Pathfinder images with seed 0, and divide them among the splits.
 
     Args:
         archive: archive of the published benchmark, for error messages.
-        images: dictionary from the name of an image to its index in ``raw``, -1 for an empty file.
-        entries: name, label and position in the archive of every image.
+        images: dictionary from the name of an image to its index in ``raw``, or to -1 for an empty file.
+        entries: name of each image, its label, and a description of its metadata line for error messages.
         raw: file with the pixels of all images.
-        side: width and height of an image in pixels.
+        side: width and height of the images in pixels.
+
+    Yields:
+        Name of the split, image (uint8 [side * side]), and label.
+
+    Raises:
+        InputError: An image of the metadata is missing, or there are no images.
     """
     missing = [(name, where) for name, _, where in entries if name not in images]
     if missing:

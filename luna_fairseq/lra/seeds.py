@@ -1,13 +1,14 @@
 """Command ``luna-lra-seeds``: train models on Long Range Arena with several seeds, and compare them.
 
-The command prints a table with the mean and the spread of the test accuracies.
-
 RECIPE is a recipe of Long Range Arena, such as listops (luna-recipes lists them). DATA is the folder that
 luna-prepare-lra made for that task. For every model and seed, the checkpoint with the highest validation
-accuracy is tested, and its accuracy is written to DIR/RECIPE/MODEL/seed-N/result.json. The table covers all
-results under DIR, including those of earlier runs. It shows the mean, the sample standard deviation and the
-number of seeds for each model and task. If you start the command again, it resumes an interrupted training
-and skips finished runs. Options after -- are passed to fairseq-train and override the recipe.
+accuracy is tested, and its accuracy is written to DIR/RECIPE/MODEL/seed-N/result.json.
+
+The command prints a table of all results under DIR, including those of earlier runs. It shows the mean, the
+sample standard deviation and the number of seeds for each model and task.
+
+If you start the command again, it resumes an interrupted training and skips finished runs. Options after --
+are passed to fairseq-train and override the recipe.
 """
 
 from __future__ import annotations
@@ -55,11 +56,11 @@ class Result:
     """Test result of one trained model.
 
     Attributes:
-        title: the paper's name of the task.
+        title: name of the task in the paper, such as "Text".
         model: name of the model, as given to ``--models``.
         seed: random seed of the training.
-        accuracy: accuracy on the test set in per cent.
-        options: options given to fairseq-train.
+        accuracy: test accuracy in per cent.
+        options: options that were given to fairseq-train.
     """
 
     title: str
@@ -108,14 +109,15 @@ def build_parser() -> CommandParser:
 
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Train and test every model with every seed, print the table, and draw the requested plots.
+    """Train and test every model with every seed, print the table of results, and draw the requested plots.
 
     Args:
         args: parsed options of the command.
-        extra: options for fairseq-train, which override the recipe.
+        extra: additional options for fairseq-train, which override the recipe.
 
     Raises:
-        InputError: An option is wrong, a result belongs to a run with other options, or a command failed.
+        InputError: An option is wrong, a result is from a run with other options, or fairseq-train or
+            fairseq-validate failed.
     """
     recipe = read_recipe(args.recipe, "lra")
     task = find_task(recipe)
@@ -145,7 +147,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         curves[f"{model}, seed {seed}"] = read_curve(folder / TRAIN_LOG)
     results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
     print()
-    print(table(results))
+    print(format_table(results))
     if costs is not None:
         common, accuracies = common_accuracies([result for result in results if result.model in models])
         write_figure(args.figure, accuracies, costs, common)
@@ -154,16 +156,17 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
-    """Check, before anything is trained, that the requested plots can be drawn.
+    """Check before training that the requested plots can be drawn.
 
     Args:
         args: parsed options of the command.
 
     Returns:
-        The costs for ``--figure``. None if the option was not given.
+        Costs of the models for ``--figure``. None without ``--figure``.
 
     Raises:
-        InputError: A plot cannot be written, or the cost of a model was not measured.
+        InputError: Only one of ``--figure`` and ``--costs`` is given, a plot cannot be written, or the cost
+            of a model was not measured.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither")
@@ -179,13 +182,18 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 
 
 def find_task(recipe: Recipe) -> str:
-    """Return the task of a recipe, as the names of its architectures spell it (``listop``).
+    """Return the short name of the task that a recipe trains, such as ``listop``.
+
+    The short name is the last part of the recipe's architecture, such as ``luna_lra_listop``.
 
     Args:
         recipe: recipe of Long Range Arena.
 
+    Returns:
+        Key of ``TITLES``.
+
     Raises:
-        InputError: The recipe trains another kind of model.
+        InputError: The recipe does not train a model of Long Range Arena.
     """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
@@ -197,14 +205,17 @@ def find_task(recipe: Recipe) -> str:
 
 
 def model_options(model: str, task: str) -> List[str]:
-    """Return the options of fairseq-train for a model.
+    """Return the options of fairseq-train that select a model.
 
     Args:
         model: name of the model, as given to ``--models``.
-        task: task, as the names of the architectures spell it.
+        task: short name of the task, such as "listop".
+
+    Returns:
+        Command-line arguments.
 
     Raises:
-        InputError: The name is unknown.
+        InputError: The name of the model is unknown.
 
     Example:
         >>> model_options("luna-16-p", "listop")
@@ -225,33 +236,38 @@ def model_options(model: str, task: str) -> List[str]:
 
 
 def parse_luna(model: str) -> Optional[Match[str]]:
-    """Split the name of a Luna model into the length of the packed sequence P, ``-anchored`` and ``-p``.
+    """Parse the name of a Luna model, such as ``luna-16-anchored-p``.
 
     Args:
         model: name of the model, as given to ``--models``.
 
     Returns:
-        A match with the three parts as its groups; None for any other model.
+        Match with three groups: the length of the packed sequence P, ``-anchored`` or None, and ``-p`` or
+        None. None in place of a match if the model is not a Luna model.
+
+    Example:
+        >>> parse_luna("luna-16-p").groups()
+        ('16', None, '-p')
     """
     return re.fullmatch(r"luna-([1-9]\d*)(-anchored)?(-p)?", model)
 
 
 def train_and_test(data: Path, folder: Path, options: List[str], title: str, model: str, seed: int) -> Result:
-    """Train a model, test its best checkpoint, and write the result.
+    """Train a model, test its best checkpoint, and write the result to ``result.json``.
 
     Args:
-        data: folder of the data.
-        folder: folder to write the checkpoints, logs and result to.
-        options: options for fairseq-train.
-        title: the paper's name of the task.
-        model: name of the model.
+        data: data folder.
+        folder: folder of the run, for checkpoints, logs and the result.
+        options: options for fairseq-train, from the recipe and the command line.
+        title: name of the task in the paper.
+        model: name of the model, as given to ``--models``.
         seed: random seed.
 
     Returns:
-        Test result, which is also written to the folder of the run.
+        Test result.
 
     Raises:
-        InputError: A command failed; the message names its log file.
+        InputError: fairseq-train or fairseq-validate failed. The message names the log file.
     """
     folder.mkdir(parents=True, exist_ok=True)
     user_dir = ["--user-dir", USER_DIR]
@@ -273,10 +289,13 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
 
 
 def read_result(path: Path) -> Result:
-    """Read the result file of a finished run.
+    """Read the ``result.json`` of a finished run.
 
     Args:
         path: file written by :func:`train_and_test`.
+
+    Returns:
+        Test result.
 
     Raises:
         InputError: The file is damaged.
@@ -289,15 +308,16 @@ def read_result(path: Path) -> Result:
         ) from error
 
 
-def table(results: Sequence[Result]) -> str:
-    """Format the results as a Markdown table, in the form of the paper's Tables 1 and 3.
+def format_table(results: Sequence[Result]) -> str:
+    """Format results as a Markdown table, like Tables 1 and 3 of the paper.
 
     Args:
         results: results of any models, tasks and seeds.
 
     Returns:
-        A table with one line per model. A cell has the mean, the sample standard deviation and the number of
-        seeds. The last column has the mean over the tasks, or "-" if the model has no result on one of them.
+        Table with one line per model and one column per task. A cell shows the mean accuracy, the sample
+        standard deviation and the number of seeds. The last column shows the mean over the tasks, or "-" if
+        the model has no result on one of them.
     """
     accuracies = _group_by_model(results)
     titles = [title for title in TITLES.values() if any(title in by_task for by_task in accuracies.values())]
@@ -305,20 +325,22 @@ def table(results: Sequence[Result]) -> str:
     for model in sorted(accuracies, key=_sort_key):
         by_task = accuracies[model]
         is_complete = all(title in by_task for title in titles)
-        average = f"{_mean(by_task, titles):.2f}" if is_complete else "-"
-        lines.append([_label(model), *(_cell(by_task.get(title, [])) for title in titles), average])
+        average = f"{_average_over_tasks(by_task, titles):.2f}" if is_complete else "-"
+        lines.append(
+            [_display_name(model), *(_format_cell(by_task.get(title, [])) for title in titles), average]
+        )
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
 def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]:
-    """Average the accuracy of each model over the tasks that all models have results on.
+    """Average the accuracy of each model over the tasks that all models were tested on.
 
     Args:
         results: results of any models, tasks and seeds.
 
     Returns:
-        The names of the common tasks, separated by commas, and a dictionary from a model to its mean accuracy
-        in per cent.
+        Names of these tasks, separated by commas, and a dictionary from a model to its mean accuracy in per
+        cent.
 
     Raises:
         InputError: The models have no task in common.
@@ -327,17 +349,19 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
     titles = [title for title in TITLES.values() if all(title in by_task for by_task in accuracies.values())]
     if not titles:
         raise InputError("--figure: the models have no task in common")
-    return ", ".join(titles), {model: _mean(by_task, titles) for model, by_task in accuracies.items()}
+    return ", ".join(titles), {
+        model: _average_over_tasks(by_task, titles) for model, by_task in accuracies.items()
+    }
 
 
 def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float]]]:
-    """Return the accuracies of all seeds by model and task.
+    """Group the accuracies of results by model and task.
 
     Args:
-        results: results of all runs.
+        results: results of any models, tasks and seeds.
 
     Returns:
-        Accuracies in percent by name of the model, then by title of the task.
+        Dictionary from a model to a dictionary from a task to the accuracies of all seeds, in per cent.
     """
     accuracies: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
@@ -346,12 +370,15 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
     return accuracies
 
 
-def _mean(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    """Return the mean over tasks of the mean over seeds.
+def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
+    """Average the accuracy of a model over seeds, and then over tasks.
 
     Args:
-        by_task: accuracies of the seeds, by title of the task.
-        titles: titles of the tasks to average.
+        by_task: dictionary from a task to the accuracies of all seeds.
+        titles: tasks to average over.
+
+    Returns:
+        Mean accuracy.
     """
     return statistics.mean(statistics.mean(by_task[title]) for title in titles)
 
@@ -359,12 +386,14 @@ def _mean(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
     """Return the sort key of a model in the table of results.
 
+    The order is: the Transformer, other attentions by name, Luna by the length of the packed sequence P, and
+    anchored Luna by that length.
+
     Args:
         model: name of the model, such as "luna-128".
 
     Returns:
-        Key that sorts the Transformer first, then peers by name, then Luna by the length of the packed
-        sequence P, then anchored Luna.
+        Tuple to compare with the keys of other models.
     """
     match = parse_luna(model)
     if match is None:
@@ -372,11 +401,15 @@ def _sort_key(model: str) -> Tuple[int, str, int, str]:
     return 3 if match[2] else 2, "", int(match[1]), match[3] or ""
 
 
-def _label(model: str) -> str:
-    """Return the name of a model for the table.
+def _display_name(model: str) -> str:
+    """Return the name of a model for the table of results.
 
     Args:
-        model: name of the model on the command line.
+        model: name of the model, as given to ``--models``.
+
+    Example:
+        >>> _display_name("luna-16-anchored-p"), _display_name("peer-linear")
+        ('anchored Luna-16, P', 'linear')
     """
     match = parse_luna(model)
     if match is None:
@@ -384,14 +417,18 @@ def _label(model: str) -> str:
     return f"{'anchored ' if match[2] else ''}Luna-{match[1]}{', P' if match[3] else ''}"
 
 
-def _cell(accuracies: List[float]) -> str:
-    """Format mean, sample standard deviation and number of seeds.
+def _format_cell(accuracies: List[float]) -> str:
+    """Format the accuracies of several seeds for the table of results.
 
     Args:
-        accuracies: accuracies of the seeds in percent.
+        accuracies: accuracies in per cent.
 
     Returns:
-        Text of a cell of the table. "-" without accuracies.
+        Mean, sample standard deviation and number of seeds, or "-" if there are no accuracies.
+
+    Example:
+        >>> _format_cell([60.0, 62.0])
+        '61.00 ± 1.41 (2)'
     """
     if not accuracies:
         return "-"

@@ -1,4 +1,4 @@
-"""Tasks of Long Range Arena: classification of token sequences, pairs of them, and pixel sequences."""
+"""Tasks of Long Range Arena: classify token sequences, pairs of sequences, or images as pixel sequences."""
 
 import logging
 from argparse import Namespace
@@ -46,7 +46,7 @@ CLS = "<CLS>"
 
 @dataclass
 class LRAConfig(FairseqDataclass):
-    """Options of every task of Long Range Arena."""
+    """Options of all tasks of Long Range Arena."""
 
     data: str = option(MISSING, "folder of the data")
     no_shuffle: bool = option(False, "train on the sequences in the order of the files")
@@ -67,16 +67,16 @@ class LRAImageConfig(LRAConfig):
 
 
 class LRATask(FairseqTask):
-    """Base class of the text and image tasks, which assign one class to each example.
+    """Base class of the tasks of Long Range Arena, in which each example belongs to one class.
 
-    The options of the model (length, ``<CLS>``, number of classes) decide how data is read. The model must
-    therefore be built before a data set is loaded.
+    The options of the model (maximum length, ``<CLS>``, number of classes) decide how data is read. Build the
+    model before you load a data set.
 
     Args:
         cfg: options of the task.
 
     Attributes:
-        pairs: True if examples are pairs of sequences.
+        pairs: True if an example is a pair of sequences.
         model_options: options of the model, set by :meth:`build_model`.
     """
 
@@ -89,34 +89,36 @@ class LRATask(FairseqTask):
         self.model_options = Namespace(**vars(LunaClassifierConfig()))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model, and remember its options for the data sets that are loaded later.
+        """Build the model and keep its options for :meth:`load_dataset`.
 
         Args:
             cfg: options of the model.
-            from_checkpoint: True if fairseq builds the model to load a checkpoint into it (default: False).
+            from_checkpoint: True if fairseq will load a checkpoint into the model (default: False).
 
         Returns:
-            The model.
+            Model.
         """
         self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         return super().build_model(cfg, from_checkpoint)
 
     def max_positions(self) -> int:
-        """Return the longest sequence that the model reads, in tokens or pixels."""
+        """Return the maximum length of a sequence in tokens or pixels."""
         return self.model_options.max_positions
 
     @property
     def prepends_cls(self) -> bool:
-        """True if the model classifies from its first position, which then gets a ``<CLS>``."""
+        """True if sequences begin with ``<CLS>``, because the model classifies from the first position."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Build the data set of a split, shuffled with the seed unless ``--no-shuffle`` is given.
+        """Build the data set of a split and store it in ``datasets``.
+
+        The examples are shuffled with the seed of the training, unless ``--no-shuffle`` is given.
 
         Args:
             split: name of the split.
             definition: nested dictionary of data sets, which become the fields of a batch.
-            sizes: length [N] of each example.
+            sizes: length of each example.
         """
         definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}
         dataset: FairseqDataset = NestedDictionaryDataset(definition, sizes=[sizes])
@@ -130,10 +132,11 @@ class LRATask(FairseqTask):
 
 @register_task("lra-text", dataclass=LRAConfig)
 class LRATextTask(LRATask):
-    """Task that classifies token sequences, or pairs of them.
+    """Task that classifies token sequences or pairs of token sequences.
 
-    The data has the layout of the authors' code: the folders ``src-bin`` and ``label-bin``, written by
-    luna-prepare-lra or fairseq-preprocess. Examples are pairs if there is a folder ``src1-bin`` as well.
+    The data folder has the layout of the authors' code: the folders ``src-bin`` and ``label-bin``, written by
+    luna-prepare-lra or fairseq-preprocess. If the folder ``src1-bin`` exists, it holds the second sequences
+    of pairs.
 
     Args:
         cfg: options of the task.
@@ -149,14 +152,17 @@ class LRATextTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> LRATask:
-        """Load the dictionaries and return the task.
+        """Load the dictionaries and create the task.
 
-        If the folder contains images, an image task is returned. The authors' commands read images with their
-        text task.
+        If the data folder contains images, an image task is created, because the authors' commands read
+        images with their text task.
 
         Args:
             cfg: options of the task.
-            **kwargs: ignored; part of fairseq's interface.
+            **kwargs: ignored.
+
+        Returns:
+            Task for the content of the data folder.
 
         Raises:
             InputError: A dictionary is missing.
@@ -178,12 +184,12 @@ class LRATextTask(LRATask):
         return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split.
+        """Load a split of the data.
 
         Args:
-            split: train, valid or test.
-            combine: load ``train1``, ``train2`` and so on as well (default: False).
-            **kwargs: ignored; part of fairseq's interface.
+            split: name of the split: "train", "valid" or "test".
+            combine: If True, append the numbered files of the split, such as ``train1`` (default: False).
+            **kwargs: ignored.
 
         Raises:
             InputError: Files are missing or have different numbers of examples, or a label is not a class of
@@ -211,14 +217,16 @@ class LRATextTask(LRATask):
         self.store_dataset(split, definition, sizes)
 
     def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
-        """Load token sequences and cut them to the maximum length of the model.
+        """Load token sequences and truncate them to the maximum length of the model.
+
+        If the model classifies from the first position, ``<CLS>`` is prepended to each sequence.
 
         Args:
-            path: path of the binarised data, without extension.
-            combine: also load the numbered files of the split, such as ``train1``.
+            path: path of the binarised data without extension.
+            combine: If True, append the numbered files of the split, such as ``train1``.
 
         Returns:
-            Dataset of the sequences, each beginning with ``<CLS>`` if the model needs that symbol.
+            Dataset of token sequences.
         """
         dataset = read_indexed(path, self.dictionary, combine)
         if self.prepends_cls:
@@ -232,11 +240,14 @@ class LRATextTask(LRATask):
         return TruncateDataset(dataset, self.max_positions())
 
     def _check_labels(self, split: str, labels: FairseqDataset) -> None:
-        """Raise InputError unless every label is a single class of the model.
+        """Check that every label is exactly one class of the model.
 
         Args:
             split: name of the split, for the error message.
             labels: dataset with the label of each example.
+
+        Raises:
+            InputError: A label is not a class of the model.
         """
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
         for number in range(len(labels)):
@@ -251,15 +262,15 @@ class LRATextTask(LRATask):
 
 @register_task("long_range_arena", dataclass=LRAConfig)
 class LongRangeArenaTask(LRATextTask):
-    """Task ``lra-text`` under the name that the authors' commands use."""
+    """Alias of the task ``lra-text``, under the name in the authors' commands."""
 
 
 @register_task("lra-image", dataclass=LRAImageConfig)
 class LRAImageTask(LRATask):
-    """Task that classifies images, read as sequences of gray pixels.
+    """Task that classifies images, which are read as sequences of gray pixels.
 
-    Images are read from ``input/SPLIT.npy`` or the text file ``input/SPLIT.src``, labels from
-    ``label/SPLIT.label``.
+    The data folder has the images in ``input/SPLIT.npy`` or in the text file ``input/SPLIT.src``, and the
+    labels in ``label/SPLIT.label``.
 
     Args:
         cfg: options of the task.
@@ -267,11 +278,14 @@ class LRAImageTask(LRATask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRAImageTask":
-        """Check the options and return the task.
+        """Check the options and create the task.
 
         Args:
             cfg: options of the task.
-            **kwargs: ignored; part of fairseq's interface.
+            **kwargs: ignored.
+
+        Returns:
+            Task.
 
         Raises:
             InputError: ``--pixel-normalization`` is not a mean and a positive standard deviation.
@@ -285,16 +299,16 @@ class LRAImageTask(LRATask):
         return cls(cfg)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split.
+        """Load a split of the data.
 
         Args:
-            split: train, valid or test.
-            combine: ignored; images have no ``train1``, ``train2`` and so on.
-            **kwargs: ignored; part of fairseq's interface.
+            split: name of the split: "train", "valid" or "test".
+            combine: ignored, because images are not divided into numbered files.
+            **kwargs: ignored.
 
         Raises:
-            InputError: A file is missing, the images do not have the model's size, or a label is not a class
-                of the model.
+            InputError: A file is missing, an image has more pixels than the model reads, or a label is not a
+                class of the model.
         """
         folder = Path(self.cfg.data)
         # Compares the checksums of all files of the split, including the images.
@@ -328,18 +342,18 @@ class LRAImageTask(LRATask):
 class LRAImagesByTextTask(LRAImageTask):
     """Image task for the commands of the authors' README.
 
-    Those commands give ``--task lra-text --input-type text`` for images as well.
+    For images, these commands give ``--task lra-text --input-type text`` instead of the image options.
     """
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model with ``--input-type image``.
+        """Build the model as :class:`LRATask` does, but with ``--input-type image``.
 
         Args:
-            cfg: options of the model.
-            from_checkpoint: True if fairseq builds the model to load a checkpoint into it (default: False).
+            cfg: options of the model. It is not changed.
+            from_checkpoint: True if fairseq will load a checkpoint into the model (default: False).
 
         Returns:
-            The model.
+            Model.
         """
         cfg = copy(cfg)
         cfg.input_type = "image"

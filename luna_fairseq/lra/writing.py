@@ -1,4 +1,4 @@
-"""Writers of the data sets that the tasks of Long Range Arena read."""
+"""Write data folders for the tasks of Long Range Arena."""
 
 from __future__ import annotations
 
@@ -20,22 +20,25 @@ def write_tokens(
     examples: Iterable[Tuple[str, Sequence[Sequence[int]], int]],
     pairs: bool = False,
 ) -> Counts:
-    """Write token sequences and labels in the binary format of fairseq-preprocess.
+    """Write token sequences and their labels in the binary format of fairseq-preprocess.
 
-    An end-of-sentence symbol follows each sequence.
+    An end-of-sentence symbol is appended to each sequence.
 
     Args:
-        folder: folder to write to, created if necessary.
+        folder: folder to write to. It is created if necessary.
         symbols: vocabulary.
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
-        examples: tuples of a split, a list of one sequence (two for pairs) of indices into ``symbols``, and a
-            label.
-        pairs: True if every example has two sequences (default: False).
+        examples: tuples of a split, a list of sequences and a label. There is one sequence, or two for pairs,
+            of indices into ``symbols``.
+        pairs: True if an example is a pair of sequences (default: False).
 
     Returns:
         Number of examples by split and class.
     """
-    vocabulary, labels = _dictionary(symbols), _dictionary([str(label) for label in range(classes)])
+    vocabulary, labels = (
+        _build_dictionary(symbols),
+        _build_dictionary([str(label) for label in range(classes)]),
+    )
     folders = {SOURCE: vocabulary, **({SECOND_SOURCE: vocabulary} if pairs else {}), LABEL: labels}
     builders: Dict[Tuple[str, str], Any] = {}
     for name, dictionary in folders.items():
@@ -59,11 +62,14 @@ def write_tokens(
     return _group_by_split(counts, classes)
 
 
-def _dictionary(symbols: Iterable[str]) -> Dictionary:
-    """Return a fairseq dictionary of the given symbols.
+def _build_dictionary(symbols: Iterable[str]) -> Dictionary:
+    """Build a fairseq dictionary.
 
     Args:
-        symbols: symbols in the order of their numbers.
+        symbols: symbols in the order of their indices.
+
+    Returns:
+        Dictionary with fairseq's special symbols first.
     """
     dictionary = Dictionary()
     for symbol in symbols:
@@ -72,12 +78,12 @@ def _dictionary(symbols: Iterable[str]) -> Dictionary:
 
 
 def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.ndarray, int]]) -> Counts:
-    """Write images to ``input/SPLIT.npy`` and labels to ``label/SPLIT.label``.
+    """Write images to ``input/SPLIT.npy`` and their labels to ``label/SPLIT.label``.
 
     Args:
-        folder: folder to write to, created if necessary.
+        folder: folder to write to. It is created if necessary.
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
-        examples: tuples of a split, an image (uint8, any shape), and a label. All images have the same number
+        examples: tuples of a split, an image (uint8, any shape) and a label. All images have the same number
             of pixels.
 
     Returns:
@@ -105,13 +111,13 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
 
 
 def _group_by_split(counts: Counter, classes: int) -> Counts:
-    """Convert counts by (split, class) into a dictionary of dictionaries.
+    """Convert counts with keys (split, class) to a nested dictionary.
 
     Args:
         counts: number of examples by (split, class).
-        classes: number of classes.
+        classes: number of classes. Classes without examples get the count 0.
 
     Returns:
-        Number of examples of each class, by split, with zeros for absent classes.
+        Number of examples by split and class.
     """
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

@@ -25,10 +25,10 @@ from luna_fairseq.text.encoders import (
     Encoder,
     check_unknown,
     count_pieces,
+    describe_unknown,
     gpt2_encoder,
-    gpt2_pieces,
+    gpt2_symbols,
     sentencepiece_encoder,
-    share_unknown,
 )
 from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
@@ -96,7 +96,7 @@ class TextPreparation:
         for split, (lines, _) in checked.items():
             print(f"{split}: {lines:,} lines, {counts['tokens'][split]:,} tokens")
             if counts["unknown"][split]:
-                print(f"{split}: {share_unknown(counts['unknown'][split], counts['tokens'][split])}")
+                print(f"{split}: {describe_unknown(counts['unknown'][split], counts['tokens'][split])}")
             if counts["long"][split]:
                 print(
                     f"{split}: {counts['long'][split]:,} lines have {SAMPLE - 1} pieces or more. With "
@@ -153,7 +153,7 @@ class TextPreparation:
         for number, path in enumerate(self.files[split]):
             if number:
                 yield ""
-            yield from read_lines(path, controls=controls)
+            yield from read_lines(path, control_counts=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
         """Copy GPT-2's files, or learn a sentencepiece encoding from the training text.
@@ -163,7 +163,7 @@ class TextPreparation:
             results: empty dictionary, because the step has no other results.
         """
         if self.gpt2:
-            gpt2_pieces(self.gpt2[0])
+            gpt2_symbols(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):
                 copy_file(source, self.args.destdir / name)
         else:
@@ -194,7 +194,7 @@ class TextPreparation:
             long = {split: self._encode_split(split, encoder, texts) for split in self.files}
             training = [text for (split, _), text in texts.items() if split == "train"]
             dictionary = given_dictionary or self._build_dictionary(file, count_pieces(encoder, training))
-            table = encoder.table(dictionary)
+            table = encoder.dictionary_indices(dictionary)
             tokens, unknown = Counter(), Counter()  # type: Counter, Counter
             for (split, _), text in texts.items():
                 tokens[split] += text.tokens
@@ -263,5 +263,5 @@ class TextPreparation:
             The dictionary.
         """
         if self.gpt2:
-            return build_dictionary(gpt2_pieces(tokenizer), counts)
+            return build_dictionary(gpt2_symbols(tokenizer), counts)
         return bpe_dictionary(tokenizer, counts)

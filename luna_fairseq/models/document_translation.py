@@ -3,7 +3,14 @@
 from typing import Any, Iterable, List, Sequence
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.text.documents import SEPARATOR, Piece, cut_documents, join, remove_separators, split
+from luna_fairseq.text.documents import (
+    SEPARATOR,
+    DocumentPiece,
+    cut_documents,
+    join_sentences,
+    remove_separators,
+    split_sentences,
+)
 
 
 def translate_document(
@@ -52,7 +59,7 @@ def translate_document(
     lengths = ((len(line.split()),) for line in encoded)
     pieces = list(cut_documents([len(encoded)], lengths, tokens))
     groups = group_lines(encoded, pieces)
-    longest = max((len(line.split()) + 1 for line in map(join, groups)), default=0)
+    longest = max((len(line.split()) + 1 for line in map(join_sentences, groups)), default=0)
     if longest > hub.max_positions[0]:
         raise InputError(
             f"a piece has {longest:,} tokens with its end token, the model reads {hub.max_positions[0]:,}: "
@@ -66,7 +73,8 @@ def translate_document(
         return [hub.remove_bpe(hub.string(hypotheses[0]["tokens"])) for hypotheses in results]
 
     translated = [
-        split(line, piece.sentences) for line, piece in zip(translate(list(map(join, groups))), pieces)
+        split_sentences(line, piece.sentences)
+        for line, piece in zip(translate(list(map(join_sentences, groups))), pieces)
     ]
     # Pieces with a wrong number of sentences are translated again, sentence by sentence.
     failed = [line for group, result in zip(groups, translated) if result is None for line in group]
@@ -94,7 +102,7 @@ def check_separator(*dictionaries: Any) -> None:
             )
 
 
-def group_lines(lines: Sequence[str], pieces: Sequence[Piece]) -> List[List[str]]:
+def group_lines(lines: Sequence[str], pieces: Sequence[DocumentPiece]) -> List[List[str]]:
     """Group the sentences of a document by the pieces into which the document is cut.
 
     For pieces of 2 and 1 sentences: ``["a", "b", "c"] -> [["a", "b"], ["c"]]``.

@@ -11,7 +11,7 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.translation.generated import Generated
+from luna_fairseq.translation.generated import GenerateOutput
 
 SCORES = "scores.json"
 GENERATED = ("generate-test*.txt", "generate.txt", "generate-valid*.txt")
@@ -102,7 +102,7 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
         note: remark about a damaged or incomplete file, or an empty string.
     """
     try:
-        output = Generated(path, must_be_complete=False)
+        output = GenerateOutput(path, must_be_complete=False)
     except InputError as error:
         return {}, f"{str(error).rstrip('.')}."
     indices = sorted(output.sources.keys() & output.targets.keys() & output.best.keys())

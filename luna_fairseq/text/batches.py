@@ -1,4 +1,4 @@
-"""Parallel processing of long texts in batches."""
+"""Process long texts in batches, in one process or several."""
 
 from __future__ import annotations
 
@@ -18,11 +18,14 @@ WAITING_PER_WORKER = 3
 def map_batches(
     function: Callable[[List[Any]], List[Any]], items: Iterable[Any], workers: int, batch: int = BATCH
 ) -> Iterator[Any]:
-    """Apply a function to batches of items, possibly in several processes.
+    """Apply a function to batches of items, optionally in several processes.
+
+    Only a few batches are in memory at a time, so ``items`` may be longer than the memory.
 
     Args:
-        function: picklable function from a list of items to a list of results of the same length.
-        items: items to process. They are read when they are needed.
+        function: function from a list of items to a list of results of the same length. Must be picklable if
+            ``workers`` is above 1.
+        items: items to process. The iterable is consumed batch by batch.
         workers: number of processes. With 1, the function runs in the current process.
         batch: number of items in a batch (default: 2,000).
 
@@ -30,7 +33,7 @@ def map_batches(
         Iterator over the results, in the order of the items.
 
     Raises:
-        InputError: A process was killed.
+        InputError: A process was killed, for example because memory ran out.
 
     Example:
         >>> list(map_batches(lambda lines: [len(line) for line in lines], ["a", "bcd"], workers=1))
@@ -46,17 +49,17 @@ def map_batches(
 def _map_in_processes(
     function: Callable[[List[Any]], List[Any]], batches: Iterator[List[Any]], workers: int
 ) -> Iterator[List[Any]]:
-    """Yield the result of each batch, in the order of the batches.
+    """Apply a function to batches in a pool of processes, keeping the order of the batches.
 
-    At most ``WAITING_PER_WORKER`` batches for each process are in memory at a time.
+    At most three batches for each process are submitted at a time. This limit bounds the memory.
 
     Args:
-        function: picklable function from a batch to the list of its results.
+        function: picklable function from a list of items to a list of results.
         batches: iterator over lists of items.
         workers: number of processes.
 
     Yields:
-        List of the results of a batch.
+        List of the results of one batch.
 
     Raises:
         InputError: A process was killed.

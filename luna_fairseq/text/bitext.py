@@ -1,8 +1,8 @@
-r"""Readers of parallel text: two files ``PREFIX.LANG`` in which equal line numbers are translations.
+r"""Read and check parallel text: files ``PREFIX.LANG`` whose lines with the same number are translations.
 
-Lines end at ``\n`` only. Other characters that Unicode calls line separators occur inside sentences, and
-splitting at them would shift one side against the other. Control characters are read as spaces. So is U+2581,
-because sentencepiece uses it for a space and would decode it as one. NUL is refused.
+Lines end only at ``\n``. Other line separators of Unicode occur within sentences, where a split would
+misalign the two files. Control characters are replaced by spaces, and so is U+2581, which sentencepiece would
+decode as a space. A NUL is an error.
 """
 
 from __future__ import annotations
@@ -26,15 +26,16 @@ _CONTROL_OR_SPACE = re.compile(f"{_CONTROL.pattern}|\u2581")
 
 @dataclass(frozen=True)
 class Bitext:
-    """Parallel text whose files were checked.
+    """Two text files that are aligned line by line. Created by :func:`check_bitext`.
 
     Attributes:
         source: absolute path of the source file.
         target: absolute path of the target file.
         lines: number of lines in each file.
-        empty: number of pairs with at least one empty side. ``pairs`` skips them.
+        empty: number of pairs with an empty side. :meth:`pairs` skips these pairs.
         digest: SHA-256 of the contents of both files.
-        controls: number of lines in which characters were read as spaces.
+        control_lines: number of lines with control characters or U+2581, which are read as spaces (default:
+            0).
     """
 
     source: Path
@@ -42,59 +43,66 @@ class Bitext:
     lines: int
     empty: int
     digest: str
-    controls: int = 0
+    control_lines: int = 0
 
     def pairs(self) -> Iterator[Tuple[str, str]]:
-        """Iterate over the pairs in which both sides have text, in the order of the files."""
+        """Iterate over the pairs (source line, target line) in file order.
+
+        Pairs with an empty side are skipped.
+        """
         return (pair for pair in zip(read_lines(self.source), read_lines(self.target)) if all(pair))
 
 
-def read_lines(path: Path, pieces: bool = False, controls: Optional[Counter] = None) -> Iterator[str]:
-    """Read the lines of a UTF-8 file without surrounding white space.
+def read_lines(
+    path: Path, keep_piece_marks: bool = False, control_counts: Optional[Counter] = None
+) -> Iterator[str]:
+    """Read the lines of a UTF-8 file, stripped of surrounding white space.
 
-    A byte order mark at the beginning is removed.
+    A byte order mark at the start of the file is removed. Control characters are replaced by spaces.
 
     Args:
         path: path of a regular file.
-        pieces: keep U+2581, which begins words in text encoded by sentencepiece (default: False).
-        controls: counter that is updated in place: for each path, the number of lines in which a control
-            character was replaced by a space (default: None, nothing is counted).
+        keep_piece_marks: If True, keep U+2581, the mark of the beginning of a word in sentencepiece output.
+            If False (default), replace U+2581 by a space.
+        control_counts: counter to update in place. For each path, it counts the lines in which a character
+            was replaced by a space. With None (default), nothing is counted.
 
     Yields:
-        The lines, which may be empty.
+        Text of a line, possibly empty.
 
     Raises:
         InputError: The file is missing, is not a regular file or cannot be read, or a line is not UTF-8 or
             contains a NUL.
     """
-    pattern = _CONTROL if pieces else _CONTROL_OR_SPACE
+    pattern = _CONTROL if keep_piece_marks else _CONTROL_OR_SPACE
     for number, raw in enumerate(_read_raw_lines(path), 1):
         text = _decode(raw, path, number)
         plain = _replace_controls(text, pattern)
-        if controls is not None and plain != text:
-            controls[path] += 1
+        if control_counts is not None and plain != text:
+            control_counts[path] += 1
         yield plain
 
 
 def check_bitext(
     prefix: str, source_lang: str, target_lang: str, drop_empty: bool, documents: bool = False
 ) -> Bitext:
-    """Read both files of a parallel text completely and check them.
+    """Read both files of a parallel text to the end and check that they are aligned.
 
     Args:
-        prefix: path of the text without ``.LANG``.
-        source_lang: extension of the source file.
-        target_lang: extension of the target file.
-        drop_empty: allow pairs with an empty side, which are dropped from training text.
-        documents: check that empty lines, which separate documents, are at the same positions in both files
+        prefix: path of the two files without ``.LANG``.
+        source_lang: extension of the source file, such as "de".
+        target_lang: extension of the target file, such as "en".
+        drop_empty: If True, allow pairs with an empty side, because the caller drops them. If False, an empty
+            line is an error.
+        documents: If True, empty lines separate documents and must be at the same positions in both files
             (default: False).
 
     Returns:
-        The checked text.
+        The paths, the counts and the checksum of the text.
 
     Raises:
-        InputError: A file is missing, empty or not UTF-8, the numbers of lines differ, a line is empty that
-            must not be, or no pair is left.
+        InputError: A file is missing, empty or not UTF-8; the files have different numbers of lines; a line
+            is empty that must not be; or every pair has an empty side.
 
     Example:
         >>> text = check_bitext("corpus/train", "de", "en", drop_empty=True)  # doctest: +SKIP
@@ -133,9 +141,9 @@ def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
     """Raise InputError if a file is empty, the numbers of lines differ, or every pair has an empty side.
 
     Args:
-        paths: paths of the two files.
+        paths: paths of the source and the target file.
         counts: number of lines in each file.
-        empty: number of pairs with at least one empty side.
+        empty: number of pairs with an empty side.
     """
     for path, count in zip(paths, counts):
         if not count:
@@ -161,18 +169,18 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
-    """Decode a line and strip it, or raise InputError with the number of the line.
+    """Decode a line as UTF-8 and strip surrounding white space.
 
     Args:
-        raw: content of the line.
+        raw: bytes of the line.
         path: path of the file, for the error message.
-        number: number of the line, counted from 1.
+        number: line number, counted from 1. A byte order mark is removed from line 1.
 
     Returns:
-        Text of the line without surrounding white space.
+        Text of the line.
 
     Raises:
-        InputError: The line is not UTF-8 or contains a NUL.
+        InputError: The line is not UTF-8 or contains a NUL. The message names the line.
     """
     try:
         text = raw.decode("utf-8-sig" if number == 1 else "utf-8")  # a file may begin with a byte order mark
@@ -189,11 +197,11 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> str:
-    """Replace the characters that ``pattern`` matches by spaces, and strip the line.
+    """Replace the characters that match ``pattern`` by spaces, and strip the line.
 
     Args:
         text: text of a line.
-        pattern: pattern of the characters to replace (default: control characters and U+2581).
+        pattern: characters to replace (default: control characters and U+2581).
 
     Returns:
         Text of the line without surrounding white space.

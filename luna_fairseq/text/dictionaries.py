@@ -1,4 +1,4 @@
-"""Dictionaries in fairseq's format, sorted by frequency and padded as fairseq-preprocess does."""
+"""Build dictionaries in fairseq's format, sorted by frequency and padded as in fairseq-preprocess."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ PADDING_FACTOR = 8  # sizes are padded to a multiple of this number
 
 
 def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
-    """Build a dictionary of all pieces of an encoding.
+    """Build a dictionary that contains every piece of a subword vocabulary.
 
-    Pieces that do not occur in the training text are included with count 0, because other text may contain
-    them.
+    Pieces that do not occur in the training text get the count 0. They are included because other text may
+    contain them.
 
     Args:
-        pieces: all pieces of the encoding.
-        counts: number of occurrences of each piece in the encoded training text.
+        pieces: all pieces of the subword vocabulary.
+        counts: number of occurrences of each piece in the training text.
 
     Returns:
-        The dictionary, with the most frequent pieces first.
+        Dictionary with the most frequent pieces first.
 
     Example:
         >>> build_dictionary(["a", "b"], {"b": 3}).symbols[4:6]
@@ -35,14 +35,15 @@ def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictio
 
 
 def build_text_dictionary(counts: Mapping[str, int], min_count: int = 1) -> Dictionary:
-    """Build a dictionary of the pieces or words that occur in the training text.
+    """Build a dictionary of the words or subword pieces that occur in the training text.
 
     Args:
-        counts: number of occurrences of each piece or word in the training text.
-        min_count: minimum number of occurrences (default: 1). Rarer words become fairseq's unknown word.
+        counts: number of occurrences of each word or piece in the training text.
+        min_count: minimum number of occurrences (default: 1). Rarer words are mapped to fairseq's unknown
+            word.
 
     Returns:
-        The dictionary, with the most frequent words first.
+        Dictionary with the most frequent words first.
 
     Example:
         >>> build_text_dictionary({"the": 3, "cat": 1}, min_count=2).symbols[4:5]

@@ -1,7 +1,7 @@
-"""Documents: find their borders in parallel text, cut them into pieces, and join the translations.
+"""Cut documents into pieces that a model translates at once, and split the translations into sentences.
 
-A piece is the part of a document that a model reads and writes at once: consecutive sentences with
-:data:`SEPARATOR`, a symbol of the dictionary, between them.
+A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. It is not to
+be confused with a subword piece.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SEPARATOR = "<sep>"
 IDS = "doc"
 
 
-class Piece(NamedTuple):
-    """Consecutive sentences of one document.
+class DocumentPiece(NamedTuple):
+    """Consecutive sentences of a document that are translated together.
 
     Attributes:
         document: number of the document, counted from 0.
@@ -39,25 +39,26 @@ class Piece(NamedTuple):
 def document_lengths(prefix: str, text: Bitext) -> List[int]:
     """Count the sentences of each document of a parallel text.
 
-    Documents are separated by empty lines at the same positions in both files. If ``PREFIX.doc`` exists, it
-    holds an identifier for each line, and consecutive lines with the same identifier form a document.
+    Documents are separated by empty lines at the same positions in both files. If the file ``PREFIX.doc``
+    exists, it defines the documents instead. It has one identifier per line, and consecutive lines with the
+    same identifier form a document.
 
     Args:
         prefix: path of the text without ``.LANG``.
-        text: the text, checked by :func:`luna_fairseq.text.bitext.check_bitext`.
+        text: parallel text, checked by :func:`luna_fairseq.text.bitext.check_bitext`.
 
     Returns:
         Number of sentences of each document.
 
     Raises:
-        InputError: A document is empty, a line contains the separator, or ``PREFIX.doc`` does not fit the
-            text. The message names the file and the line.
+        InputError: A document is empty, a line contains ``<sep>``, or ``PREFIX.doc`` does not fit the text.
+            The message names the file and the line.
     """
     ids = Path(f"{prefix}.{IDS}")
     if ids.is_file():
-        return _lengths_by_ids(ids, text)
+        return _count_by_identifiers(ids, text)
     lengths = [0]
-    for number, pair in _numbered_pairs(text):
+    for number, pair in _iterate_numbered_pairs(text):
         if all(pair):
             lengths[-1] += 1
         elif not lengths[-1]:
@@ -70,18 +71,18 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
     return lengths if lengths[-1] else lengths[:-1]  # an empty line may follow the last document
 
 
-def _lengths_by_ids(path: Path, text: Bitext) -> List[int]:
-    """Count the sentences of each document from a file with an identifier for each line.
+def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
+    """Count the sentences of each document, given a file that names the document of each line.
 
     Args:
-        path: path of the file with the identifiers.
-        text: parallel text to which the identifiers belong.
+        path: file with one document identifier per line.
+        text: parallel text with the same number of lines.
 
     Returns:
         Number of sentences of each document.
 
     Raises:
-        InputError: The numbers of lines differ, or a line of the text is empty.
+        InputError: The numbers of lines differ, or a line of the text is empty or contains ``<sep>``.
     """
     ids = list(read_lines(path))
     if len(ids) != text.lines:
@@ -89,7 +90,7 @@ def _lengths_by_ids(path: Path, text: Bitext) -> List[int]:
             f"{path} has {len(ids):,} lines, {text.source} has {text.lines:,}. Write one identifier for each "
             "line."
         )
-    for number, pair in _numbered_pairs(text):
+    for number, pair in _iterate_numbered_pairs(text):
         if not all(pair):
             side = text.source if not pair[0] else text.target
             raise InputError(
@@ -99,17 +100,17 @@ def _lengths_by_ids(path: Path, text: Bitext) -> List[int]:
     return [len(list(lines)) for _, lines in groupby(ids)]
 
 
-def _numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
-    """Iterate over the pairs of lines of a parallel text, with line numbers.
+def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
+    """Iterate over the lines of a parallel text, and check that they do not contain ``<sep>``.
 
     Args:
         text: checked parallel text.
 
     Yields:
-        Line number, counted from 1, and the source line with its target line.
+        Line number, counted from 1, and the pair (source line, target line).
 
     Raises:
-        InputError: A line contains the separator.
+        InputError: A line contains ``<sep>``.
     """
     for number, pair in enumerate(zip(read_lines(text.source), read_lines(text.target)), 1):
         for path, line in zip((text.source, text.target), pair):
@@ -123,21 +124,21 @@ def _numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
 
 def cut_documents(
     documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: int
-) -> Iterator[Piece]:
-    """Cut documents between sentences into pieces that are as long as possible.
+) -> Iterator[DocumentPiece]:
+    """Cut documents at sentence boundaries into pieces that are as long as possible.
 
     Args:
         documents: number of sentences of each document.
-        sentences: number of tokens of each sentence, on each side that the limit applies to.
-        limit: maximum number of tokens of a piece on each of these sides, including separators. A longer
-            sentence becomes a piece of its own.
+        sentences: lengths of each sentence in tokens: one number for each side that the limit applies to.
+        limit: maximum number of tokens of a piece on each of these sides. Separators count. A longer sentence
+            becomes a piece of its own.
 
     Yields:
-        The pieces, in the order of the text.
+        Document pieces, in the order of the text.
 
     Example:
         >>> list(cut_documents([3], iter([(2,), (3,), (4,)]), limit=6))
-        [Piece(document=0, sentences=2), Piece(document=0, sentences=1)]
+        [DocumentPiece(document=0, sentences=2), DocumentPiece(document=0, sentences=1)]
     """
     for document, number_of_sentences in enumerate(documents):
         count, lengths = 0, None  # type: int, Optional[Tuple[int, ...]]
@@ -148,31 +149,31 @@ def cut_documents(
                 count, lengths = count + 1, joined
                 continue
             if count:
-                yield Piece(document, count)
+                yield DocumentPiece(document, count)
             count, lengths = 1, new_lengths
         if count:
-            yield Piece(document, count)
+            yield DocumentPiece(document, count)
 
 
 def split_into_pieces(
     batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
-) -> Iterator[Tuple[Optional[Piece], List[np.ndarray]]]:
-    """Yield the pieces of an encoded parallel text.
+) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
+    """Cut an encoded parallel text into document pieces.
 
-    For validation and test text, the limit applies to the source only, because ``translate_document`` does
-    not know the target. For training text, the limit applies to both sides, and the single sentences of each
-    piece are examples, too.
+    In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
+    yielded alone, so that the model learns to translate single sentences. In validation and test text, the
+    limit applies to the source only, because the target is unknown when a model translates.
 
     Args:
-        batches: encoded source and target sentences, in batches.
+        batches: batches of encoded text, each a pair (source sentences, target sentences).
         documents: number of sentences of each document.
-        limit: maximum number of tokens of a piece.
-        separator: number of the separator.
-        training: True for training text.
+        limit: maximum number of tokens of a piece, including separators.
+        separator: token number of the separator.
+        training: True for training text, False for validation and test text.
 
     Yields:
-        piece: the piece, or None for a single sentence from a piece of several sentences.
-        sides: token numbers of the source and of the target.
+        piece: the document piece, or None for a sentence that is yielded alone.
+        sides: token numbers of the source and of the target, two integer arrays.
     """
     for_cutting, for_joining = tee(_iterate_sentences(batches))
     limited_sides = 2 if training else 1
@@ -186,7 +187,15 @@ def split_into_pieces(
 
 
 def _iterate_sentences(batches: Iterable[Sequence[Encoded]]) -> Iterator[Tuple[np.ndarray, ...]]:
-    """Yield the token numbers of each sentence, on all sides."""
+    """Iterate over the sentence pairs of encoded batches.
+
+    Args:
+        batches: batches of encoded text. Each side of a batch is a pair (concatenated token numbers, sentence
+            lengths).
+
+    Yields:
+        Token numbers of one sentence, an array for each side.
+    """
     for sides in batches:
         yield from zip(*(np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in sides if len(lengths)))
 
@@ -197,34 +206,34 @@ def _join_tokens(sentences: Sequence[np.ndarray], separator: int) -> np.ndarray:
     return np.concatenate(parts[1:])
 
 
-def join(sentences: Sequence[str]) -> str:
-    """Join encoded sentences to a piece.
+def join_sentences(sentences: Sequence[str]) -> str:
+    """Join encoded sentences into a document piece.
 
     Args:
-        sentences: sentences as subword pieces between spaces.
+        sentences: sentences, each a text of subword pieces separated by spaces.
 
     Returns:
-        Piece, with a separator between its sentences.
+        Text of the document piece, with ``<sep>`` between the sentences.
 
     Example:
-        >>> join(["a b", "c"])
+        >>> join_sentences(["a b", "c"])
         'a b <sep> c'
     """
     return f" {SEPARATOR} ".join(sentences)
 
 
-def split(text: str, sentences: int) -> Optional[List[str]]:
-    """Split a translated piece into its sentences.
+def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
+    """Split the translation of a document piece into sentences.
 
     Args:
-        text: translation of the piece.
+        text: translation of the piece, with ``<sep>`` between the sentences.
         sentences: expected number of sentences.
 
     Returns:
-        The sentences, or None if their number differs from the expected one or a sentence is empty.
+        List of the sentences. None if there are more or fewer sentences than expected, or one is empty.
 
     Example:
-        >>> split("A B <sep> C", 2)
+        >>> split_sentences("A B <sep> C", 2)
         ['A B', 'C']
     """
     parts = [" ".join(part.split()) for part in text.split(SEPARATOR)]
@@ -232,42 +241,46 @@ def split(text: str, sentences: int) -> Optional[List[str]]:
 
 
 def remove_separators(text: str) -> str:
-    """Replace each separator by a space, in the translation of a single sentence.
+    """Remove every ``<sep>`` that a model generated in the translation of a single sentence.
 
     Args:
         text: translation of the sentence.
 
     Returns:
-        Text without separators.
+        Text without separators, with single spaces between words.
+
+    Example:
+        >>> remove_separators("A B <sep> C")
+        'A B C'
     """
     return " ".join(text.replace(SEPARATOR, " ").split())
 
 
-def write_pieces(path: Path, pieces: Sequence[Piece]) -> None:
-    """Write the pieces of a text to a file, one on each line: document, tab, number of sentences.
+def write_pieces(path: Path, pieces: Sequence[DocumentPiece]) -> None:
+    """Write the document pieces of a text to a file, one per line: document number, tab, number of sentences.
 
     Args:
         path: path of the file.
-        pieces: pieces in the order of the text.
+        pieces: document pieces, in the order of the text.
     """
     write_text(path, "".join(f"{piece.document}\t{piece.sentences}\n" for piece in pieces))
 
 
-def read_pieces(path: Path) -> List[Piece]:
-    """Read the file that :func:`write_pieces` wrote.
+def read_pieces(path: Path) -> List[DocumentPiece]:
+    """Read a file written by :func:`write_pieces`.
 
     Args:
         path: path of the file.
 
     Returns:
-        Pieces in the order of the file.
+        Document pieces, in the order of the file.
 
     Raises:
-        InputError: The file is missing or has other content.
+        InputError: The file is missing, or a line is not a pair of numbers.
     """
     lines = list(read_lines(path))
     try:
-        return [Piece(*map(int, line.split("\t"))) for line in lines]
+        return [DocumentPiece(*map(int, line.split("\t"))) for line in lines]
     except (TypeError, ValueError) as error:
         raise InputError(
             f"{path} does not list the number of sentences of each piece. Prepare the data again."

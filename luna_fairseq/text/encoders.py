@@ -1,4 +1,4 @@
-"""Encoders from lines of text to numbers of subword pieces: sentencepiece, subword-nmt, GPT-2 and words."""
+"""Encoders from lines of text to subword numbers: sentencepiece, subword-nmt, GPT-2 and whole words."""
 
 from __future__ import annotations
 
@@ -24,52 +24,51 @@ LINES = 10000  # lines of a batch; an even number keeps the two sides of a pair 
 WORDS = 100_000  # number of words whose pieces are cached
 
 
-def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], most: float) -> None:
-    """Check that few tokens of each text are unknown.
+def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_percent: float) -> None:
+    """Raise InputError if too many tokens of a text are unknown to the dictionary.
 
     Args:
-        unknown: number of unknown tokens of each text, by the name of the text.
-        tokens: number of all tokens of each text, by the name of the text.
-        most: maximum percentage of unknown tokens.
+        unknown: number of unknown tokens, by name of the text.
+        tokens: number of all tokens, by name of the text.
+        max_percent: maximum percentage of unknown tokens in each text.
 
     Raises:
-        InputError: A text has a larger percentage of unknown tokens.
+        InputError: The percentage of a text is above the maximum.
     """
     for name, number in unknown.items():
-        if number > most / 100 * tokens[name]:
+        if number > max_percent / 100 * tokens[name]:
             raise InputError(
-                f"{name}: {share_unknown(number, tokens[name])}. Check the language of the text and the "
+                f"{name}: {describe_unknown(number, tokens[name])}. Check the language of the text and the "
                 f"encoding of the dictionary, or use --max-unknown {math.ceil(100 * number / tokens[name])}."
             )
 
 
-def share_unknown(unknown: int, tokens: int) -> str:
-    """Describe the share of unknown tokens.
+def describe_unknown(unknown: int, tokens: int) -> str:
+    """Format the number and the percentage of unknown tokens.
 
     Args:
         unknown: number of unknown tokens.
         tokens: number of all tokens.
 
     Returns:
-        Text with the number and the percentage of unknown tokens.
+        Text for a message.
 
     Example:
-        >>> share_unknown(3, 1200)
+        >>> describe_unknown(3, 1200)
         '3 of 1,200 tokens unknown (0.25 %)'
     """
     return f"{unknown:,} of {tokens:,} tokens unknown ({100 * unknown / max(tokens, 1):.2g} %)"
 
 
 class Encoder:
-    """Encoder from lines of text to numbers of pieces.
+    """Encoder that converts lines of text to the numbers of their subword pieces.
 
     Args:
-        encode: function from lines to the piece numbers of each line.
-        pieces: number of each piece. Encoders that number pieces by first occurrence add to this dict while
-            they encode.
+        encode: function that maps an iterable of lines to an iterable of lists of piece numbers.
+        pieces: dictionary from a piece to its number. Some encoders add a piece when it first occurs.
 
     Attributes:
-        pieces: number of each piece, in increasing order of the numbers.
+        pieces: dictionary from a piece to its number, sorted by number.
 
     Example:
         >>> encoder = words_encoder()
@@ -85,46 +84,51 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Encode lines in batches.
+        """Encode lines in batches of 10,000.
 
         Args:
             lines: lines of text. An empty line has no pieces.
 
         Yields:
-            Piece numbers [N] and line lengths [B] of up to 10,000 lines at a time.
+            Pair of int32 arrays: the concatenated piece numbers of a batch, and the number of pieces of each
+            line.
         """
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 
     def add(self, piece: str) -> int:
-        """Add a piece that no text contains, such as a separator.
+        """Add a piece that does not occur in the text, such as a separator.
 
         Args:
-            piece: the piece.
+            piece: piece to add. A known piece keeps its number.
 
         Returns:
-            The number of the piece.
+            Number of the piece.
         """
         return self.pieces.setdefault(piece, len(self.pieces))
 
-    def table(self, dictionary: Dictionary) -> np.ndarray:
-        """Return the dictionary index of every piece [number of pieces].
+    def dictionary_indices(self, dictionary: Dictionary) -> np.ndarray:
+        """Map piece numbers to the indices of a fairseq dictionary.
 
         Args:
-            dictionary: fairseq's dictionary. Pieces that it lacks get the index of the unknown word.
+            dictionary: fairseq dictionary.
+
+        Returns:
+            int64 array whose entry n is the dictionary index of piece number n. Pieces that are not in the
+            dictionary get the index of the unknown word.
         """
         return np.array([dictionary.index(piece) for piece in self.pieces], dtype=np.int64)
 
 
 def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
-    """Count the occurrences of each piece in encoded texts.
+    """Count the occurrences of each piece in several encoded texts.
 
     Args:
-        encoder: encoder of the texts.
+        encoder: encoder that encoded the texts.
         texts: encoded texts.
 
     Returns:
-        Number of occurrences by piece, without the pieces that do not occur.
+        Dictionary from a piece to its number of occurrences. It contains only pieces that occur.
     """
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
@@ -133,11 +137,14 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
 
 
 def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) -> Encoder:
-    """Build an encoder that encodes each word separately and caches the result.
+    """Build an encoder that splits lines at spaces, encodes each word separately and caches the result.
 
     Args:
         encode: function from a word to its piece numbers.
-        pieces: number of each piece. No piece may span several words.
+        pieces: dictionary from a piece to its number. A piece must not span several words.
+
+    Returns:
+        Encoder of lines.
     """
     cached = lru_cache(maxsize=WORDS)(encode)
     return Encoder(
@@ -146,26 +153,32 @@ def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) ->
 
 
 def sentencepiece_encoder(model: Path) -> Encoder:
-    """Build an encoder of plain text from a model of :func:`luna_fairseq.text.joint_bpe.learn_bpe`.
+    """Build an encoder of plain text from a sentencepiece model in which no piece spans several words.
+
+    Words are encoded separately, and their encodings are cached. Models of
+    :func:`luna_fairseq.text.joint_bpe.learn_bpe` meet the condition.
 
     Args:
-        model: path of the model file. None of its pieces spans several words.
+        model: path of the model file.
+
+    Returns:
+        Encoder of lines.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return _word_encoder(processor.encode, _sentencepiece_pieces(processor))
 
 
-def foreign_sentencepiece_encoder(model: Path, workers: int) -> Encoder:
+def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
     """Build an encoder of plain text from any sentencepiece model.
 
-    Pieces may span several words, so whole lines are encoded.
+    Whole lines are encoded, because pieces of the model may span several words.
 
     Args:
         model: path of the model file.
         workers: number of threads.
 
     Returns:
-        The encoder.
+        Encoder of lines.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
@@ -173,10 +186,13 @@ def foreign_sentencepiece_encoder(model: Path, workers: int) -> Encoder:
 
 
 def subword_nmt_encoder(codes: Path) -> Encoder:
-    """Build an encoder of tokenised text from a code file of subword-nmt.
+    """Build an encoder of tokenised text from the merges that subword-nmt has learned.
 
     Args:
-        codes: path of the code file.
+        codes: path of subword-nmt's file of merges.
+
+    Returns:
+        Encoder of lines, which numbers the pieces in the order of their first occurrence.
     """
     with codes.open(encoding="utf-8") as file:
         merges = import_package("subword_nmt.apply_bpe").BPE(file)
@@ -185,25 +201,34 @@ def subword_nmt_encoder(codes: Path) -> Encoder:
 
 
 class _DisabledCache(Dict[str, Any]):
-    """Dict that ignores new entries. It replaces subword-nmt's cache, which grows without limit."""
+    """Dictionary that ignores new entries.
+
+    It replaces the cache of subword-nmt, which would grow without limit.
+    """
 
     def __setitem__(self, word: str, pieces: Any) -> None:
         pass
 
 
 def words_encoder() -> Encoder:
-    """Build an encoder of tokenised text whose pieces are the words between spaces."""
+    """Build an encoder of tokenised text that uses whole words as pieces.
+
+    Returns:
+        Encoder of lines, which numbers the words in the order of their first occurrence.
+    """
     return _numbering_encoder(lambda word: [word])
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
     """Build an encoder that numbers pieces in the order of their first occurrence.
 
+    subword-nmt segments words into pieces but does not number the pieces.
+
     Args:
         segment: function from a word to its pieces.
 
     Returns:
-        The encoder.
+        Encoder of lines.
     """
     numbers: Dict[str, int] = {}
 
@@ -214,32 +239,39 @@ def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
 
 
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
-    """Build an encoder of plain text from the two files of GPT-2.
+    """Build an encoder of plain text from the byte-pair encoding of GPT-2.
 
-    Pieces are named by their numbers, as in fairseq's data.
+    As in fairseq's data for RoBERTa, the symbol of a piece is its GPT-2 number, such as "464" in place of
+    "The".
 
     Args:
-        encoder_json: path of encoder.json, the table of pieces.
-        vocab_bpe: path of vocab.bpe, the list of merges.
+        encoder_json: path of ``encoder.json``, which maps pieces to numbers.
+        vocab_bpe: path of ``vocab.bpe``, the list of merges.
         workers: number of processes.
 
+    Returns:
+        Encoder of lines.
+
     Raises:
-        InputError: ``encoder_json`` is missing or not a table of pieces.
+        InputError: ``encoder_json`` is missing or malformed.
     """
-    largest = max(map(int, gpt2_pieces(encoder_json)))
+    largest = max(map(int, gpt2_symbols(encoder_json)))
     pieces = {str(number): number for number in range(largest + 1)}
     encode = partial(_encode_gpt2_lines, str(encoder_json), str(vocab_bpe))
     return Encoder(partial(map_batches, encode, workers=workers), pieces)
 
 
-def gpt2_pieces(encoder_json: Path) -> List[str]:
-    """Return the numbers of all pieces of GPT-2, as text.
+def gpt2_symbols(encoder_json: Path) -> List[str]:
+    """Return the dictionary symbols of all GPT-2 pieces: their numbers as text, in increasing order.
 
     Args:
-        encoder_json: path of encoder.json.
+        encoder_json: path of ``encoder.json``, which maps pieces to numbers.
+
+    Returns:
+        List of symbols, such as ``["0", "1", ..., "50256"]``.
 
     Raises:
-        InputError: The file is missing or not a table of pieces.
+        InputError: The file is missing or malformed.
     """
     try:
         table: Dict[str, int] = json.loads(require_regular_file(encoder_json).read_text(encoding="utf-8"))
@@ -253,15 +285,15 @@ def _sentencepiece_pieces(processor: sentencepiece.SentencePieceProcessor) -> Di
 
 
 def _encode_gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> List[List[int]]:
-    """Encode lines in a worker process, which loads the two files once.
+    """Encode lines with GPT-2's byte-pair encoding. Each process loads the two files once.
 
     Args:
         encoder_json: path of ``encoder.json``.
         vocab_bpe: path of ``vocab.bpe``.
-        lines: plain text.
+        lines: lines of plain text.
 
     Returns:
-        Numbers of the pieces of each line.
+        Piece numbers of each line.
     """
     return [_load_gpt2(encoder_json, vocab_bpe).encode(line) for line in lines]
 

@@ -1,7 +1,7 @@
-"""Encoded text on disk: scratch files of piece numbers, and fairseq's indexed format.
+"""Store encoded text on disk, first in scratch files and then in fairseq's indexed format.
 
-The dictionary is known only after the whole training text has been encoded. Until then, pieces are stored
-under the numbers that the encoder gives them.
+The dictionary is known only after the whole training text has been encoded. Until then, scratch files hold
+the piece numbers of the encoder.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SENTENCES = 1 << 16  # number of sentences that are in memory at a time
 
 
 class EncodedText:
-    """Encoded sentences in two scratch files, whose memory use does not grow with the text.
+    """Encoded sentences that are stored in two scratch files rather than in memory.
 
     Args:
-        path: path of the scratch files, without their extensions.
+        path: path of the scratch files without their extensions.
 
     Attributes:
-        counts: number of occurrences of each piece, an array of the size of the dictionary.
+        counts: int64 array whose entry n is the number of occurrences of piece number n.
         longest: number of pieces of the longest sentence.
     """
 
@@ -45,8 +45,8 @@ class EncodedText:
         """Append sentences.
 
         Args:
-            ids: concatenated piece numbers [N] of all sentences.
-            lengths: number [B] of pieces of each sentence.
+            ids: piece numbers of all sentences, concatenated.
+            lengths: number of pieces of each sentence.
         """
         counts = np.bincount(ids, minlength=len(self.counts))
         counts[: len(self.counts)] += self.counts
@@ -57,15 +57,15 @@ class EncodedText:
 
     @property
     def tokens(self) -> int:
-        """Number of all pieces."""
+        """Total number of pieces."""
         return int(self.counts.sum())
 
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
-        """Count the tokens that are unknown to a dictionary.
+        """Count the tokens that are not in a dictionary.
 
         Args:
-            table: dictionary index of each piece number.
-            dictionary: the dictionary.
+            table: array whose entry n is the dictionary index of piece number n.
+            dictionary: fairseq dictionary.
 
         Returns:
             Number of unknown tokens.
@@ -73,12 +73,14 @@ class EncodedText:
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
 
     def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:
-        """Write ``PREFIX.bin`` and ``PREFIX.idx``, bit for bit as fairseq-preprocess does.
+        """Write the text in fairseq's indexed format to ``PREFIX.bin`` and ``PREFIX.idx``.
+
+        Both files equal the output of fairseq-preprocess bit for bit.
 
         Args:
             prefix: path of the files without their extensions.
-            table: dictionary index of each piece number.
-            dictionary: the dictionary, whose end-of-sentence symbol follows each sentence.
+            table: array whose entry n is the dictionary index of piece number n.
+            dictionary: fairseq dictionary. Its end-of-sentence symbol is appended to each sentence.
         """
         dtype = best_fitting_int_dtype(len(dictionary))
         table = table.astype(dtype)
@@ -90,11 +92,13 @@ class EncodedText:
                 self._write_index(writer._file, dtype)
 
     def _write_index(self, file: IO[bytes], dtype: Any) -> None:
-        """Write the index after its header, in parts. fairseq's own writer needs all lengths in memory.
+        """Write the lengths and offsets of the sentences to the index file, batch by batch.
+
+        fairseq's own writer would keep all lengths in memory.
 
         Args:
             file: open index file, positioned after the header.
-            dtype: type of the dictionary indices.
+            dtype: numpy type of the dictionary indices.
         """
         file.write(struct.pack("<Q", self._sizes.seek(0, 2) // np.dtype(np.int32).itemsize))
         for lengths in self._read_lengths():
@@ -106,7 +110,7 @@ class EncodedText:
             start = int(ends[-1])
 
     def _read_lengths(self) -> Iterator[np.ndarray]:
-        """Yield the sentence lengths in batches."""
+        """Iterate over the sentence lengths in int32 arrays of up to 65,536 lengths."""
         self._sizes.seek(0)
         while True:
             lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
@@ -115,27 +119,31 @@ class EncodedText:
             yield lengths
 
     def _read_sentences(self) -> Iterator[Encoded]:
-        """Yield the sentences in batches."""
+        """Iterate over the sentences in batches of up to 65,536.
+
+        Yields:
+            Concatenated piece numbers of a batch, and the length of each sentence.
+        """
         self._ids.seek(0)
         for lengths in self._read_lengths():
             yield np.fromfile(self._ids, dtype=np.int32, count=int(lengths.sum())), lengths
 
     def close(self) -> None:
-        """Close the scratch files. The folder of :func:`encoded_texts` removes them."""
+        """Close the scratch files. :func:`encoded_texts` deletes them."""
         self._ids.close()
         self._sizes.close()
 
 
 @contextmanager
 def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
-    """Context manager that creates empty texts and removes their scratch files at the end.
+    """Context manager that creates empty encoded texts and deletes their scratch files at the end.
 
     Args:
-        folder: folder of the scratch files, which is created and removed.
+        folder: folder for the scratch files. It is created, and deleted at the end.
         names: names of the texts.
 
     Yields:
-        An :class:`EncodedText` for each name.
+        Dictionary from each name to an empty :class:`EncodedText`.
     """
     with scratch_folder(folder), ExitStack() as stack:
         texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
@@ -150,13 +158,13 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
     Args:
         path: path of the split without extensions, such as ``data-bin/train``.
         dictionary: dictionary of the split.
-        combine: also load the numbered files of the split, such as ``train1``.
+        combine: If True, append the numbered files of the split, such as ``train1``.
 
     Returns:
-        fairseq's dataset.
+        fairseq dataset of token sequences.
 
     Raises:
-        InputError: The split does not exist.
+        InputError: The files of the split do not exist.
     """
     if not dataset_exists(str(path), impl=None):
         raise InputError(
@@ -166,14 +174,14 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
 
 
 def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
-    """Select sentences by a boolean mask.
+    """Select the sentences of a batch for which a mask is True.
 
     Args:
-        encoded: piece numbers [N] and sentence lengths [B].
-        mask: mask [B], True for the sentences to keep.
+        encoded: concatenated piece numbers, and the length of each of the B sentences.
+        mask: boolean array [B], True for the sentences to keep.
 
     Returns:
-        Piece numbers and lengths of the selected sentences.
+        Concatenated piece numbers and lengths of the selected sentences.
 
     Example:
         >>> select_sentences((np.array([5, 6, 7]), np.array([2, 1])), np.array([False, True]))
@@ -184,13 +192,13 @@ def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
 
 
 def flatten_sentences(sentences: List[List[int]]) -> Encoded:
-    """Convert lists of piece numbers to two arrays.
+    """Concatenate lists of piece numbers into one array.
 
     Args:
         sentences: piece numbers of each sentence.
 
     Returns:
-        Piece numbers [N] of all sentences, concatenated, and sentence lengths [B].
+        Concatenated piece numbers, and the length of each sentence.
 
     Example:
         >>> flatten_sentences([[5, 6], [7]])

@@ -1,4 +1,4 @@
-"""Joint byte-pair encoding of two languages, learned with sentencepiece, and its dictionary for fairseq."""
+"""Learn a joint byte-pair encoding of two languages with sentencepiece, and build its fairseq dictionary."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from luna_fairseq.text.dictionaries import build_dictionary
 LEARNING_THREADS = 4
 LONGEST_LINE_BYTES = 2**30  # sentencepiece's limit; by default, it skips lines beyond 4,192 bytes
 # Number of frequent words that are counted exactly. 32,000 pieces are learned from far fewer words.
-MOST_WORDS = 250_000
+MAX_WORDS = 250_000
 _SENTENCEPIECE_SYMBOLS = re.compile("(<unk|<s|</s)>")
 
 
 def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
-    """Learn a byte-pair encoding from plain text.
+    """Learn a byte-pair encoding from plain text with sentencepiece.
 
-    The encoding covers all characters and normalises none of them, except that a run of white space becomes
-    one space. Decoding therefore restores the text up to white space.
+    The encoding covers all characters and does not normalise them. Only runs of white space become one space,
+    so decoding restores the text up to white space.
 
     Args:
         lines: training text in both languages. Up to 500,000 distinct words are kept in memory.
@@ -40,7 +40,7 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
         Content of a sentencepiece model file.
 
     Raises:
-        InputError: The vocabulary size does not fit the text.
+        InputError: The text has too few words or too many characters for the vocabulary size.
     """
     words = count_words(lines)
     model = io.BytesIO()
@@ -49,7 +49,9 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
         rules.write_text(_whitespace_rules(), encoding="ascii")
         try:
             sentencepiece.SentencePieceTrainer.train(
-                sentence_iterator=(f"{_break_symbols(word)}\t{count}" for word, count in words.items()),
+                sentence_iterator=(
+                    f"{_break_special_symbols(word)}\t{count}" for word, count in words.items()
+                ),
                 input_format="tsv",
                 model_writer=model,
                 model_type="bpe",
@@ -61,22 +63,23 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
                 minloglevel=2,
             )
         except RuntimeError as error:
-            raise InputError(_explain(str(error), vocab_size)) from error
+            raise InputError(_explain_error(str(error), vocab_size)) from error
     return model.getvalue()
 
 
-def count_words(lines: Iterable[str], most: int = MOST_WORDS) -> Counter:
+def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
     """Count the words of a text in bounded memory.
 
-    Whenever there are more than ``2 * most`` distinct words, only the ``most`` frequent ones are kept. The
-    characters of the others are counted as words, so that no character is lost.
+    When there are more than ``2 * max_words`` distinct words, the ``max_words`` most frequent ones are kept.
+    Characters that occur only in discarded words are kept as words of one character, so that the encoding
+    covers them.
 
     Args:
         lines: lines of text.
-        most: number of frequent words to keep (default: 250,000).
+        max_words: number of frequent words to keep (default: 250,000).
 
     Returns:
-        Number of occurrences by word.
+        Number of occurrences of each word.
 
     Example:
         >>> count_words(["the cat", "the dog"])
@@ -85,32 +88,33 @@ def count_words(lines: Iterable[str], most: int = MOST_WORDS) -> Counter:
     words: Counter = Counter()
     for line in lines:
         words.update(line.split())
-        if len(words) > 2 * most:
-            frequent = Counter(dict(words.most_common(most)))
+        if len(words) > 2 * max_words:
+            frequent = Counter(dict(words.most_common(max_words)))
             rare_characters = set().union(*(words.keys() - frequent.keys())).difference(*frequent)
             words = frequent + Counter(sorted(rare_characters))
     return words
 
 
-def _break_symbols(line: str) -> str:
+def _break_special_symbols(line: str) -> str:
     """Insert a space into text that looks like a special symbol of sentencepiece.
 
-    sentencepiece would skip such text and would not learn characters that occur nowhere else.
+    sentencepiece skips such text and does not learn characters that occur nowhere else.
 
     Args:
         line: line of plain text.
 
     Returns:
-        The line, with a space inside such text.
+        Line in which ``<unk>``, ``<s>`` and ``</s>`` are split before ``>``, such as ``<s >``.
     """
     return _SENTENCEPIECE_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 
 
 @contextmanager
 def _temporary_working_folder() -> Iterator[None]:
-    """Context manager that changes the working directory to a temporary folder.
+    """Context manager that makes a temporary folder the working directory.
 
-    The model file stores the path of the rules. A relative path makes the file reproducible.
+    sentencepiece stores the path of the normalisation rules in the model file. A relative path makes the
+    model file reproducible.
     """
     before = os.getcwd()
     with tempfile.TemporaryDirectory() as folder:
@@ -122,23 +126,26 @@ def _temporary_working_folder() -> Iterator[None]:
 
 
 def _whitespace_rules() -> str:
-    """Return normalisation rules that replace every kind of white space by a space.
+    """Return sentencepiece normalisation rules that map every white space character to a space.
 
-    fairseq splits text at every kind of white space, but sentencepiece only at spaces.
+    fairseq splits text at every white space character, but sentencepiece only at spaces.
+
+    Returns:
+        Content of a rules file: lines of a character code, a tab and the code of the space.
     """
     kinds = (code for code in range(sys.maxunicode + 1) if chr(code).isspace() and chr(code) not in " \n")
     return "".join(f"{code:X}\t20\n" for code in kinds)
 
 
-def _explain(message: str, vocab_size: int) -> str:
-    """Translate an error message of sentencepiece into the terms of our options.
+def _explain_error(message: str, vocab_size: int) -> str:
+    """Rewrite an error message of sentencepiece in terms of ``--vocab-size``.
 
     Args:
         message: error message of sentencepiece.
         vocab_size: value of ``--vocab-size``.
 
     Returns:
-        Error message for the user.
+        Error message that says what to change.
     """
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
     if too_high:
@@ -156,15 +163,15 @@ def _explain(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """Build the dictionary of all pieces of a sentencepiece model.
+    """Build a dictionary of all pieces of a sentencepiece model.
 
     Args:
         model: path of the model file.
-        counts: number of occurrences of each piece in the encoded training text.
-        separators: further symbols, which the model does not know. Empty by default.
+        counts: number of occurrences of each piece in the training text.
+        separators: additional symbols, such as ``<sep>`` (default: none).
 
     Returns:
-        The dictionary, with the most frequent pieces first.
+        Dictionary with the most frequent pieces first.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = processor.is_control, processor.is_unknown, processor.is_unused

@@ -1,4 +1,4 @@
-"""Filter of training pairs by the lengths of both sides in pieces, as in Moses' corpus cleaning."""
+"""Filter training pairs by length and length ratio, as in the corpus cleaning of Moses."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LengthFilter:
-    """Length filter for sentence pairs.
+    """Filter of sentence pairs by length and length ratio.
 
     Args:
-        max_length: maximum number of pieces on each side. None (default) sets no maximum.
+        max_length: maximum number of subword pieces on each side. None (default) sets no maximum.
         max_ratio: maximum ratio of the longer side to the shorter side. None (default) sets no maximum.
 
     Example:
@@ -34,12 +34,12 @@ class LengthFilter:
         Pairs with an empty side never pass.
 
         Args:
-            source: numbers [B] of pieces on the source side.
-            target: numbers [B] of pieces on the target side.
+            source: source lengths [B] of B pairs, in subword pieces.
+            target: target lengths [B].
             dropped: counter of dropped pairs by reason, updated in place.
 
         Returns:
-            [B], True for pairs that pass.
+            Boolean array [B], True for pairs that pass.
         """
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         mask = np.ones(len(source), dtype=bool)

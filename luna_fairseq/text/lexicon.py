@@ -1,7 +1,8 @@
-"""Lexicons: text files with the target pieces that may translate each source piece.
+"""Read and write lexicons: text files that list the target pieces that may translate each source piece.
 
-A line holds a source piece, a tab and the candidates, separated by spaces. Candidates for every sentence are
-in the line with an empty source piece. CTranslate2 reads the same format (``--vocab_mapping``).
+Each line has a source piece, a tab, and target pieces separated by spaces. The line with an empty source
+piece lists target pieces that are allowed in every sentence. CTranslate2 reads the same format
+(``--vocab_mapping``).
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ def write_lexicon(path: Path, candidates: Mapping[str, Sequence[str]]) -> None:
 
     Args:
         path: file to write.
-        candidates: candidates for each source piece, and for :data:`EVERY_SENTENCE`.
+        candidates: target pieces that may translate each source piece. The key ``""`` holds the target pieces
+            for every sentence.
     """
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for source, targets in candidates.items():
@@ -37,11 +39,12 @@ def read_lexicon(path: Path) -> Dict[str, List[str]]:
         path: file to read.
 
     Returns:
-        Candidates for each source piece, and for :data:`EVERY_SENTENCE` if the file has this line.
+        Target pieces that may translate each source piece. The key ``""`` holds the target pieces for every
+        sentence, if the file lists any.
 
     Raises:
-        InputError: The file does not exist or is not UTF-8, a line is not in the format, or two lines have
-            the same source piece.
+        InputError: The file does not exist, is not UTF-8 or has no lines; a line is malformed; or two lines
+            have the same source piece.
     """
     try:
         lines = require_regular_file(path).read_bytes().decode("utf-8").split("\n")

@@ -1,6 +1,6 @@
-"""Joint byte-pair encoding of tokenised text, learned with subword-nmt.
+"""Learn a joint byte-pair encoding of tokenised text with subword-nmt.
 
-Pieces that continue a word end with ``@@``.
+A piece that is continued within the same word ends with ``@@``, as in ``walk@@ ing``.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from luna_fairseq.requirements import import_package
 
 
 def learn_merges(lines: Iterable[str], merges: int) -> bytes:
-    """Learn merges of character sequences from tokenised text.
+    """Learn the merges of a byte-pair encoding from tokenised text with subword-nmt.
 
     Args:
         lines: training text in both languages. All distinct words are kept in memory.
-        merges: number of merges.
+        merges: number of merges to learn.
 
     Returns:
-        Content of a code file of subword-nmt.
+        Content of subword-nmt's file of merges.
 
     Raises:
-        InputError: The text has too few distinct words for this number of merges. subword-nmt merges only
-            pairs that occur at least twice.
+        InputError: The text is too small for this number of merges. Only character sequences that occur at
+            least twice are merged.
     """
     words = Counter(chain.from_iterable(map(str.split, lines)))
     if all(len(word) == 1 for word in words):

@@ -1,4 +1,4 @@
-"""Maximum length of a translation, relative to the length of its source."""
+"""Limit the length of a translation relative to the length of its source."""
 
 from typing import Any, Dict, Mapping
 
@@ -8,15 +8,17 @@ _BY_SOURCE = {"max_len_a": 1.5, "max_len_b": 20}
 
 
 def limits_by_source(user_options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return options of fairseq's generator that limit the length of a translation by its source.
+    """Return options of fairseq-generate that limit the length of a translation.
 
-    fairseq applies the limit to the longest source of a batch.
+    The limit is 1.5 tokens per source token plus 20 tokens. fairseq computes it from the longest source
+    sentence of a batch.
 
     Args:
-        user_options: options that the user set.
+        user_options: options that the user gave, by name. An option about the output length disables the
+            limit.
 
     Returns:
-        The options ``max_len_a`` and ``max_len_b``, or an empty dict if the user set an option about length.
+        The options ``max_len_a`` and ``max_len_b``, or an empty dictionary if the limit is disabled.
 
     Example:
         >>> limits_by_source({"beam": 5})

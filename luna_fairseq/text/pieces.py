@@ -1,4 +1,4 @@
-"""Checks that text and tokenizer fit a dictionary of subword pieces.
+"""Check that a text and a tokenizer match a dictionary of subword pieces.
 
 Without these checks, a mismatch would silently turn most of the text into unknown words.
 """
@@ -15,14 +15,14 @@ SPACE = "\u2581"  # the character with which sentencepiece begins a word
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
-    """Return the encoding whose pieces a dictionary contains.
+    """Detect the subword encoding of a dictionary from the form of its symbols.
 
     Args:
-        dictionary: fairseq's dictionary.
+        dictionary: fairseq dictionary.
 
     Returns:
-        fairseq's name of the encoding: "sentencepiece", "subword_nmt" or "gpt2". None if the dictionary
-        contains words.
+        fairseq's name of the encoding: "sentencepiece", "subword_nmt" or "gpt2". None if the symbols are
+        whole words.
     """
     symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
     if any(symbol.startswith(SPACE) for symbol in symbols):
@@ -33,13 +33,13 @@ def detect_encoding(dictionary: Any) -> Optional[str]:
 
 
 def is_filler(symbol: str) -> bool:
-    """Return True if a symbol of a dictionary does not represent text.
+    """Return True if a dictionary symbol does not represent text.
 
-    Such symbols are the mask, the separator of sentences, languages (``__en__``, ``[en_XX]`` or ``<lang:en>``
-    in fairseq), and the symbols that pad the size of a dictionary.
+    Such symbols are the mask, the sentence separator, language tags (``__en__``, ``[en_XX]`` or
+    ``<lang:en>``), and the ``madeupword`` symbols that pad the size of a dictionary.
 
     Args:
-        symbol: symbol of a dictionary.
+        symbol: symbol of a fairseq dictionary.
 
     Example:
         >>> is_filler("madeupword0000"), is_filler("cat")
@@ -53,14 +53,14 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Check that a text is encoded if the dictionary contains subword pieces.
+    """Raise InputError if a text is not encoded although the dictionary contains subword pieces.
 
     Args:
-        text: words or pieces between spaces.
-        dictionary: fairseq's dictionary.
+        text: words or subword pieces, separated by spaces.
+        dictionary: fairseq dictionary.
 
     Raises:
-        InputError: The dictionary contains pieces, but the text consists of plain words.
+        InputError: The dictionary contains subword pieces, but the text consists of plain words.
     """
     encoding = detect_encoding(dictionary)
     words = text.split()
@@ -77,18 +77,19 @@ def check_encoded(text: str, dictionary: Any) -> None:
 
 
 def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
-    """Check that a tokenizer of sentencepiece or GPT-2 has the pieces of the dictionaries.
+    """Raise InputError if a sentencepiece or GPT-2 tokenizer does not match the dictionaries.
 
-    A dictionary may lack pieces that the training text does not contain. Other tokenizers are not checked.
+    Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have some more
+    pieces, because the training text need not contain all of them. Other tokenizers are not checked.
 
     Args:
-        bpe: fairseq's tokenizer, or None.
-        dictionaries: fairseq's dictionaries.
-        strict: If False, a tenth of the symbols may be unknown to the tokenizer, and the tokenizer may have
-            many more pieces than the dictionaries (default: True).
+        bpe: fairseq's wrapper of a tokenizer, or None.
+        dictionaries: fairseq dictionaries.
+        strict: If False, up to a tenth of the symbols may be missing from the tokenizer, and the tokenizer
+            may have any number of further pieces (default: True).
 
     Raises:
-        InputError: The tokenizer does not fit the dictionaries.
+        InputError: The tokenizer does not match the dictionaries.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}

@@ -1,4 +1,4 @@
-"""Routes from text to subword pieces: sentencepiece for raw text, subword-nmt for Moses tokens, and words."""
+"""Subword methods: sentencepiece on raw text, subword-nmt on Moses tokens, and whole words."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ Counts = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Route:
-    """Steps from text to subword pieces.
+class SubwordMethod:
+    """Method of converting text to subword pieces, such as sentencepiece.
 
     Args:
-        name: value of ``--subword`` that chooses the route.
+        name: value of ``--subword`` that selects the method.
         packages: libraries whose versions influence the output.
-        encoder: function from the path of the model file to the encoder.
-        dictionary: function that builds fairseq's dictionary, given the path of the model file, the number of
-            occurrences of each piece in the training text, and separators, which the model does not know.
-        remove_bpe: value of ``--remove-bpe`` for fairseq-generate. Empty (default) for words.
-        model_file: name of the model file in the data folder. Empty (default) if nothing is learned.
-        learn: function from lines and the vocabulary size (number of merges for Moses) to the content of the
-            model file. None (default) if nothing is learned.
-        tokenize: function from two languages and pairs of lines to tokenised pairs. None (default) if lines
-            are not tokenised.
+        encoder: function from the path of the model file to an encoder.
+        dictionary: function ``(model file, counts, separators) -> fairseq dictionary``. ``counts`` is the
+            number of occurrences of each piece in the training text, and ``separators`` lists additional
+            symbols.
+        remove_bpe: value of ``--remove-bpe`` for fairseq-generate (default: empty, for whole words).
+        model_file: name of the model file in the data folder (default: empty, if nothing is learned).
+        learn: function ``(lines, vocabulary size) -> content of the model file``. For subword-nmt, the
+            vocabulary size is the number of merges. None (default) if nothing is learned.
+        tokenize: function ``(languages, pairs of lines) -> tokenised pairs``. None (default) if lines are not
+            tokenised first.
         is_joint: True (default) if both languages share a dictionary.
-        settings: further values that influence the output. Empty by default.
+        settings: further values that influence the output (default: none).
     """
 
     name: str
@@ -52,7 +53,7 @@ class Route:
 
     @property
     def versions(self) -> Tuple[Any, ...]:
-        """Versions of the packages, and the settings, that influence the output."""
+        """Versions of the libraries and further settings that influence the output."""
         return (*(import_package(name).__version__ for name in self.packages), *self.settings)
 
 
@@ -60,12 +61,14 @@ def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -
     return build_text_dictionary({**dict.fromkeys(separators, 1), **counts})
 
 
-def words(min_count: int) -> Route:
-    """Return the route from tokenised text to pieces: whole words, with a dictionary for each language.
+def word_method(min_count: int) -> SubwordMethod:
+    """Return the method that uses the words of tokenised text, with a dictionary for each language.
 
     Args:
-        min_count: how often a word must occur in the training text to enter the dictionary. Rarer words
-            become the unknown word.
+        min_count: minimum number of occurrences in the training text. Rarer words become the unknown word.
+
+    Returns:
+        Method without a model file.
     """
 
     def dictionary(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:
@@ -74,14 +77,14 @@ def words(min_count: int) -> Route:
             raise InputError(f"No word occurs {min_count} times. Use a smaller --min-count.")
         return built
 
-    return Route(
+    return SubwordMethod(
         "words", (), lambda model: words_encoder(), dictionary, is_joint=False, settings=(min_count,)
     )
 
 
-ROUTES = {
+SUBWORD_METHODS = {
     # Raw text, which decoding restores.
-    "sentencepiece": Route(
+    "sentencepiece": SubwordMethod(
         "sentencepiece",
         ("sentencepiece",),
         sentencepiece_encoder,
@@ -91,7 +94,7 @@ ROUTES = {
         learn=learn_bpe,
     ),
     # Normalised, tokenised text with split hyphens, for the dictionaries and BLEU scores of the literature.
-    "moses": Route(
+    "moses": SubwordMethod(
         "moses",
         ("sacremoses",),
         subword_nmt_encoder,

@@ -1,6 +1,6 @@
-"""Output of fairseq-generate for pieces of documents, converted to one line for each sentence.
+"""Convert the output of fairseq-generate for documents to one line per sentence.
 
-A piece is several sentences of a document that are translated together, joined by separator tokens.
+Documents are translated in pieces: consecutive sentences, joined by the separator token ``<sep>``.
 """
 
 from __future__ import annotations
@@ -15,16 +15,19 @@ import torch
 from fairseq.data import Dictionary, data_utils, indexed_dataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
-from luna_fairseq.text.documents import SEPARATOR, Piece, remove_separators, split
+from luna_fairseq.text.documents import SEPARATOR, DocumentPiece, remove_separators, split_sentences
 from luna_fairseq.translation.generated import lines_by_kind
 
 
-def find_misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
-    """Return the numbers of the pieces whose hypothesis has another number of sentences than the piece.
+def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> List[int]:
+    """Find the document pieces whose translation has more or fewer sentences than the source.
 
     Args:
-        generated: output of fairseq-generate for the pieces.
-        pieces: sentences of each piece, in the order of the data.
+        generated: output file of fairseq-generate for the pieces.
+        pieces: document pieces, in the order of the data.
+
+    Returns:
+        Indices of these pieces, in increasing order.
 
     Raises:
         InputError: The output does not have exactly one hypothesis for each piece.
@@ -36,21 +39,23 @@ def find_misdivided(generated: Path, pieces: Sequence[Piece]) -> List[int]:
             "Remove it and start the command again."
         )
     return [
-        number for number, piece in enumerate(pieces) if split(hypotheses[number], piece.sentences) is None
+        number
+        for number, piece in enumerate(pieces)
+        if split_sentences(hypotheses[number], piece.sentences) is None
     ]
 
 
 def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the source sentences of some pieces one by one, as data that fairseq-generate reads.
+    """Write the source sentences of some document pieces as a data folder for fairseq-generate.
 
     Args:
-        data: folder of the binarised pieces.
+        data: folder with the binarised document pieces.
         subset: name of the split, such as "test".
         languages: source and target language.
-        pieces: numbers of the pieces whose sentences are written.
-        folder: folder to write to. Whatever it holds is removed first.
+        pieces: indices of the pieces whose sentences are written.
+        folder: folder to write to. Existing content is deleted first.
     """
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
@@ -70,19 +75,26 @@ def write_single_sentences(
     builder.finalize(str(folder / f"{name}.idx"))
 
 
-def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[str], path: Path) -> None:
-    """Write the output of fairseq-generate for pieces again, with the lines of their sentences.
+def write_sentences(
+    generated: Path, pieces: Sequence[DocumentPiece], retranslated: Iterable[str], path: Path
+) -> None:
+    """Convert the output of fairseq-generate for document pieces to one hypothesis per sentence.
+
+    The file has the same format, but its ``S-``, ``T-`` and ``H-`` lines are numbered by sentence.
 
     Args:
-        generated: output of fairseq-generate for the pieces.
-        pieces: sentences of each piece, in the order of the data.
-        singly: translations of the sentences of the pieces that :func:`find_misdivided` returns, in order.
+        generated: output file of fairseq-generate for the pieces.
+        pieces: document pieces, in the order of the data.
+        retranslated: translations of single sentences, for the pieces that :func:`find_mismatched_pieces`
+            returns, in the order of the data.
         path: file to write.
     """
-    texts, remaining, lines = lines_by_kind(generated), iter(singly), []
+    texts, remaining, lines = lines_by_kind(generated), iter(retranslated), []
     sentence = 0
     for number, piece in enumerate(pieces):
-        sides: Dict[str, Any] = {kind: split(texts[kind].get(number, ""), piece.sentences) for kind in "STH"}
+        sides: Dict[str, Any] = {
+            kind: split_sentences(texts[kind].get(number, ""), piece.sentences) for kind in "STH"
+        }
         for index in range(piece.sentences):
             lines += [f"{kind}-{sentence}\t{sides[kind][index]}" for kind in "ST" if sides[kind] is not None]
             hypothesis = next(remaining) if sides["H"] is None else sides["H"][index]
@@ -93,16 +105,17 @@ def write_sentences(generated: Path, pieces: Sequence[Piece], singly: Iterable[s
 
 
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return the length of each sentence or piece of a split in tokens, the end symbol included.
+    """Return the lengths of all examples of a split, in tokens including the end-of-sentence symbol.
 
     Args:
         data: folder of the binarised data.
         subset: name of the split, such as "test".
         languages: source and target language.
-        language: language of the side that is counted.
+        language: language of the side to read.
 
     Returns:
-        Integers [N]. N is 0 if the data does not have this side.
+        Integer array with a length for each sentence or document piece. The array is empty if the side does
+        not exist.
     """
     path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
     if not indexed_dataset.dataset_exists(path, "mmap"):

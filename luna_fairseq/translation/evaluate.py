@@ -1,14 +1,14 @@
-"""Command ``luna-evaluate``: translate the test text of a prepared folder with a checkpoint and score it.
+"""Command ``luna-evaluate``: translate the test text of a prepared data folder, and score the translation.
 
 DATA is a folder that luna-prepare-bitext or luna-prepare-wmt14-en-de wrote. The command translates with beam
-search, restores plain text and scores it with luna-score. With --tune-lenpen it first chooses the length
-penalty by BLEU on the validation text.
+search, restores plain text and scores it with luna-score. With --tune-lenpen, it first chooses the length
+penalty with the best BLEU on the validation text.
 
-DIR then holds hypotheses.LANG, scores.json and the output of fairseq-generate. If you start the command
+DIR then contains hypotheses.LANG, scores.json and the output of fairseq-generate. If you start the command
 again with the same checkpoint, it skips the steps that are done.
 
-Options after -- go to fairseq-generate. A translation has at most 1.5 times the tokens of its source and 20
-more, unless --max-len-a, --max-len-b or --min-len is among these options.
+Options after -- go to fairseq-generate. A translation has at most 1.5 tokens per source token plus 20 tokens,
+unless --max-len-a, --max-len-b or --min-len is among these options.
 """
 
 from __future__ import annotations

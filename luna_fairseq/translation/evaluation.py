@@ -1,4 +1,4 @@
-"""Evaluation of a translation checkpoint: translate, restore plain text and score (``luna-evaluate``)."""
+"""Evaluate a translation checkpoint: translate the test text and score it (``luna-evaluate``)."""
 
 from __future__ import annotations
 
@@ -23,29 +23,30 @@ from luna_fairseq.progress import counter
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.text.output_length import limits_by_source
-from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation.document_output import (
-    find_misdivided,
+    find_mismatched_pieces,
     read_sizes,
     write_sentences,
     write_single_sentences,
 )
 from luna_fairseq.translation.evaluate import LENGTH_PENALTIES
-from luna_fairseq.translation.generated import Generated, lines_by_kind
+from luna_fairseq.translation.generated import GenerateOutput, lines_by_kind
 from luna_fairseq.translation.score import build_parser as build_score_parser
 from luna_fairseq.translation.score import score
 from luna_fairseq.translation.scores import TEST_SETS, Translations, check_reference, plain_scores
 
 
 class Evaluation:
-    """Evaluation of one checkpoint on the test text of a prepared folder.
+    """Evaluation of a checkpoint on the test text of a prepared data folder.
 
     Args:
         args: parsed command line of ``luna-evaluate``.
-        extra: further options for fairseq-generate.
+        extra: additional options for fairseq-generate.
 
     Raises:
-        InputError: The checkpoint does not exist, or luna-prepare-bitext did not write the data.
+        InputError: The checkpoint or the shortlist does not exist, or the data folder was not written by
+            luna-prepare-bitext.
     """
 
     def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
@@ -59,14 +60,14 @@ class Evaluation:
             raise InputError(
                 f"--shortlist {args.shortlist} does not exist. Make it with luna-make-shortlist."
             )
-        routes = [route for route in ROUTES.values() if (args.data / route.model_file).is_file()]
-        if not routes:
-            names = " nor ".join(route.model_file for route in ROUTES.values())
+        methods = [method for method in SUBWORD_METHODS.values() if (args.data / method.model_file).is_file()]
+        if not methods:
+            names = " nor ".join(method.model_file for method in SUBWORD_METHODS.values())
             raise InputError(
                 f"{args.data} holds neither {names}. Give a folder that luna-prepare-bitext wrote."
             )
-        self.route = routes[0]
-        self.detokenizer = "moses" if self.route.name == "moses" else None
+        self.method = methods[0]
+        self.detokenizer = "moses" if self.method.name == "moses" else None
         first = args.data / "shard0"  # with --shards, the folder of the validation and test text
         self.folder = first if any(first.glob("*.idx")) else args.data
         pairs = {path.name.split(".")[1] for path in self.folder.glob("train.*-*.*.idx")}
@@ -79,30 +80,33 @@ class Evaluation:
         self.steps = FinishedSteps(args.results, "evaluate.json", ["scores.json"])
 
     def run(self) -> None:
-        """Translate the test text, print its scores and write them.
+        """Translate the test text, score the translation, and print and write the scores.
 
-        With ``--tune-lenpen`` the length penalty is chosen on the validation text first.
+        With ``--tune-lenpen``, the length penalty is chosen on the validation text first.
         """
         if self.args.ema:
             self._write_ema()
-        references = list(read_lines(self._plain("test")))
+        references = list(read_lines(self._reference_path("test")))
         if self.args.test_set in TEST_SETS:  # before the translation, which may take hours
             check_reference(TEST_SETS[self.args.test_set], references)
         penalty = self.args.lenpen if self.args.tune_lenpen is None else self._tune_length_penalty()
         generated = self._generate("test", penalty)
         print(f"test: beam {self.args.beam}, length penalty {penalty:g}")
-        words = [str(generated), "--reference", str(self._plain("test"))]
+        words = [str(generated), "--reference", str(self._reference_path("test"))]
         score_args = build_score_parser().parse_args(words)
         score_args.target_lang = self.languages[1]
         score_args.detokenize, score_args.split_compounds = self.detokenizer, True
-        score_args.documents = self._pieces("test") if self._pieces("test").is_file() else None
+        score_args.documents = self._pieces_path("test") if self._pieces_path("test").is_file() else None
         score_args.output = self.args.results / f"hypotheses.{self.languages[1]}"
         score_args.scores = self.args.results / "scores.json"
         score_args.test_set, score_args.samples = self.args.test_set, self.args.samples
         score(score_args)
 
     def _write_ema(self) -> None:
-        """Write the averaged weights to DIR/ema.pt and evaluate this file in place of the checkpoint."""
+        """Write the exponential moving average of the weights to ``ema.pt`` in the results folder.
+
+        The rest of the evaluation uses this file in place of the checkpoint.
+        """
         averaged = self.args.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
@@ -113,38 +117,41 @@ class Evaluation:
         self.args.path = averaged
 
     def _tune_length_penalty(self) -> float:
-        """Return the length penalty with the best BLEU on the validation text, the first one of several."""
-        references = list(read_lines(self._plain("valid")))
+        """Translate the validation text with several length penalties, and return the best one.
+
+        Returns:
+            Length penalty with the highest BLEU. If several have the same BLEU, the first of them.
+        """
+        references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
         for penalty in self.args.tune_lenpen or LENGTH_PENALTIES:
-            hypotheses = Generated(self._generate("valid", penalty)).hypotheses(references)
+            hypotheses = GenerateOutput(self._generate("valid", penalty)).hypotheses(references)
             text = Translations.read(hypotheses, references, self.detokenizer, self.languages[1])
             scores[penalty] = plain_scores(text, "13a")[0].value
             print(f"{penalty:14g}   {scores[penalty]:.2f}", flush=True)
         return max(scores, key=lambda penalty: scores[penalty])
 
     def _generate(self, subset: str, penalty: float) -> Path:
-        """Translate a split and return the file with the output of fairseq-generate.
+        """Translate a split, unless an earlier run has translated it with the same inputs.
 
-        The file of an earlier run is used if its inputs have not changed. For documents, the pieces are
-        translated first. A piece whose translation has another number of sentences is translated again
-        sentence by sentence.
+        Documents are translated in pieces of several sentences. If the translation of a piece has more or
+        fewer sentences than the source, the sentences of the piece are translated again one by one.
 
         Args:
             subset: name of the split, such as "test".
-            penalty: length penalty.
+            penalty: length penalty (``--lenpen``).
 
         Returns:
-            Path of the output file.
+            Path of the output file, in the format of fairseq-generate with one hypothesis per sentence.
         """
-        name, path = f"generate-{subset}-lenpen{penalty:g}.txt", self._pieces(subset)
+        name, path = f"generate-{subset}-lenpen{penalty:g}.txt", self._pieces_path(subset)
         if not path.is_file():
             return self._generate_from(self.folder, subset, penalty, name)
         check_files(path)
         pieces = read_pieces(path)
         generated = self._generate_from(self.folder, subset, penalty, f"pieces-{name}")
-        other, text = find_misdivided(generated, pieces), []  # type: List[int], List[str]
+        other, text = find_mismatched_pieces(generated, pieces), []  # type: List[int], List[str]
         if other:
             folder = self.args.results / f"{subset}-singly"
             write_single_sentences(self.folder, subset, self.languages, other, folder)
@@ -160,13 +167,13 @@ class Evaluation:
         return self.args.results / name
 
     def _generate_from(self, data: Path, subset: str, penalty: float, name: str) -> Path:
-        """Run fairseq-generate on a folder of data and return the file with its output.
+        """Run fairseq-generate on a data folder, unless an earlier run has finished with the same inputs.
 
         Args:
             data: folder of the binarised data.
             subset: name of the split, such as "test".
-            penalty: length penalty.
-            name: name of the file in DIR.
+            penalty: length penalty (``--lenpen``).
+            name: name of the output file in the results folder.
 
         Returns:
             Path of the output file.
@@ -191,14 +198,14 @@ class Evaluation:
         return self.args.results / name
 
     def _check_lengths(self, data: Path, subset: str) -> None:
-        """Check that the model's positions suffice for all lines of a split.
+        """Raise InputError if an example of a split is longer than the maximum positions of the model.
 
         Args:
             data: folder of the binarised data.
             subset: name of the split, such as "test".
 
         Raises:
-            InputError: A line has more tokens than the model has positions.
+            InputError: A line has more tokens than ``--max-source-positions`` or ``--max-target-positions``.
         """
         positions = {**_position_options(self.args.path), **parse_options(self.extra)}
         for language, name in zip(self.languages, ("--max-source-positions", "--max-target-positions")):
@@ -211,12 +218,15 @@ class Evaluation:
                 )
 
     def _generate_options(self, data: Path, subset: str, penalty: float) -> List[str]:
-        """Return the command line of fairseq-generate, without the name of the program.
+        """Return the command-line arguments of fairseq-generate.
 
         Args:
-            data: folder with the binarised data.
+            data: folder of the binarised data.
             subset: name of the split to translate, such as "test".
-            penalty: exponent of the length penalty (``--lenpen``).
+            penalty: length penalty (``--lenpen``).
+
+        Returns:
+            List of arguments without the name of the program.
         """
         source, target = self.languages
         own = {name[2:].replace("-", "_"): value for name, value in parse_options(self.extra).items()}
@@ -225,7 +235,14 @@ class Evaluation:
         return [
             *[str(data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
             *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],
-            *["--beam", str(self.args.beam), "--lenpen", str(penalty), "--remove-bpe", self.route.remove_bpe],
+            *[
+                "--beam",
+                str(self.args.beam),
+                "--lenpen",
+                str(penalty),
+                "--remove-bpe",
+                self.method.remove_bpe,
+            ],
             # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.args.int8 else []),
@@ -234,15 +251,21 @@ class Evaluation:
             *self.extra,
         ]
 
-    def _pieces(self, subset: str) -> Path:
-        """Return the path of the file that lists the pieces of documents. It exists for documents only."""
+    def _pieces_path(self, subset: str) -> Path:
+        """Return the path of the file that lists the document pieces of a split.
+
+        The file exists only if the data was prepared with ``--documents``.
+        """
         return self.args.data / "plain" / f"{subset}.pieces"
 
-    def _plain(self, subset: str) -> Path:
-        """Return the path of the plain target text of a split, which the scores need.
+    def _reference_path(self, subset: str) -> Path:
+        """Return the path of the plain target text of a split, after a check of its checksum.
 
         Args:
             subset: name of the split, such as "test".
+
+        Returns:
+            Path of the reference for the scores.
 
         Raises:
             InputError: The file does not exist, or its checksum differs.
@@ -256,7 +279,9 @@ class Evaluation:
 
 @lru_cache(maxsize=None)
 def _position_options(checkpoint: Path) -> Dict[str, str]:
-    """Return the model's positions as options, so that fairseq's task does not use its own defaults.
+    """Return the maximum positions of a checkpoint's model as options of fairseq-generate.
+
+    Without these options, fairseq's translation task would use its own default of 1,024 positions.
 
     Args:
         checkpoint: path of the checkpoint.

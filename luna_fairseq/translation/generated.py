@@ -1,4 +1,4 @@
-"""Reader of fairseq-generate's output, which returns the translations in the order of the sentences."""
+"""Read the output files of fairseq-generate, with the translations in the order of the sentences."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ SENTENCEPIECE_SPACE = "\u2581"
 OTHER_TEXT = 0.1
 
 
-class Generated:
-    """Translations in an output file of fairseq-generate.
+class GenerateOutput:
+    """Contents of an output file of fairseq-generate.
 
     Args:
         path: output file.
-        must_be_complete: True to refuse a file that breaks off, False to ignore its incomplete last line
-            (default: True).
+        must_be_complete: If True (default), an incomplete last line is an error. If False, the line is
+            ignored.
 
     Attributes:
-        sources: text of each ``S-`` line, by the number of its sentence.
-        targets: text of each ``T-`` line, by the number of its sentence.
-        best: best hypothesis of each sentence. It is read from the detokenised ``D-`` lines if the file has
-            any, otherwise from the ``H-`` lines.
-        notes: lines that describe what is unusual about the file.
+        sources: dictionary from a sentence number to the text of its ``S-`` line.
+        targets: dictionary from a sentence number to the text of its ``T-`` line.
+        best: dictionary from a sentence number to its best hypothesis, from the detokenised ``D-`` lines if
+            there are any, otherwise from the ``H-`` lines.
+        notes: messages about irregularities in the file.
 
     Raises:
-        InputError: The file cannot be read, breaks off, or holds the output of several runs.
+        InputError: The file cannot be read, breaks off, or contains the output of several runs.
     """
 
     def __init__(self, path: Path, must_be_complete: bool = True) -> None:
@@ -48,14 +48,17 @@ class Generated:
             )
 
     def hypotheses(self, references: Sequence[str]) -> List[str]:
-        """Return the best hypothesis of every sentence, in the order of the sentences.
+        """Return the best hypothesis of each sentence, and check that none is missing.
 
         Args:
             references: reference lines. Line i belongs to sentence i.
 
+        Returns:
+            Hypotheses in the order of the references.
+
         Raises:
-            InputError: Hypotheses are missing, belong to sentences beyond the references, or consist of
-                subword pieces.
+            InputError: Hypotheses are missing, there are more hypotheses than references, or the hypotheses
+                are subword pieces.
         """
         number = len(references)
         if not self.best:
@@ -90,19 +93,19 @@ class Generated:
     def compare(
         self, reference: Path, references: Sequence[str], source: Path, sources: Sequence[str]
     ) -> List[str]:
-        """Check that the reference and the source belong to the text that was translated.
+        """Check that a reference and a source file belong to the text that was translated.
 
         Args:
-            reference: file of the plain reference.
-            references: lines of that file.
-            source: file of the plain source. Ignored if ``sources`` is empty.
-            sources: lines of that file.
+            reference: path of the plain reference, for messages.
+            references: lines of the reference.
+            source: path of the plain source, for messages.
+            sources: lines of the source. If empty, the source is not checked.
 
         Returns:
-            Lines that say which few lines differ, and what could not be compared.
+            Messages about single lines that differ, and about lines that could not be compared.
 
         Raises:
-            InputError: The reference or the source belongs to another text, or the reference is the source.
+            InputError: A file belongs to another text, or the reference equals the source.
         """
         notes = _compare_lines(reference, references, self.targets, f"T- lines of {self.path}")
         if not self.targets and _find_differing(references, self.sources)[0] == []:
@@ -116,19 +119,20 @@ class Generated:
 
 
 def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
-    """Return the ``S-``, ``T-``, ``H-`` and ``D-`` lines of an output file.
-
-    With ``--nbest``, only the first and best hypothesis of a sentence is returned.
+    """Return the sources, targets and best hypotheses in an output file of fairseq-generate.
 
     Args:
         path: output file of fairseq-generate.
-        must_be_complete: see :func:`labelled_lines`.
+        must_be_complete: If True (default), an incomplete last line is an error. If False, the line is
+            ignored.
 
     Returns:
-        Kind ("S", "T", "H" or "D") -> number of the sentence -> text.
+        Dictionary from "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenised hypothesis) to a
+        dictionary from sentence number to text. With ``--nbest``, only the first and best hypothesis is
+        included.
 
     Raises:
-        InputError: See :func:`labelled_lines`.
+        InputError: The file cannot be read, breaks off, or contains the output of several runs.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
     for kind, sentence, text in labelled_lines(path, must_be_complete):
@@ -138,22 +142,20 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
 
 
 def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[str, int, str]]:
-    """Yield the kind, the sentence and the text of every labelled line of an output file.
-
-    For example, the line ``T-7<tab>A man.`` becomes ``("T", 7, "A man.")``.
+    """Parse the labelled lines of an output file of fairseq-generate, such as ``T-7<tab>A man.``.
 
     Args:
         path: output file of fairseq-generate.
-        must_be_complete: True to refuse a file that breaks off, False to ignore its incomplete last line
-            (default: True).
+        must_be_complete: If True (default), an incomplete last line is an error. If False, the line is
+            ignored.
 
     Yields:
-        (kind, number of the sentence, text after the first tab).
+        Tuple of kind, sentence number, and text after the first tab, such as ``("T", 7, "A man.")``.
 
     Raises:
-        InputError: The file cannot be read, breaks off, or holds the output of several runs.
+        InputError: The file cannot be read, breaks off, or contains the output of several runs.
     """
-    lines = list(read_lines(path, pieces=True))
+    lines = list(read_lines(path, keep_piece_marks=True))
     if lines and not path.read_bytes().endswith(b"\n"):
         if must_be_complete:
             raise InputError(f"{path} breaks off in its last line. Run fairseq-generate again.")
@@ -176,18 +178,19 @@ def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[
 
 
 def _has_pieces(lines: Sequence[str]) -> bool:
-    """Return True if a line holds pieces of sentencepiece or subword-nmt."""
+    """Return True if any line contains subword marks of sentencepiece or subword-nmt."""
     return any(SENTENCEPIECE_SPACE in line or "@@ " in line for line in lines)
 
 
 def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
-    """Return True if the decoded lines are the plain lines without their spaces.
+    """Return True if fairseq-generate decoded subwords twice, which deletes all spaces from the ``D-`` lines.
 
-    fairseq-generate writes such lines if it decodes twice. The answer is False for languages without spaces.
+    This happens if both ``--bpe`` and ``--remove-bpe`` are given. In languages without spaces nothing is
+    lost, and the result is False.
 
     Args:
-        plain: text of each ``H-`` line.
-        decoded: text of each ``D-`` line.
+        plain: text of the ``H-`` line of each sentence.
+        decoded: text of the ``D-`` line of each sentence.
     """
     return (
         bool(decoded)
@@ -199,19 +202,19 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
 
 
 def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
-    """Compare plain lines with lines that fairseq-generate printed.
+    """Compare the lines of a plain text file with the lines that fairseq-generate printed.
 
     Args:
-        path: file of the plain lines.
-        lines: plain lines. Line i belongs to sentence i.
-        printed: printed text of each sentence.
-        label: name of the printed lines in messages.
+        path: path of the plain text file, for messages.
+        lines: lines of the file. Line i belongs to sentence i.
+        printed: dictionary from a sentence number to the printed text.
+        label: description of the printed lines for messages, such as "T- lines of out.txt".
 
     Returns:
-        Notes on lines that differ or could not be compared.
+        Messages about lines that differ or could not be compared.
 
     Raises:
-        InputError: The share of lines that differ exceeds :data:`OTHER_TEXT`, so the file holds another text.
+        InputError: More than 10 % of the compared lines differ, so the file is another text.
     """
     if not printed:
         return [f"{path} was not compared with the translated text, because there are no {label}"]
@@ -233,16 +236,16 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Return the numbers of the lines whose letters and digits differ from the printed ones.
+    """Find the lines whose letters or digits differ from the printed lines.
 
-    Lines that were printed with unknown words are not compared.
+    Printed lines with unknown words are not compared.
 
     Args:
         lines: plain lines. Line i belongs to sentence i.
-        printed: printed text of each sentence.
+        printed: dictionary from a sentence number to the printed text.
 
     Returns:
-        differing: numbers of the differing lines.
+        differing: sentence numbers of the lines that differ.
         compared: number of lines that were compared.
     """
     known = [number for number in sorted(printed) if number < len(lines) and "<unk>" not in printed[number]]
@@ -251,6 +254,10 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
 
 
 def _strip_marks(text: str) -> str:
-    """Return the letters and digits of a text in lower case, without the marks of pieces and Moses tokens."""
+    """Return only the letters and digits of a text, in lower case.
+
+    Subword marks, tokenisation marks and XML entities are resolved first, so that ``walk@@ ing`` becomes
+    ``walking``.
+    """
     text = unicodedata.normalize("NFKC", html.unescape(re.sub("@@ |@-@", "", text))).casefold()
     return "".join(filter(str.isalnum, text))

@@ -1,8 +1,8 @@
-"""IBM model 1: probabilities of single pieces as translations of single pieces.
+"""IBM model 1: translation probabilities of single subword pieces (Brown et al., 1993).
 
-Brown et al., "The Mathematics of Statistical Machine Translation", 1993. Every target piece is the
-translation of one source piece of its sentence, and all source pieces are equally likely to be this piece.
-The end symbol of the source stands for pieces without a counterpart.
+The model assumes that each target piece translates one source piece of its sentence, and that all source
+pieces are equally likely to be this one. The end-of-sentence symbol of the source takes the role of the empty
+word: it generates target pieces without a counterpart.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Pairs of pieces that occur in a pair of sentences, best translations of each source piece first.
+    """Translation probabilities of N pairs of pieces, sorted by source piece and then by falling probability.
+
+    The N pairs are all pairs of a source and a target piece that occur in the same sentence pair.
 
     Attributes:
-        sources: index [N] of the source piece of each pair, increasing.
-        targets: index [N] of the target piece of each pair.
+        sources: dictionary index [N] of the source piece of each pair, in increasing order.
+        targets: dictionary index [N] of the target piece of each pair.
         probabilities: probability [N] of the target piece, given the source piece.
     """
 
@@ -31,25 +33,29 @@ class LexicalModel(NamedTuple):
         """Return the most probable translations of a source piece.
 
         Args:
-            source: index of the source piece.
-            most: largest number of translations.
+            source: dictionary index of the source piece.
+            most: maximum number of translations.
+
+        Returns:
+            Dictionary indices of target pieces, the most probable piece first.
         """
         start, end = np.searchsorted(self.sources, [source, source + 1])
         return self.targets[start : min(end, start + most)]
 
 
 def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_size: int) -> LexicalModel:
-    """Estimate the probabilities by expectation maximisation.
+    """Estimate an IBM model 1 by five iterations of expectation maximisation.
 
-    Repetitions of a piece in a source sentence count once. Memory grows with the sum over the sentences of
-    source pieces times target pieces: about 40 bytes for each product.
+    A source piece that occurs several times in a sentence counts once. The memory is about 40 bytes for each
+    combination of a source piece and a target piece in a sentence pair.
 
     Args:
-        pairs: pairs of source and target pieces, the source with its end symbol.
+        pairs: pairs of index arrays: source pieces with the end-of-sentence symbol, and target pieces
+            without.
         target_size: size of the target dictionary.
 
     Returns:
-        Model with the probabilities of the translations.
+        Model with the translation probabilities.
 
     Example:
         >>> pairs = [([5, 6, 2], [7, 8]), ([5, 2], [7])]

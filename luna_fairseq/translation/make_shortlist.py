@@ -1,12 +1,12 @@
 """Command ``luna-make-shortlist``: learn which target pieces may translate each source piece.
 
-DATA is a folder of binarised parallel text, which luna-prepare-bitext or fairseq-preprocess wrote. The
-command estimates IBM model 1 on its training text. The candidates of a source piece are its --best most
-probable translations, and the piece itself if it occurs in the target text. The --common most frequent target
-pieces are candidates in every sentence.
+DATA is a folder of binarised parallel text from luna-prepare-bitext or fairseq-preprocess. The command
+estimates IBM model 1 on the training text. The candidates of a source piece are its --best most probable
+translations, and the piece itself if it occurs in the target text. The --common most frequent target pieces
+are candidates in every sentence.
 
-Give the file to luna-evaluate, fairseq-generate or fairseq-interactive with --shortlist. CTranslate2 reads
-it, too (--vocab_mapping).
+Give the shortlist to luna-evaluate, fairseq-generate or fairseq-interactive with --shortlist. CTranslate2
+reads it, too (--vocab_mapping).
 
 If there is validation text, the command prints how many pieces of its translations are candidates.
 """
@@ -41,15 +41,18 @@ def build_parser() -> CommandParser:
 
 
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
-    """Return the source and the target language of binarised training text.
+    """Return the source and the target language of a folder of binarised training text.
 
     Args:
-        folder: folder of the text.
-        source: source language, or None if the folder decides.
-        target: target language, or None if the folder decides.
+        folder: folder with files such as ``train.en-de.en.idx``.
+        source: source language. None accepts any.
+        target: target language. None accepts any.
+
+    Returns:
+        Pair of language codes, such as ("en", "de").
 
     Raises:
-        InputError: The folder does not hold one pair of the languages.
+        InputError: The folder does not have exactly one matching language pair.
     """
     found = sorted({tuple(path.name.split(".")[1].split("-")) for path in folder.glob("train.*-*.*.idx")})
     if source is not None and target is not None:
@@ -66,10 +69,13 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
 
 
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Estimate the lexical model and write the candidate translations of each source word.
+    """Estimate IBM model 1 on the training text, and write the candidate translations of each source piece.
 
     Args:
         args: parsed options of the command.
+
+    Raises:
+        InputError: The folder does not have exactly one language pair, or the training text is empty.
     """
     import numpy as np
 
@@ -128,16 +134,16 @@ def make_shortlist(args: argparse.Namespace) -> None:
 
 
 def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
-    """Describe how many pieces of the translations of a text are candidates of their sentence.
+    """Measure how many target pieces of a parallel text are candidates of their sentence.
 
     Args:
-        path: file of the shortlist.
-        texts: source and target sentences.
+        path: shortlist file.
+        texts: source sentences and target sentences, two datasets of token tensors.
         source: source dictionary.
         target: target dictionary.
 
     Returns:
-        Sentence with the share of the pieces in percent.
+        Sentence with the percentage of covered pieces and the mean number of candidates.
     """
     import torch
 

@@ -1,13 +1,15 @@
 """Command ``python -m luna_fairseq.translation.pack_coverage``: measure how Luna attends to its source.
 
-P is the packed sequence of Luna, through which the decoder reads the source. For each decoder layer of a
-trained translation model, the command prints two numbers over all sentences of a split: the share of source
-positions at which a row of P has its largest pack weight, averaged over the heads; and the largest pack
-weight that any row of any head gives to a source position, averaged over the positions. EOS counts as a
-source position. Padding and masked rows of P do not count.
+Luna's decoder reads the source through the packed sequence P: in pack attention, each row of P attends to all
+source positions. The command prints two numbers for each decoder layer of a trained model, over all sentences
+of a split.
 
-For an anchored packed sequence P, the command also prints the learned strength of each head's anchor and the
-gates of the look-ups.
+"maximum of a row" is the share of source positions at which some row of P has its largest weight, averaged
+over heads. "largest weight" is the largest weight that a source position gets from any row and head, averaged
+over positions. EOS counts as a source position. Padding and masked rows of P do not count.
+
+If P is anchored, the command also prints the learned strength of each head's anchor and the gates of the
+look-ups.
 """
 
 from __future__ import annotations
@@ -46,7 +48,7 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Print the coverage of each decoder layer, and the learned anchors.
+    """Print the coverage of each decoder layer and, for anchored models, the learned anchor parameters.
 
     Args:
         args: parsed options of the command.
@@ -64,20 +66,20 @@ def _report(args: argparse.Namespace) -> None:
     print(f"{args.valid_subset}: {number:,} sentences, {layers[0].positions:,} source positions with EOS")
     print("decoder layer  maximum of a row  largest weight")
     for depth, layer in enumerate(layers, start=1):
-        print(f"{depth:13d}  {layer.maxima:16.2f}  {layer.largest:14.2f}")
+        print(f"{depth:13d}  {layer.covered_share:16.2f}  {layer.mean_largest_weight:14.2f}")
     for name, values in learned_anchors(model):
         print(f"{name}: {' '.join(f'{value:.2f}' for value in values)}")
 
 
 def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
-    """Load the model of a checkpoint.
+    """Load the model and the task of a checkpoint.
 
     Args:
-        args: parsed command line.
+        args: parsed options of the command.
 
     Returns:
         model: model in evaluation mode, on the GPU if there is one.
-        task: task of fairseq.
+        task: fairseq task of the model.
 
     Raises:
         InputError: The checkpoint does not exist.
@@ -92,15 +94,15 @@ def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
 
 
 def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
-    """Load a split of the data.
+    """Load the split that ``--valid-subset`` names.
 
     Args:
-        args: parsed command line.
-        task: task of fairseq.
+        args: parsed options of the command.
+        task: fairseq task of the model.
 
     Returns:
         number: number of sentences.
-        batches: batches of fairseq.
+        batches: iterable of fairseq batches, with a progress bar.
 
     Raises:
         InputError: The split is empty.
@@ -114,18 +116,21 @@ def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]
 
 
 def cross_attentions(model: LunaModel) -> List[LunaAttention]:
-    """Return the cross-attention of each decoder layer of a model."""
+    """Return the cross-attention module of each decoder layer, first layer first."""
     return [layer.encoder_attn for layer in model.decoder.layers]
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """Return the strength of every anchor and the value of every look-up gate, for each head.
+    """Return the anchor parameters that an anchored model has learned, for each attention head.
+
+    These are the strengths of the anchors, which tie each row of the packed sequence P to a source segment,
+    and the gates of the look-ups, which read single tokens of a segment.
 
     Args:
         model: translation model with an anchored packed sequence P.
 
     Returns:
-        List of (name of the module, values of its heads).
+        Pairs (module name, value for each head).
     """
     found = []
     for name, module in model.named_modules():
@@ -139,50 +144,53 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Running measurement of how much of the source the packed sequence P of one layer attends to.
+    """Accumulator of how much of the source the pack attention of one decoder layer attends to.
+
+    In pack attention, each row of Luna's packed sequence P attends to all source positions.
 
     Attributes:
-        positions: number of source positions so far, EOS included.
+        positions: number of source positions added so far, including end-of-sentence symbols.
     """
 
     def __init__(self) -> None:
         self.positions = 0
-        self._maxima = self._largest = 0.0
+        self._covered = self._largest = 0.0
 
     @property
-    def maxima(self) -> float:
-        """Share of source positions that are the maximum of at least one row of the packed sequence P."""
-        return self._maxima / self.positions
+    def covered_share(self) -> float:
+        """Share of source positions at which some row of P has its largest weight, averaged over heads."""
+        return self._covered / self.positions
 
     @property
-    def largest(self) -> float:
-        """Largest weight that any row of any head gives to a position, averaged over positions."""
+    def mean_largest_weight(self) -> float:
+        """Largest weight that a source position gets from any row of P and head, averaged over positions."""
         return self._largest / self.positions
 
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
-        """Add the sentences of a batch.
+        """Add the pack weights of a batch.
 
         Args:
-            weights: pack weights [B, H, L, S], 0 at padding.
+            weights: pack weights [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and
+                S source positions. 0 at padding.
             padding_mask: mask [B, S], True at padding. None if there is no padding.
-            packed_mask: mask [B, L], True at masked rows of the packed sequence P. None if no row is masked.
+            packed_mask: mask [B, L], True at rows of P that are masked. None if no row is masked.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])
         if packed_mask is not None:
             used = used.masked_fill(packed_mask.unsqueeze(1), 0)
         rows_at_position = weights.new_zeros(batch, heads, length).scatter_add(2, weights.argmax(-1), used)
-        self._maxima += rows_at_position.gt(0).sum().item() / heads
+        self._covered += rows_at_position.gt(0).sum().item() / heads
         self._largest += (weights * used.unsqueeze(-1)).amax(dim=(1, 2)).sum().item()
         self.positions += batch * length - (0 if padding_mask is None else int(padding_mask.sum()))
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Measure how much of the source the rows of the packed sequence P attend to, for each decoder layer.
+    """Measure how much of the source each decoder layer attends to through the packed sequence P.
 
     Args:
         model: translation model in evaluation mode.
-        batches: batches of a translation task of fairseq.
+        batches: iterable of fairseq batches.
 
     Returns:
         Coverage of each decoder layer, first layer first.
@@ -190,7 +198,7 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
     attentions = cross_attentions(model)
     layers = [Coverage() for _ in attentions]
     for attention, layer in zip(attentions, layers):
-        attention.watcher = partial(_add, layer)
+        attention.watcher = partial(_record_weights, layer)
     device = next(model.parameters()).device
     with torch.no_grad():
         for batch in batches:
@@ -201,7 +209,7 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
     return layers
 
 
-def _add(
+def _record_weights(
     layer: Coverage,
     attention: LunaAttention,
     query: Tensor,
@@ -210,16 +218,19 @@ def _add(
     source: Source,
     geometry: Any,
 ) -> None:
-    """Add the pack weights of one call of a cross-attention to a coverage.
+    """Recompute the pack weights of a cross-attention call, and add them to the coverage of the layer.
+
+    The cross-attention calls this function through its attribute ``watcher``. Shapes: target length T, source
+    length S, L rows of the packed sequence P, batch size B, width C.
 
     Args:
-        layer: coverage of the layer, updated in place.
-        attention: cross-attention, which calls this function as its ``watcher``.
+        layer: coverage of the decoder layer, updated in place.
+        attention: cross-attention module.
         query: queries [T, B, C], unused.
         packed: packed sequence P [L, B, C].
         context: encoder output [S, B, C].
         source: lengths and masks of the source.
-        geometry: geometry of anchored attention, or None.
+        geometry: positions of the anchors if P is anchored, otherwise None.
     """
     _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)
     layer.add(weights, source.padding_mask, source.packed_padding_mask)

@@ -1,4 +1,4 @@
-"""Encoded sentence pairs as the files that fairseq's translation task reads, in one folder or in shards."""
+"""Write encoded sentence pairs in the format of fairseq's translation task, optionally in shards."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from luna_fairseq.text.encoders import Encoder, check_unknown, count_pieces
 from luna_fairseq.text.indexed import Encoded, EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
 
-Part = Tuple[str, str, str]  # split, language, folder
-Texts = Mapping[Part, EncodedText]
+TextKey = Tuple[str, str, str]  # split, language, folder
+Texts = Mapping[TextKey, EncodedText]
 Batches = Callable[[str, Encoder], Iterator[List[Encoded]]]
 
 
 class PairData:
-    """Binarised parallel text in a folder, with its dictionaries.
+    """Folder of binarised parallel text with its dictionaries.
 
     Args:
         folder: folder to write to.
         languages: source and target language.
-        splits: names of the splits: "train", "valid", "valid1", "test" and so on. The pairs of "train" are
-            filtered by length and dealt to the shards in turn.
-        lengths: filter of the training pairs by length.
-        shards: number of parts of the training text. If 1, there are no shards and all files are in
+        splits: names of the splits, such as "train", "valid", "valid1" and "test". Only "train" is filtered
+            by length and divided into shards.
+        lengths: length filter of the training pairs.
+        shards: number of shards ``shard0``, ``shard1`` and so on. With 1, all files are directly in
             ``folder``.
 
     Attributes:
-        path: data argument for fairseq-train, the folders of the shards joined by colons.
+        path: data argument for fairseq-train: the folders of the shards, joined by colons.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class PairData:
         self.shards = [f"shard{number}" for number in range(shards)] if shards > 1 else ["."]
         self.path = os.pathsep.join(str(folder / shard) for shard in self.shards)
         # Validation and test text go to the first shard, where fairseq looks for them.
-        self.parts: List[Part] = [
+        self.keys: List[TextKey] = [
             (split, language, shard)
             for split in splits
             for shard in (self.shards if split == "train" else self.shards[:1])
@@ -57,48 +57,56 @@ class PairData:
         ]
 
     def names(self) -> List[str]:
-        """Return the names of all files that :meth:`write` writes, relative to the folder."""
+        """Return the paths of all files that :meth:`write` writes, relative to the folder."""
         names = [str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages]
-        for part in self.parts:
-            names += [f"{self._prefix(part)}.bin", f"{self._prefix(part)}.idx"]
+        for part in self.keys:
+            names += [f"{self._path_without_suffix(part)}.bin", f"{self._path_without_suffix(part)}.idx"]
         return names
 
-    def _prefix(self, part: Part) -> Path:
-        """Return the path of a part's files without ``.bin`` or ``.idx``, relative to the folder."""
-        split, side, shard = part
+    def _path_without_suffix(self, key: TextKey) -> Path:
+        """Return the path of the files of a text without ``.bin`` or ``.idx``, relative to the folder.
+
+        Args:
+            key: split, language and shard, such as ``("train", "de", "shard0")``.
+
+        Returns:
+            Path such as ``shard0/train.de-en.de``.
+        """
+        split, side, shard = key
         return Path(shard) / f"{split}.{'-'.join(self.languages)}.{side}"
 
     def write(
-        self, route: Any, model: Path, batches: Batches, separators: Sequence[str], max_unknown: float
+        self, method: Any, model: Path, batches: Batches, separators: Sequence[str], max_unknown: float
     ) -> Dict[str, Any]:
-        """Encode all text, build the dictionaries and write the files.
+        """Encode all splits, build the dictionaries and write all files.
 
         Args:
-            route: how text becomes pieces, one of :mod:`luna_fairseq.text.subword`.
-            model: path of the learned encoding, such as ``sentencepiece.bpe.model``.
-            batches: function ``(split, encoder) -> iterator`` over the encoded batches of a split. A batch is
-                a list of the source and the target side.
-            separators: symbols that the dictionaries hold in addition to the pieces.
+            method: subword method, from :mod:`luna_fairseq.text.subword`.
+            model: path of the learned subword model, such as ``sentencepiece.bpe.model``.
+            batches: function ``(split, encoder) -> iterator`` over batches. A batch is the list [encoded
+                source, encoded target].
+            separators: additional dictionary symbols, such as ``<sep>``.
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            Counts in five dictionaries. ``tokens``, ``longest`` (length of the longest line) and ``unknown``
-            have keys such as "train.en". ``dropped`` has the number of removed training pairs for each
-            reason, and ``dictionary`` the number of entries for each language.
+            Dictionary with five counters. ``tokens``, ``longest`` (length of the longest line) and
+            ``unknown`` have keys such as "train.en". ``dropped`` is the number of removed training pairs by
+            reason. ``dictionary`` is the number of dictionary entries by language.
 
         Raises:
-            InputError: Fewer training pairs are left than shards, or too many tokens are unknown.
+            InputError: There are fewer training pairs than shards after filtering, or too many tokens are
+                unknown.
         """
-        encoder = route.encoder(model)
+        encoder = method.encoder(model)
         dropped: Counter = Counter()
-        with encoded_texts(self.folder / "encode.tmp", self.parts) as texts:
-            for split in dict.fromkeys(split for split, _, _ in self.parts):
+        with encoded_texts(self.folder / "encode.tmp", self.keys) as texts:
+            for split in dict.fromkeys(split for split, _, _ in self.keys):
                 self._encode(split, batches(split, encoder), texts, dropped)
             dictionaries = {}
             for side in self.languages:
-                sides = self.languages if route.is_joint else [side]
+                sides = self.languages if method.is_joint else [side]
                 read = [text for part, text in texts.items() if part[0] == "train" and part[1] in sides]
-                dictionaries[side] = route.dictionary(model, count_pieces(encoder, read), separators)
+                dictionaries[side] = method.dictionary(model, count_pieces(encoder, read), separators)
             counts: Dict[str, Any] = self._write(texts, encoder, dictionaries, max_unknown)
         for shard in self.shards:
             for side, dictionary in dictionaries.items():
@@ -108,16 +116,18 @@ class PairData:
         return {**counts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
-        """Encode a split into ``texts``, and drop training pairs that do not pass the length filter.
+        """Append the pairs of a split to its encoded texts.
+
+        Training pairs are filtered by length and dealt to the shards in turn.
 
         Args:
             split: name of the split.
             batches: encoded batches of the split.
-            texts: encoded texts by split, language and folder, filled in place.
+            texts: encoded texts by split, language and shard, extended in place.
             dropped: counter of dropped pairs by reason, updated in place.
 
         Raises:
-            InputError: Fewer training pairs are left than shards.
+            InputError: There are fewer training pairs than shards after filtering.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0
@@ -140,21 +150,21 @@ class PairData:
     def _write(
         self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
     ) -> Dict[str, Dict[str, int]]:
-        """Count the tokens of all texts and write the binarised files.
+        """Write the binarised files and count their tokens.
 
         Args:
-            texts: encoded texts, by split, language and folder.
+            texts: encoded texts by split, language and shard.
             encoder: encoder of the texts.
-            dictionaries: dictionary of each language.
+            dictionaries: fairseq dictionary of each language.
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            ``tokens``, ``longest`` and ``unknown``, each a count by "split.language".
+            Counters ``tokens``, ``longest`` and ``unknown``, with keys such as "train.en".
 
         Raises:
-            InputError: Too many tokens of a text are unknown.
+            InputError: Too many tokens of a text are unknown. No file has been written.
         """
-        tables = {side: encoder.table(dictionary) for side, dictionary in dictionaries.items()}
+        tables = {side: encoder.dictionary_indices(dictionary) for side, dictionary in dictionaries.items()}
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
         for (split, side, _), text in texts.items():
             name = f"{split}.{side}"
@@ -163,5 +173,5 @@ class PairData:
             unknown[name] += text.unknown(tables[side], dictionaries[side])
         check_unknown(unknown, tokens, max_unknown)
         for part, text in texts.items():
-            text.write(self.folder / self._prefix(part), tables[part[1]], dictionaries[part[1]])
+            text.write(self.folder / self._path_without_suffix(part), tables[part[1]], dictionaries[part[1]])
         return {"tokens": tokens, "longest": longest, "unknown": unknown}

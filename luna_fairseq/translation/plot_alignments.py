@@ -1,8 +1,8 @@
 """Command ``python -m luna_fairseq.translation.plot_alignments``: draw which source pieces models attend to.
 
-An OUTPUT is what ``fairseq-generate --print-alignment soft`` printed without --remove-bpe, for any model.
-The picture has one panel for each OUTPUT, all for the same sentence. A row is a piece of the translation and
-a column is a piece of the source. Dark cells have large weights.
+Each OUTPUT is the output of ``fairseq-generate --print-alignment soft`` without --remove-bpe, for any model.
+The picture has one panel for each OUTPUT, all for the same sentence. Its rows are the subword pieces of the
+translation, and its columns are the pieces of the source. Dark cells have large weights.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ LABEL_LENGTH = 12  # characters
 
 
 class Alignment(NamedTuple):
-    """Attention weights of one sentence.
+    """Attention weights between the pieces of a source sentence and its translation.
 
     Attributes:
-        source: pieces of the source, ``</s>`` included.
-        target: pieces of the translation, ``</s>`` included.
-        weights: weight of each source piece for each target piece, indexed [target][source].
+        source: subword pieces of the source, including ``</s>``.
+        target: subword pieces of the translation, including ``</s>``.
+        weights: attention weights, indexed [target piece][source piece].
     """
 
     source: List[str]
@@ -53,15 +53,18 @@ def build_parser() -> CommandParser:
 
 
 def read_alignment(path: Path, sentence: int) -> Alignment:
-    """Return the soft alignment of a sentence's best hypothesis.
+    """Read the attention weights of the best hypothesis of a sentence.
 
     Args:
-        path: output file of fairseq-generate.
-        sentence: number of the sentence in the test set, from 0.
+        path: output file of ``fairseq-generate --print-alignment soft``.
+        sentence: number of the sentence in the test set, counted from 0.
+
+    Returns:
+        Pieces of the sentence and of its translation, with the attention weights.
 
     Raises:
-        InputError: The file cannot be read or breaks off, or it does not have the sentence with a soft
-            alignment of subword pieces.
+        InputError: The file cannot be read or breaks off, the sentence is missing, or the file has no
+            attention weights of subword pieces.
     """
     lines: Dict[str, str] = {}
     for kind, number, text in labelled_lines(path):
@@ -91,13 +94,14 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
 
 def draw(args: argparse.Namespace) -> None:
-    """Draw the alignments and write the picture.
+    """Draw the attention weights of a sentence, one panel per output file, and write the picture.
 
     Args:
-        args: parsed command line.
+        args: parsed options of the command.
 
     Raises:
-        InputError: An output has no alignment of the sentence, or there are not as many titles as outputs.
+        InputError: A file has no attention weights of the sentence, or the numbers of titles and files
+            differ.
     """
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):
@@ -120,12 +124,12 @@ def draw(args: argparse.Namespace) -> None:
 
 
 def shorten_label(piece: str) -> str:
-    """Return the label of a piece, shortened to LABEL_LENGTH characters.
+    """Return the axis label of a piece, at most 12 characters long.
 
-    The mark of a word's beginning is removed, and ``$`` is escaped because it would begin a formula.
+    The word mark of sentencepiece is removed. ``$`` is escaped, because matplotlib would read a formula.
 
     Args:
-        piece: piece of sentencepiece, or a word.
+        piece: subword piece or word.
 
     Example:
         >>> shorten_label("▁tree")

@@ -1,4 +1,4 @@
-"""Preparation of parallel text: check, tokenise, learn the encoding and encode (``luna-prepare-bitext``)."""
+"""Prepare parallel text: check, tokenise, learn subwords and binarise (``luna-prepare-bitext``)."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from luna_fairseq.text.bitext import Bitext, check_bitext, read_lines
 from luna_fairseq.text.documents import (
     IDS,
     SEPARATOR,
-    Piece,
+    DocumentPiece,
     document_lengths,
     split_into_pieces,
     write_pieces,
 )
-from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, share_unknown
+from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, describe_unknown
 from luna_fairseq.text.indexed import Encoded, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
-from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation.pair_data import PairData
 
 # Part of every key. Increase it if a step writes something else, so that old output counts as unfinished.
@@ -50,34 +50,35 @@ SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
 class Preparation:
-    """Preparation of parallel text in a folder, in steps that are skipped if they are done already.
+    """Preparation of parallel text in a data folder, in steps. Finished steps are skipped.
 
     Args:
-        args: parsed command line of ``luna-prepare-bitext``, or a namespace with the same attributes.
-        route: how text becomes pieces, one of :mod:`luna_fairseq.text.subword` (default: the route that
+        args: parsed options of ``luna-prepare-bitext``, or a namespace with the same attributes.
+        method: subword method, from :mod:`luna_fairseq.text.subword` (default: the method that
             ``args.subword`` names).
 
     Attributes:
-        data: files that fairseq-train reads; ``data.path`` is its data argument.
-        longest: number of tokens of the longest line, by "split.language". Set by :meth:`run`.
+        data: data folder for fairseq-train. ``data.path`` is the data argument.
+        longest: number of tokens of the longest line of each text, with keys such as "train.en". Set by
+            :meth:`run`.
 
     Raises:
         InputError: The source and the target language are the same.
     """
 
-    def __init__(self, args: argparse.Namespace, route: Any = None) -> None:
+    def __init__(self, args: argparse.Namespace, method: Any = None) -> None:
         if args.source_lang == args.target_lang:
             raise InputError(
                 f"--source-lang and --target-lang are both {args.source_lang}. Give two languages."
             )
         self.args = args
-        self.route: Any = route or ROUTES[args.subword]
-        self.models = list(filter(None, [self.route.model_file]))
-        self.model = args.destdir / self.route.model_file
+        self.method: Any = method or SUBWORD_METHODS[args.subword]
+        self.models = list(filter(None, [self.method.model_file]))
+        self.model = args.destdir / self.method.model_file
         self.languages = (args.source_lang, args.target_lang)
         self.text: Dict[str, Bitext] = {}
         self.documents: Dict[str, List[int]] = {}
-        self.pieces: Dict[str, List[Piece]] = {}
+        self.pieces: Dict[str, List[DocumentPiece]] = {}
         self.prefixes = {"train": args.trainpref}
         for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
@@ -86,10 +87,10 @@ class Preparation:
         self.data = PairData(args.destdir, self.languages, self.prefixes, lengths, args.shards)
 
     def check(self) -> None:
-        """Read and check all text before anything is written.
+        """Read and check all text. Nothing is written.
 
         Raises:
-            InputError: A file is missing or malformed, or the two sides of a text do not fit together.
+            InputError: A file is missing or malformed, or the two sides of a text are not aligned.
         """
         has_documents = self.args.documents is not None  # then empty lines may divide documents
         for split, prefix in self.prefixes.items():
@@ -99,11 +100,12 @@ class Preparation:
             if has_documents:
                 self.documents[split] = document_lengths(prefix, self.text[split])
 
-    def identity(self) -> Dict[str, str]:
-        """Return what a model depends on that is trained on the text.
+    def resume_settings(self) -> Dict[str, str]:
+        """Return the settings that must not change when the training of a model is resumed.
 
         Returns:
-            Name -> value, as :func:`luna_fairseq.files.same_run.check_same_run` compares them.
+            Checksum of the training text and values of the options that matter, by name. They are compared by
+            :func:`luna_fairseq.files.same_run.check_same_run`.
         """
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
@@ -112,7 +114,7 @@ class Preparation:
         return identity
 
     def run(self) -> None:
-        """Do all steps that are not finished yet, and print the counts.
+        """Do all steps that are not finished yet, and print the size of each text.
 
         Raises:
             InputError: The text does not pass :meth:`check`, or too many of its tokens are unknown.
@@ -122,8 +124,8 @@ class Preparation:
         owned = [*self.models, *self.data.names()]
         steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
         digests = {split: part.digest for split, part in self.text.items()}
-        key = digest(VERSION, self.route.name, self.route.versions, self.languages)
-        if self.route.tokenize:
+        key = digest(VERSION, self.method.name, self.method.versions, self.languages)
+        if self.method.tokenize:
             steps.do("tokenise", digest(key, digests), self._tokenise)
         key = digest(key, digests["train"], self.args.vocab_size)
         if self.models:
@@ -137,7 +139,7 @@ class Preparation:
         self._report(counts)
 
     def _report(self, counts: Dict[str, Any]) -> None:
-        """Print the counts of each text and the size of the dictionary.
+        """Print the size of each text and of the dictionary, and warnings about long or unusual lines.
 
         Args:
             counts: counts that the step "encode" returned.
@@ -154,11 +156,12 @@ class Preparation:
                 found = f"{part.lines - part.empty - sum(reasons.values()):,} pairs"
                 dropped += f", {part.empty:,} dropped (an empty side)" if part.empty else ""
             print(f"{split}: {found}, tokens: {tokens}{dropped}")
-            if part.controls:
-                print(f"{split}: control characters or U+2581 in {part.controls:,} lines were read as spaces")
+            if part.control_lines:
+                lines = f"{part.control_lines:,} lines"
+                print(f"{split}: control characters or U+2581 in {lines} were read as spaces")
             for side in sides:
                 if counts["unknown"][side]:
-                    print(f"{side}: {share_unknown(counts['unknown'][side], counts['tokens'][side])}")
+                    print(f"{side}: {describe_unknown(counts['unknown'][side], counts['tokens'][side])}")
             longest = max(self.longest[side] for side in sides)
             if longest >= POSITIONS:
                 training = split == "train"
@@ -170,7 +173,7 @@ class Preparation:
                 )
         entries = counts["dictionary"]
         sizes = [f"{entries[language]:,} {language}" for language in self.languages]
-        if self.route.is_joint:
+        if self.method.is_joint:
             sizes = [f"{entries[self.languages[0]]:,}"]
         print(f"dictionary: {', '.join(sizes)} entries; data for fairseq-train: {self.data.path}")
         if "valid1" in self.text:
@@ -181,14 +184,15 @@ class Preparation:
             )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
-        """Check that the model's positions suffice for the text that training validates and tests on.
+        """Raise InputError if a validation or test line is longer than the maximum positions of the model.
+
+        fairseq would refuse such a text only after training.
 
         Args:
             options: options of fairseq-train, by name.
 
         Raises:
-            InputError: A line is longer than the positions, so that fairseq would refuse the text after
-                training.
+            InputError: A line is longer than ``--max-source-positions`` or ``--max-target-positions``.
         """
         for split in self.text:
             if split == "train" or (split.startswith("valid") and SKIP in options):
@@ -204,46 +208,58 @@ class Preparation:
                     )
 
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Tokenise all text and return the names of the written files."""
-        names, tokenize = [], partial(self.route.tokenize, self.languages)
+        """Write the tokenised text of all splits to the folder ``tokenised``.
+
+        Returns:
+            names: files that were written, relative to the data folder.
+            counts: empty dictionary.
+        """
+        names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
             names += self._write("tokenised", split, map_batches(tokenize, pairs, self.args.workers))
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
-        """Iterate over the pairs of lines from which the encoding is learned, and to which it is applied.
+        """Iterate over the lines of a split before subword encoding, with a progress bar.
 
         Args:
             split: name of the split, such as "train".
             description: label of the progress bar.
 
         Returns:
-            Iterator over the pairs of lines. The lines are tokenised if the route tokenises.
+            Iterator over pairs (source line, target line), tokenised if the subword method needs tokens.
         """
-        if not self.route.tokenize:
+        if not self.method.tokenize:
             return progress(self.text[split].pairs(), description)
         paths = [self.args.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the encoding on the training text and return the name of its model file."""
+        """Learn the subword model from the training text and write its model file.
+
+        Returns:
+            names: name of the model file.
+            counts: empty dictionary.
+        """
         lines = chain.from_iterable(self._pairs("train", "learn"))
-        model = self.route.learn(lines, self.args.vocab_size)
+        model = self.method.learn(lines, self.args.vocab_size)
         with replacing(self.model) as temporary:
             temporary.write_bytes(model)
         return self.models, {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all text and write the data and the plain text.
+        """Encode all splits and write the data folder.
+
+        The folder also gets plain copies of the validation and test text, and checksums of all files.
 
         Returns:
-            names: files that were written, relative to DIR.
-            counts: counts of tokens, pairs, pieces and dictionary entries.
+            names: files that were written, relative to the data folder.
+            counts: numbers of tokens, dropped pairs, document pieces and dictionary entries.
         """
         forget_checksums(self.args.destdir)
         separators = [SEPARATOR] if self.documents else []
-        counts = self.data.write(self.route, self.model, self._batches, separators, self.args.max_unknown)
+        counts = self.data.write(self.method, self.model, self._batches, separators, self.args.max_unknown)
         names = self.data.names()
         for split in self.prefixes:
             if split != "train":
@@ -257,14 +273,14 @@ class Preparation:
         return names, counts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
-        """Yield the encoded sentences, or pieces of documents, of a split.
+        """Encode a split in batches of sentence pairs or, with ``--documents``, of pairs of document pieces.
 
         Args:
             split: name of the split.
             encoder: encoder of both languages.
 
         Yields:
-            Encoded source and target side of a batch.
+            List [encoded source, encoded target] of a batch.
         """
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         sentences = (
@@ -283,7 +299,7 @@ class Preparation:
             yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
 
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
-        """Write pairs of lines to the two files ``folder/split.language`` and return their names.
+        """Write pairs of lines to the two files ``FOLDER/SPLIT.LANG``.
 
         Args:
             folder: name of a subfolder of the data folder.

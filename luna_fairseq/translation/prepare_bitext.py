@@ -1,11 +1,11 @@
-"""Command ``luna-prepare-bitext``: convert parallel text into the data folder that fairseq-train reads.
+"""Command ``luna-prepare-bitext``: convert parallel text into a data folder for fairseq-train.
 
-The command checks the text, learns a joint byte-pair encoding on the training part, encodes all parts and
-writes them with a joint dictionary, as fairseq-preprocess does. Training pairs with an empty side are dropped
-and counted. In validation and test text an empty side is an error, because scores count every line.
+The command checks the text, learns a joint byte-pair encoding on the training text, and encodes all text. It
+writes the same files as fairseq-preprocess with a joint dictionary. Training pairs with an empty side are
+dropped and counted. In validation and test text an empty side is an error, because scores count every line.
 
-DIR then holds the data, the encoding (sentencepiece.bpe.model or bpe.codes) and plain copies of the
-validation and test text. With --shards the data is in DIR/shard0, DIR/shard1 and so on, and each epoch of
+DIR then contains the data, the encoding (sentencepiece.bpe.model or bpe.codes) and plain copies of the
+validation and test text. With --shards, the data is in DIR/shard0, DIR/shard1 and so on, and each epoch of
 training reads one of these folders. If you start the command again, it does only what is left or what has
 changed.
 """
@@ -23,7 +23,10 @@ EXAMPLE = (
     f"{PROGRAM} -s en -t de --trainpref text/train --validpref text/valid \\\n"
     "    --testpref text/test --vocab-size 10000 --destdir data"
 )
-SUBWORD = ("sentencepiece", "moses")  # names of luna_fairseq.text.subword.ROUTES, which imports fairseq
+SUBWORD = (
+    "sentencepiece",
+    "moses",
+)  # names of luna_fairseq.text.subword.SUBWORD_METHODS, which imports fairseq
 
 
 def build_parser() -> CommandParser:
@@ -52,10 +55,10 @@ def build_parser() -> CommandParser:
 
 
 def add_text_arguments(parser: CommandParser) -> None:
-    """Add the options of every command that prepares parallel text.
+    """Add the options on subwords and length filters, which all commands that prepare parallel text share.
 
     Args:
-        parser: parser to which the options are added.
+        parser: parser to add the options to.
     """
     add = parser.add_argument
     add(

@@ -1,12 +1,12 @@
 """Command ``luna-prepare-iwslt15-en-vi``: download IWSLT'15 English-Vietnamese and encode it for fairseq.
 
-The training text is 133,317 pairs of TED talks, the validation text tst2012 (1,553 pairs) and the test text
-tst2013 (1,268 pairs), tokenised as they are published. Each side has a vocabulary of whole words, those that
-occur often enough in the training text. Training pairs with an empty side or too many words are dropped and
-counted.
+The training text is 133,317 pairs of sentences from TED talks. The validation text is tst2012 (1,553 pairs)
+and the test text is tst2013 (1,268 pairs). The published files are already tokenised. Each language gets a
+dictionary of the words that occur often enough in the training text. Training pairs with an empty side or too
+many words are dropped and counted.
 
-The files go to DIR/archives, and the plain validation and test text, which scores need, to DIR/plain. If you
-start the command again, it does only what is left or what has changed.
+Downloads go to DIR/archives, and plain copies of the validation and test text to DIR/plain. If you start the
+command again, it does only what is left or what has changed.
 """
 
 from __future__ import annotations
@@ -46,13 +46,16 @@ def build_parser() -> CommandParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Download, check and encode the text, and print the counts.
+    """Download, check and encode the text, and print the size of each split.
 
     Args:
-        args: parsed command line.
+        args: parsed options of the command.
+
+    Raises:
+        InputError: A file cannot be downloaded or does not have the published number of lines.
     """
     # Imported here so that --help does not wait for fairseq.
-    from luna_fairseq.text.subword import words
+    from luna_fairseq.text.subword import word_method
     from luna_fairseq.translation.preparation import Preparation
 
     text = argparse.Namespace(
@@ -66,7 +69,7 @@ def prepare(args: argparse.Namespace) -> None:
         documents=None,
         shards=1,
     )
-    preparation = Preparation(text, words(args.min_count))
+    preparation = Preparation(text, word_method(args.min_count))
     preparation.check()
     if args.mirror is None:
         check_published(preparation.text)
@@ -74,12 +77,15 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def download(split: str, folder: Path, mirror: Optional[str]) -> str:
-    """Download both sides of a split and return their common prefix, the path without the language.
+    """Download both sides of a split.
 
     Args:
         split: "train", "valid" or "test".
         folder: folder to download to.
-        mirror: folder or address that replaces stanford.edu, or None for the published files.
+        mirror: folder or address to use in place of stanford.edu. None downloads the published files.
+
+    Returns:
+        Path of the two files without the language extension, such as ``archives/tst2012``.
     """
     name = PARTS[split][0]
     files = [fetch(RemoteFile(f"{SITE}/{name}.{language}", None), folder, mirror) for language in LANGUAGES]
@@ -87,13 +93,13 @@ def download(split: str, folder: Path, mirror: Optional[str]) -> str:
 
 
 def check_published(text: Mapping[str, Bitext]) -> None:
-    """Check that each text has the published number of lines.
+    """Check that each split has the published number of lines.
 
     Args:
         text: parallel text of each split.
 
     Raises:
-        InputError: A number of lines is not the published one.
+        InputError: A split has more or fewer lines.
     """
     for split, part in text.items():
         if part.lines != PARTS[split][1]:

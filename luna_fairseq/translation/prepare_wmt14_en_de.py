@@ -31,10 +31,10 @@ VERSION = 1
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Write the plain text, and then the data as luna-prepare-bitext does.
+    """Download the corpus, and prepare it as luna-prepare-bitext prepares parallel text.
 
     Args:
-        args: parsed command line.
+        args: parsed options of the command.
     """
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.translation.preparation import Preparation
@@ -68,11 +68,13 @@ def build_parser() -> CommandParser:
 
 
 def make_text(folder: Path, mirror: Optional[str]) -> None:
-    """Download the archives, write ``folder/text`` unless it is up to date, and print the pairs of each part.
+    """Download the archives and write the plain text of all splits, unless the text is up to date.
+
+    The number of sentence pairs of each corpus is printed.
 
     Args:
-        folder: folder of the command (--destdir).
-        mirror: folder or address that replaces statmt.org, or None for the published archives.
+        folder: folder of the command (``--destdir``). The text is written to its subfolder ``text``.
+        mirror: folder or address to use in place of statmt.org. None downloads the published archives.
     """
     files = [f"text/{name}" for name in text_files()]
     steps = FinishedSteps(folder, "prepare_wmt14.json", files)

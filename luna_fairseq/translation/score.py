@@ -1,11 +1,11 @@
 """Command ``luna-score``: compute BLEU and chrF of the translations that fairseq-generate printed.
 
-The command sorts the hypotheses by sentence, checks that none is missing, and checks the reference and the
-source against FILE's T- and S- lines. It then scores plain text against the plain reference, while
-fairseq-generate itself scores subword pieces against pieces.
+The command sorts the hypotheses by sentence and checks that none is missing. It compares the reference and
+the source with the T- and S- lines of FILE. It then scores plain text against the plain reference, whereas
+fairseq-generate itself scores subword pieces.
 
-FILE is the output of fairseq-generate (or generate-*.txt of --results-path). Make it with --remove-bpe
-sentencepiece (or subword_nmt), so that hypotheses are words.
+FILE is the output of fairseq-generate (or generate-*.txt of --results-path). Run fairseq-generate with
+--remove-bpe sentencepiece (or subword_nmt), so that hypotheses are words.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
-from luna_fairseq.translation.generated import Generated
+from luna_fairseq.translation.generated import GenerateOutput
 from luna_fairseq.translation.scores import (
     TEST_SETS,
     Translations,
@@ -77,10 +77,10 @@ def build_parser() -> CommandParser:
 
 
 def add_score_arguments(parser: CommandParser) -> None:
-    """Add the options of every command that ends with :func:`score`.
+    """Add the options ``--test-set`` and ``--samples``, which luna-score and luna-evaluate share.
 
     Args:
-        parser: parser to which the options are added.
+        parser: parser to add the options to.
     """
     test_set = "refuse a reference that does not belong to this test set (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
@@ -89,10 +89,10 @@ def add_score_arguments(parser: CommandParser) -> None:
 
 
 def score(args: argparse.Namespace) -> None:
-    """Score one file, print the scores and write the files that the options name.
+    """Score an output file of fairseq-generate, print the scores and write the requested files.
 
     Args:
-        args: parsed command line.
+        args: parsed options of luna-score.
 
     Raises:
         InputError: A file is missing, or does not belong to the translated text.
@@ -101,7 +101,7 @@ def score(args: argparse.Namespace) -> None:
     if args.target_lang is None and (args.detokenize or args.split_compounds):
         raise InputError("--detokenize and --split-compounds need a language. Give --target-lang.")
     references = list(read_lines(args.reference))
-    generated = Generated(args.generated)
+    generated = GenerateOutput(args.generated)
     pieces = read_pieces(args.documents) if args.documents else []
     if pieces and len(generated.best) == len(pieces) < len(references):
         raise InputError(
@@ -138,11 +138,11 @@ def score(args: argparse.Namespace) -> None:
 
 
 def _show_samples(text: Translations, sources: Optional[List[str]], number: int) -> None:
-    """Print translations from all over the text beside their references and sources.
+    """Print evenly spaced translations with their references and sources.
 
     Args:
         text: translations and references.
-        sources: source lines, or None if they are not known.
+        sources: source lines, or None to print no sources.
         number: number of translations to print.
     """
     number = min(max(number, 0), len(text.hypotheses))

@@ -1,6 +1,6 @@
-"""BLEU and chrF of plain translations by sacreBLEU, and BLEU of Moses tokens with hyphens split.
+"""Compute BLEU and chrF of plain text with sacreBLEU, and BLEU of Moses tokens with split hyphens.
 
-The literature reports the BLEU of Moses tokens for WMT'14 English-German. It is higher by 0.6 to 1.
+The literature on WMT'14 English-German reports the BLEU of Moses tokens, which is 0.6 to 1 higher.
 """
 
 from __future__ import annotations
@@ -13,21 +13,21 @@ from sacrebleu.metrics import BLEU, CHRF
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
 from luna_fairseq.requirements import import_package
-from luna_fairseq.text.documents import Piece
+from luna_fairseq.text.documents import DocumentPiece
 from luna_fairseq.text.moses import HYPHEN, detokenize, tokenize
 
 
 @dataclass(frozen=True)
 class KnownTestSet:
-    """Published test set with the counts that identify its reference.
+    """Published test set, with counts that identify its reference.
 
     Attributes:
         name: name of the test set in sacreBLEU.
-        languages: language pair, as in sacreBLEU's signature.
+        languages: language pair as in sacreBLEU's signature, such as "en-de".
         lines: number of sentences.
-        tokens: number of reference tokens by sacreBLEU's tokenizer 13a.
-        split_tokens: smallest and largest number of reference tokens by Moses with hyphens split. Ports of
-            Moses differ by a few tokens.
+        tokens: number of reference tokens with sacreBLEU's tokenizer 13a.
+        split_tokens: minimum and maximum number of Moses tokens of the reference, with hyphens split.
+            Versions of the Moses tokenizer differ by a few tokens.
     """
 
     name: str
@@ -42,13 +42,13 @@ TEST_SETS = {"wmt14/full": KnownTestSet("wmt14/full", "en-de", 3003, 62688, (644
 
 @dataclass(frozen=True)
 class Score:
-    """Value of one metric.
+    """Value of a translation metric.
 
     Attributes:
         name: name of the metric.
         value: value from 0 to 100.
-        details: line that sacreBLEU prints.
-        signature: signature of sacreBLEU, which names its version and settings.
+        details: line that sacreBLEU prints for the score.
+        signature: sacreBLEU's signature of the metric, with its version and settings.
     """
 
     name: str
@@ -59,12 +59,13 @@ class Score:
 
 @dataclass(frozen=True)
 class Translations:
-    """Hypotheses with their references.
+    """Hypotheses and their references.
 
     Attributes:
         hypotheses: hypotheses as plain text.
         references: references as plain text, in the same order.
-        tokens: hypotheses as Moses tokens with hyphens split, or None if the system writes plain text.
+        tokens: hypotheses as Moses tokens with split hyphens, as the system generated them. None (default) if
+            the system generates plain text.
     """
 
     hypotheses: List[str]
@@ -75,16 +76,19 @@ class Translations:
     def read(
         cls, hypotheses: List[str], references: List[str], detokenizer: Optional[str], language: Optional[str]
     ) -> Translations:
-        """Create translations from the lines that a system wrote.
+        """Create translations from the output lines of a system, detokenised if necessary.
 
         Args:
-            hypotheses: lines of the system, plain text or Moses tokens.
+            hypotheses: output lines of the system, plain text or Moses tokens.
             references: references as plain text.
             detokenizer: "moses" if the hypotheses are Moses tokens, None if they are plain text.
             language: target language, needed for Moses tokens.
 
+        Returns:
+            Translations as plain text.
+
         Raises:
-            InputError: Text that should be plain is tokenised.
+            InputError: The references, or hypotheses that should be plain text, are tokenised.
         """
         _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
@@ -95,12 +99,15 @@ class Translations:
 
 
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise an InputError if lines are Moses tokens with hyphens split.
+    """Raise InputError if lines contain ``@-@``, the mark of a split hyphen in Moses tokens.
 
     Args:
         lines: lines that should be plain text.
-        subject: subject of the message with its verb, such as "the hypotheses are".
-        remedy: advice that ends the message.
+        subject: beginning of the message, such as "the hypotheses are".
+        remedy: end of the message, which says what to do.
+
+    Raises:
+        InputError: A line contains ``@-@``.
     """
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
@@ -111,18 +118,18 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 
 
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
-    """Compute BLEU and chrF of plain text.
+    """Compute BLEU and chrF of plain text with sacreBLEU.
 
     Args:
         text: translations to score.
-        tokenizer: name of a tokenizer in sacreBLEU.
-        test_set: test set that the references must belong to, or None to accept any (default: None).
+        tokenizer: sacreBLEU's name of the tokenizer, such as "13a".
+        test_set: test set that the references must match. None (default) accepts any references.
 
     Returns:
-        BLEU and chrF.
+        BLEU and chrF, in this order.
 
     Raises:
-        InputError: The references do not belong to the test set, or the tokenizer's model cannot be
+        InputError: The references do not match the test set, or the model of the tokenizer cannot be
             downloaded.
 
     Example:
@@ -148,21 +155,21 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
 
 
 def document_scores(
-    text: Translations, pieces: Sequence[Piece], sentences: Score, tokenizer: str
+    text: Translations, pieces: Sequence[DocumentPiece], sentences: Score, tokenizer: str
 ) -> List[Score]:
-    """Compute s-BLEU, the BLEU of sentences, and d-BLEU, the BLEU of whole documents.
+    """Compute s-BLEU, the BLEU of single sentences, and d-BLEU, the BLEU of whole documents as lines.
 
     Args:
-        text: translations, one line for each sentence.
-        pieces: pieces of the documents with their numbers of sentences, in the order of the text.
-        sentences: BLEU of the sentences, returned under the name s-BLEU.
-        tokenizer: name of a tokenizer in sacreBLEU.
+        text: translations, one line per sentence.
+        pieces: document pieces (document number and number of sentences), in the order of the text.
+        sentences: BLEU of the sentences, which is returned under the name s-BLEU.
+        tokenizer: sacreBLEU's name of the tokenizer, such as "13a".
 
     Returns:
-        s-BLEU and d-BLEU.
+        s-BLEU and d-BLEU, in this order.
 
     Raises:
-        InputError: The pieces do not belong to the text.
+        InputError: The pieces have more or fewer sentences than the text.
     """
     number = sum(piece.sentences for piece in pieces)
     if number != len(text.references):
@@ -183,31 +190,33 @@ def document_scores(
     ]
 
 
-def _bleu(hypotheses: List[str], references: List[str], name: str, signed: str, **options: Any) -> Score:
-    """Compute sacreBLEU's BLEU and return it under another name.
+def _bleu(
+    hypotheses: List[str], references: List[str], name: str, signature_suffix: str, **options: Any
+) -> Score:
+    """Compute BLEU with sacreBLEU, with another name and an extended signature.
 
     Args:
         hypotheses: hypotheses to score.
-        references: references in the same order.
-        name: name of the score.
-        signed: text that is appended to the signature.
-        options: arguments of :class:`sacrebleu.metrics.BLEU`.
+        references: references, in the same order.
+        name: name of the score, such as "d-BLEU".
+        signature_suffix: text to append to sacreBLEU's signature.
+        **options: arguments of :class:`sacrebleu.metrics.BLEU`.
 
     Returns:
-        Score with the name, the value and sacreBLEU's signature.
+        Score under the new name.
     """
     metric = BLEU(**options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)
-    return Score(name, score.score, details, f"{metric.get_signature()}|{signed}")
+    return Score(name, score.score, details, f"{metric.get_signature()}|{signature_suffix}")
 
 
 def unigram_score(text: Translations, tokenizer: str) -> Score:
-    """Compute BLEU-1, the precision of single words with the brevity penalty.
+    """Compute BLEU-1: the precision of single words, multiplied by the brevity penalty.
 
     Args:
         text: translations to score.
-        tokenizer: name of a tokenizer in sacreBLEU.
+        tokenizer: sacreBLEU's name of the tokenizer, such as "13a".
 
     Returns:
         Score with the name "BLEU-1".
@@ -217,15 +226,20 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
-    """Compute BLEU of Moses tokens with hyphens split once, on both sides.
+    """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
+
+    If the system generated Moses tokens, these tokens are scored without another tokenisation.
 
     Args:
-        text: translations to score. Moses tokens of the system are used unchanged.
-        language: language of the text.
-        test_set: test set that the references must belong to, or None to accept any (default: None).
+        text: translations to score.
+        language: target language.
+        test_set: test set that the references must match. None (default) accepts any references.
+
+    Returns:
+        Score with the name "BLEU of tokens".
 
     Raises:
-        InputError: The references do not have the test set's number of tokens.
+        InputError: The references do not have the number of tokens of the test set.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
@@ -238,34 +252,34 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     hypotheses = text.tokens or [
         _tokenize_moses(line, language) for line in progress(text.hypotheses, "tokenise")
     ]
-    signed = f"moses:{language},sacremoses{import_package('sacremoses').__version__}"
+    signature_suffix = f"moses:{language},sacremoses{import_package('sacremoses').__version__}"
     name = "BLEU of tokens, hyphens split"
-    score = _bleu(hypotheses, references, name, signed, tokenize="none", force=True)
+    score = _bleu(hypotheses, references, name, signature_suffix, tokenize="none", force=True)
     return replace(score, name="BLEU of tokens")
 
 
 def _tokenize_moses(line: str, language: str) -> str:
-    """Tokenise a plain line with Moses, with hyphens split.
+    """Tokenise a plain line with Moses and split its hyphens.
 
-    As in the scripts of published results, typographic apostrophes are replaced, but punctuation is not
-    normalised.
+    As in the scripts behind published results, typographic apostrophes become ``'``, but other punctuation is
+    not normalised.
 
     Args:
-        line: plain line.
+        line: line of plain text.
         language: language code, such as "en".
 
     Returns:
-        Tokens, joined by spaces.
+        Tokens, separated by spaces.
     """
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 
 
 def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
-    """Check that plain references belong to a test set.
+    """Check that plain references belong to a published test set.
 
     Args:
         test_set: expected test set.
-        references: plain reference lines.
+        references: lines of the plain reference.
 
     Raises:
         InputError: The number of lines or tokens differs.

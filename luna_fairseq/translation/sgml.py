@@ -1,6 +1,6 @@
-"""Reader of the SGML in which WMT's test sets up to 2020 are published.
+"""Read the SGML files in which WMT's test sets up to 2020 are published.
 
-The files are not valid XML, so no XML parser reads them.
+The files are not valid XML, so XML parsers reject them.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
-    """Return the segments of a file in their order.
+    """Read the segments of an SGML file.
 
     Args:
         path: SGML file with ``<doc docid=...>`` and ``<seg id=...>`` elements.
 
     Returns:
-        List of (document, id of the segment in the document, text).
+        List of (document id, segment id, text), in the order of the file.
 
     Raises:
         InputError: The file is not UTF-8, has no segments, or has a ``<seg>`` that is not closed.
@@ -51,17 +51,17 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
 
 
 def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
-    """Return the aligned segments of a source file and its reference.
+    """Read the aligned segments of a source file and its reference.
 
     Args:
         source: SGML file of the source text.
         reference: SGML file of the reference translation.
 
     Returns:
-        List of (source text, reference text).
+        List of (source text, reference text), in the order of the files.
 
     Raises:
-        InputError: A file is malformed, or the two files do not hold the same segments of the same documents.
+        InputError: A file is malformed, or the two files do not have the same segments.
     """
     sources, references = read_sgml(source), read_sgml(reference)
     for (document, number, _), (other_document, other_number, _) in zip(sources, references):

@@ -1,12 +1,12 @@
 """Command ``luna-train-bitext``: train a translation model on parallel text, from raw text to a score.
 
-The command prepares the text (luna-prepare-bitext, whose options it takes), trains with a recipe
-(luna-train), averages the checkpoints of the last epochs (luna-average-checkpoints), translates the test text
+The command prepares the text (luna-prepare-bitext, whose options it takes), trains with a recipe (luna-train)
+and averages the checkpoints of the last epochs (luna-average-checkpoints). It then translates the test text
 and scores the translation (luna-evaluate). It uses a GPU if there is one.
 
-DIR then holds data/, checkpoints/, train.log, hypotheses.LANG and scores.json. If you start the command again
-with the same options, it continues where it stopped. Options after -- go to fairseq-train and override the
-recipe.
+DIR then contains data/, checkpoints/, train.log, hypotheses.LANG and scores.json. If you start the command
+again with the same options, it continues where it stopped. Options after -- go to fairseq-train and override
+the recipe.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     # Imported here so that --help does not wait for fairseq.
     from fairseq import options
     from luna_fairseq.commands import average_checkpoints, train
-    from luna_fairseq.text.subword import ROUTES
+    from luna_fairseq.text.subword import SUBWORD_METHODS
     from luna_fairseq.translation.preparation import Preparation
 
     if args.testpref is None:
@@ -96,10 +96,14 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     preparation = Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
     preparation.check()
     # Checked before the data is replaced that the checkpoints belong to.
-    check_same_run(out, "--destdir", preparation.identity(), (checkpoints / "checkpoint_last.pt").is_file())
+    check_same_run(
+        out, "--destdir", preparation.resume_settings(), (checkpoints / "checkpoint_last.pt").is_file()
+    )
     preparation.run()
     preparation.check_positions(settings)
-    model = ROUTES[args.subword].model_file  # from_pretrained looks for the file beside the checkpoint
+    model = SUBWORD_METHODS[
+        args.subword
+    ].model_file  # from_pretrained looks for the file beside the checkpoint
     copy_file(data / model, checkpoints / model)
 
     log = out / "train.log"
@@ -123,11 +127,11 @@ def _print_step(title: str) -> None:
 
 
 def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
-    """Run another command, and exit with its status if it fails.
+    """Run another command of this package, and exit with its status if it fails.
 
     Args:
-        command: main function of the command, which returns its exit status.
-        words: command line, without the name of the program.
+        command: main function of the command, which returns an exit status.
+        words: command-line arguments, without the name of the program.
 
     Raises:
         SystemExit: The status is not 0.
@@ -138,14 +142,17 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
 
 
 def _averaging_options(checkpoints: Path, average: int) -> List[str]:
-    """Return the options of luna-average-checkpoints that select the checkpoints to average.
+    """Return the options of luna-average-checkpoints that select the last checkpoints.
 
-    There are fewer than ``average`` checkpoints if training ended early, and only checkpoint_last.pt if it
-    ended within its first epoch.
+    If training ended early, fewer than ``average`` checkpoints are selected. If training ended within its
+    first epoch, ``checkpoint_last.pt`` is selected.
 
     Args:
         checkpoints: folder of the checkpoints.
-        average: number of epochs to average at most.
+        average: maximum number of checkpoints to average.
+
+    Returns:
+        Command-line arguments.
     """
     there = sum(bool(re.fullmatch(r"checkpoint\d+\.pt", path.name)) for path in checkpoints.iterdir())
     if there == 0:

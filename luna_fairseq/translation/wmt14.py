@@ -1,7 +1,7 @@
-"""Text of WMT'14 English-German: addresses of the published archives, and plain files made from them.
+"""WMT'14 English-German: addresses of the published archives, and their conversion to plain text.
 
-Sizes, line counts and the checksums of the training archives are those of TensorFlow Datasets and of
-published measurements. The checksum of test-full.tgz is sacreBLEU's.
+Sizes, line counts and checksums of the training archives are from TensorFlow Datasets and published
+measurements. The checksum of ``test-full.tgz`` is from sacreBLEU.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ LANGUAGES = ("en", "de")
 
 @dataclass(frozen=True)
 class Part:
-    """One corpus of WMT'14: where it is published and what it holds.
+    """One corpus of WMT'14, such as Europarl.
 
     Attributes:
-        name: name of the corpus in reports.
-        split: "train", "valid" or "test".
-        archive: archive that holds the corpus.
-        members: paths of the English and the German file in the archive, plain text or SGML (``.sgm``).
-        lines: number of sentence pairs in the published text.
+        name: name of the corpus for messages.
+        split: split that the corpus belongs to: "train", "valid" or "test".
+        archive: published archive that contains the corpus.
+        members: paths in the archive of the English and the German file, plain text or SGML (``.sgm``).
+        lines: number of sentence pairs in the published corpus.
     """
 
     name: str
@@ -40,15 +40,15 @@ class Part:
 
 
 def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
-    """Describe a part of the training text.
+    """Create the entry of a training corpus.
 
     Args:
-        name: name of the part.
-        archive: name of the archive on the site of WMT.
+        name: name of the corpus for messages.
+        archive: path of the archive on the site of WMT.
         size: size of the archive in bytes.
         sha256: SHA-256 of the archive.
-        stem: path in the archive of the files ``stem.en`` and ``stem.de``.
-        lines: number of lines in each file.
+        stem: path in the archive of the files ``STEM.en`` and ``STEM.de``.
+        lines: number of sentence pairs.
     """
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
@@ -97,20 +97,21 @@ PARTS = (
 
 
 def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> Dict[str, int]:
-    """Write ``folder/{train,valid,test}.{en,de}`` from the archives, one sentence a line.
+    """Convert the archives to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
+
+    The files appear only after all archives have been read without an error.
 
     Args:
-        archives: archive of each part, by the name of the part.
-        folder: folder to write to, created if it does not exist. No file appears in it before all archives
-            have been read without an error.
-        published: True to require the published number of lines of each part.
+        archives: archive of each corpus, by name of the corpus.
+        folder: folder to write to. It is created if it does not exist.
+        published: True to require the published number of lines of each corpus.
 
     Returns:
-        Number of pairs of each part, by the name of the part.
+        Number of sentence pairs of each corpus, by name of the corpus.
 
     Raises:
-        InputError: An archive is damaged or lacks a member, the two sides of a part differ in their number of
-            lines, or a number of lines is not the published one.
+        InputError: An archive is damaged or incomplete, the two sides of a corpus have different numbers of
+            lines, or a corpus does not have the published number of lines.
     """
     counts = {}
     with scratch_folder(folder.with_name(f"{folder.name}.tmp")) as temporary:
@@ -139,15 +140,18 @@ def text_files() -> List[str]:
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
-    """Append both sides of a part to the files of its split.
+    """Append a corpus to the files of its split.
 
     Args:
-        part: corpus that is appended.
-        files: English and German file of the part.
+        part: corpus to append.
+        files: extracted English and German file of the corpus.
         targets: English and German file of the split.
 
     Returns:
-        Number of pairs in the part.
+        Number of sentence pairs in the corpus.
+
+    Raises:
+        InputError: The two files have different numbers of lines.
     """
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)
@@ -164,17 +168,17 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
 
 
 def _append_lines(source: Path, target: Path) -> int:
-    r"""Append a file to another file and return the number of appended lines.
+    r"""Append the lines of a file to another file.
 
-    Lines end at ``\n`` alone. A last line without ``\n`` is completed, so that the next part begins on a line
-    of its own.
+    Lines end only at ``\n``. If the last line has no ``\n``, one is added, so that the next corpus begins on
+    a new line.
 
     Args:
         source: file to read.
-        target: file that grows.
+        target: file to append to.
 
     Returns:
-        Number of lines of ``source``.
+        Number of appended lines.
     """
     lines, line = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:

@@ -132,7 +132,7 @@ def test_seeds(listops, tmp_path, capsys):
     assert max(curve) == 2 and 0 <= curve[2] <= 100
     capsys.readouterr()
     read = Costs(costs_file)
-    assert (read.length, read.by_form) == (2, {"transformer-softmax": (2.0, 1.0), "luna-4": (3.0, 1.0)})
+    assert (read.length, read.by_model) == (2, {"transformer-softmax": (2.0, 1.0), "luna-4": (3.0, 1.0)})
     drawing[drawing.index("luna-4-p")] = "luna-8"
     assert lra_seeds.main([*drawing, *options]) == 1
     assert "has no measurement of luna-8, only of" in capsys.readouterr().err
@@ -144,7 +144,7 @@ def test_seeds(listops, tmp_path, capsys):
 def test_every_kind_of_model_has_its_own_line_of_the_table():
     models = ["luna-16-anchored-p", "peer-linear", "luna-128", "luna-16-p", "transformer", "peer-abc"]
     results = [lra_seeds.Result("ListOps", model, 1, float(k), []) for k, model in enumerate(models)]
-    lines = [line.split("|")[1:3] for line in lra_seeds.table(results).splitlines()[2:]]
+    lines = [line.split("|")[1:3] for line in lra_seeds.format_table(results).splitlines()[2:]]
     assert [[cell.strip() for cell in line] for line in lines] == [
         ["Transformer", "4.00 (1)"],
         ["abc", "5.00 (1)"],

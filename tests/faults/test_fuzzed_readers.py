@@ -13,7 +13,7 @@ from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.lra.pixels import read_labels, read_pixels
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 from luna_fairseq.text.bitext import check_bitext, read_lines
-from luna_fairseq.translation.generated import Generated
+from luna_fairseq.translation.generated import GenerateOutput
 from luna_fairseq.translation.sgml import read_sgml
 
 PIECES = [
@@ -50,7 +50,7 @@ def read_member(path):
 READERS = {
     "lines": lambda path: list(read_lines(path)),
     "pairs": read_pairs,
-    "hypotheses": lambda path: Generated(path).hypotheses(["a", "b"]),
+    "hypotheses": lambda path: GenerateOutput(path).hypotheses(["a", "b"]),
     "sgml": lambda path: [text for segment in read_sgml(path) for text in segment],
     "labels": lambda path: list(map(str, read_labels(path, 3))),
     "pixels": lambda path: list(map(str, read_pixels(path.with_suffix("")))),

@@ -71,7 +71,7 @@ SIZES = {"train": 7, "valid": 3, "test": 4}
 
 def test_seed_processes_and_size_of_the_training_set():
     def draw(seed, sizes=SIZES, workers=1):
-        return list(generated.listops(seed, sizes, (2, 40), workers))
+        return list(generated.generate_listops(seed, sizes, (2, 40), workers))
 
     first = draw(1)
     assert {split: sum(e[0] == split for e in first) for split in SIZES} == SIZES
@@ -83,9 +83,9 @@ def test_seed_processes_and_size_of_the_training_set():
 
 def test_too_few_expressions():
     with pytest.raises(InputError, match="only .* are different. Ask for fewer"):
-        list(generated.listops(1, {"train": 450, "valid": 1, "test": 1}, (2, 5), 1))
+        list(generated.generate_listops(1, {"train": 450, "valid": 1, "test": 1}, (2, 5), 1))
     with pytest.raises(InputError, match="expected 2 <= min-length"):
-        list(generated.listops(1, SIZES, (50, 51), 1))
+        list(generated.generate_listops(1, SIZES, (50, 51), 1))
 
 
 def test_pathfinder():

@@ -6,7 +6,13 @@ from hypothesis import strategies as st
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.bitext import check_bitext
-from luna_fairseq.text.documents import SEPARATOR, cut_documents, document_lengths, join, split
+from luna_fairseq.text.documents import (
+    SEPARATOR,
+    cut_documents,
+    document_lengths,
+    join_sentences,
+    split_sentences,
+)
 
 lengths = st.lists(
     st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=9), max_size=5
@@ -32,9 +38,9 @@ def test_pieces_have_all_sentences_and_keep_to_the_limit(documents, limit):
 @given(st.lists(st.text("ab ", min_size=1).filter(str.strip), min_size=1))
 def test_a_joined_piece_is_split_into_its_sentences(sentences):
     plain = [" ".join(sentence.split()) for sentence in sentences]
-    assert split(join(plain), len(plain)) == plain
-    assert split(join(plain), len(plain) + 1) is None
-    assert split(f"{join(plain)} {SEPARATOR} ", len(plain) + 1) is None
+    assert split_sentences(join_sentences(plain), len(plain)) == plain
+    assert split_sentences(join_sentences(plain), len(plain) + 1) is None
+    assert split_sentences(f"{join_sentences(plain)} {SEPARATOR} ", len(plain) + 1) is None
 
 
 def lengths_of_files(folder, source, target, ids=None):

@@ -40,7 +40,7 @@ def sentencepiece_(folder):
 
 def foreign(folder):
     _, *rest = sentencepiece_(folder)
-    return (encoders.foreign_sentencepiece_encoder(folder / "model", 2), *rest)
+    return (encoders.sentencepiece_line_encoder(folder / "model", 2), *rest)
 
 
 def moses(folder):
@@ -64,7 +64,7 @@ def gpt2(folder):
     (folder / "v.bpe").write_text("#version\nt h\n")
     files = folder / "e.json", folder / "v.bpe"
     bpe = encoders.get_encoder(*map(str, files))
-    dictionary = lambda counts: build_dictionary(encoders.gpt2_pieces(files[0]), counts)  # noqa: E731
+    dictionary = lambda counts: build_dictionary(encoders.gpt2_symbols(files[0]), counts)  # noqa: E731
     return encoders.gpt2_encoder(*files, 2), lambda line: list(map(str, bpe.encode(line))), dictionary
 
 
@@ -85,7 +85,7 @@ def test_data_equals_fairseqs_bit_for_bit(encoding, few, tmp_path, monkeypatch):
         counts = encoders.count_pieces(encoder, [texts["train"]])
         assert counts == Counter(piece for line in TEXT for piece in pieces(line) if piece in encoder.pieces)
         dictionary = make_dictionary(counts)
-        table = encoder.table(dictionary)
+        table = encoder.dictionary_indices(dictionary)
         for name, text in texts.items():
             text.write(written / name, table, dictionary)
         found = [dictionary.index(piece) for line in OTHER for piece in pieces(line)]
@@ -113,7 +113,7 @@ def test_a_large_vocabulary_uses_wider_integers(tmp_path):
     with indexed.encoded_texts(tmp_path / "scratch", ["a"]) as texts:
         for batch in encoder.encode(["69999 1", "5"]):
             texts["a"].add(*batch)
-        texts["a"].write(tmp_path / "a", encoder.table(dictionary), dictionary)
+        texts["a"].write(tmp_path / "a", encoder.dictionary_indices(dictionary), dictionary)
     data = indexed.MMapIndexedDataset(str(tmp_path / "a"))
     assert [line.tolist() for line in data] == [[70003, 5, 2], [9, 2]]
 
@@ -134,7 +134,7 @@ def test_too_many_unknown_tokens_are_refused():
 
 def test_counting_words_keeps_frequent_words_and_all_characters():
     lines = [f"the cat {number} \u00e9{number}" for number in range(200)] + ["a dog"]
-    exact, found = Counter(" ".join(lines).split()), count_words(lines, most=20)
+    exact, found = Counter(" ".join(lines).split()), count_words(lines, max_words=20)
     assert len(found) <= 40 and all(found[word] == exact[word] for word in ("the", "cat"))
     assert set().union(*found) == set().union(*exact)
     assert count_words(lines) == exact

@@ -12,10 +12,10 @@ from fairseq.data import Dictionary, indexed_dataset
 from fairseq.data.data_utils import post_process
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
-from luna_fairseq.text.documents import Piece, read_pieces, split_into_pieces
+from luna_fairseq.text.documents import DocumentPiece, read_pieces, split_into_pieces
 from luna_fairseq.translation import evaluate, score, train_bitext
 from luna_fairseq.translation.document_output import (
-    find_misdivided,
+    find_mismatched_pieces,
     read_sizes,
     write_sentences,
     write_single_sentences,
@@ -118,7 +118,7 @@ def test_a_separator_in_a_sentence_is_a_space(single, expected, trained, tmp_pat
     assert hub.translate_document(["A man.", "A dog."], tokens=LIMIT) == [expected, "dog"]
     words = post_process(single, "sentencepiece")
     (tmp_path / "pieces.txt").write_text("S-0\ta<sep> b\nH-0\t-1\tdog\n", encoding="utf-8")
-    write_sentences(tmp_path / "pieces.txt", [Piece(0, 2)], [words, "dog"], tmp_path / "lines.txt")
+    write_sentences(tmp_path / "pieces.txt", [DocumentPiece(0, 2)], [words, "dog"], tmp_path / "lines.txt")
     found = (tmp_path / "lines.txt").read_text(encoding="utf-8").splitlines()
     assert [line.split("\t")[-1] for line in found if line.startswith("H")] == [expected, "dog"]
 
@@ -191,12 +191,12 @@ def test_sentences_that_are_translated_again_have_a_source_alone(trained, tmp_pa
 
 
 def test_another_number_of_sentences_shifts_no_line(tmp_path):
-    pieces = [Piece(0, 2), Piece(0, 1), Piece(1, 2)]
+    pieces = [DocumentPiece(0, 2), DocumentPiece(0, 1), DocumentPiece(1, 2)]
     generated = tmp_path / "generate.txt"
     lines = ["S-2\te<sep> f", "T-2\tE<sep> F", "H-2\t-1\tE<sep> F", "S-0\ta<sep> b", "T-0\tA<sep> B"]
     lines += ["H-0\t-2\tA B", "S-1\tc", "T-1\tC", "H-1\t-3\tC"]
     generated.write_text("\n".join([*lines, ""]), encoding="utf-8")
-    assert find_misdivided(generated, pieces) == [0]
+    assert find_mismatched_pieces(generated, pieces) == [0]
     write_sentences(generated, pieces, ["X", "Y"], tmp_path / "lines.txt")
     found = [line.split("\t") for line in (tmp_path / "lines.txt").read_text().splitlines()]
     for kind, expected in (("S", "abcef"), ("T", "ABCEF"), ("H", "XYCEF")):
@@ -204,7 +204,7 @@ def test_another_number_of_sentences_shifts_no_line(tmp_path):
 
 
 def test_bleu_of_documents_is_that_of_their_joined_lines():
-    pieces = [Piece(0, 2), Piece(0, 1), Piece(1, 1)]
+    pieces = [DocumentPiece(0, 2), DocumentPiece(0, 1), DocumentPiece(1, 1)]
     references = ["a b c d", "e f g h", "i j k l", "m n o p q"]
     text = Translations(["a b c d e", "f g h", "i j k l", "m n o p x"], references)
     sentences = plain_scores(text, "none")[0]
@@ -230,7 +230,7 @@ def test_pieces_are_not_scored_as_sentences(tmp_path, capsys):
 def test_pieces_of_numbers():
     sides = [(np.arange(9), np.array([2, 3, 4])), (np.arange(5), np.array([1, 1, 3]))]
     found = list(split_into_pieces([sides], [3], 6, 99, training=True))
-    assert [piece for piece, _ in found] == [Piece(0, 2), None, None, Piece(0, 1)]
+    assert [piece for piece, _ in found] == [DocumentPiece(0, 2), None, None, DocumentPiece(0, 1)]
     assert [side.tolist() for side in found[0][1]] == [[0, 1, 99, 2, 3, 4], [0, 99, 1]]
 
 

@@ -3,7 +3,7 @@
 import pytest
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation import evaluate, evaluation
 
 
@@ -12,7 +12,7 @@ def data(tmp_path):
     """Folder with the files by which luna-evaluate recognises prepared text."""
     folder = tmp_path / "data"
     (folder / "plain").mkdir(parents=True)
-    for name in (ROUTES["sentencepiece"].model_file, "train.en-de.en.idx", "checkpoint.pt"):
+    for name in (SUBWORD_METHODS["sentencepiece"].model_file, "train.en-de.en.idx", "checkpoint.pt"):
         (folder / name).touch()
     return folder
 

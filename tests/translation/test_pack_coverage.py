@@ -17,13 +17,13 @@ def test_counts_by_hand():
     padding = torch.tensor([[False, False, False, True]])
     coverage.add(torch.tensor([heads]), padding, torch.tensor([[False, False, True]]))
     assert coverage.positions == 3
-    assert coverage.maxima == pytest.approx((1 + 2) / 2 / 3)
-    assert coverage.largest == pytest.approx((0.7 + 0.8 + 0.5) / 3)
+    assert coverage.covered_share == pytest.approx((1 + 2) / 2 / 3)
+    assert coverage.mean_largest_weight == pytest.approx((0.7 + 0.8 + 0.5) / 3)
     # Without masks every row and position counts, and sentences add up.
     coverage.add(torch.tensor([heads]), None, None)
     assert coverage.positions == 7
-    assert coverage.maxima == pytest.approx((1.5 + (2 + 3) / 2) / 7)
-    assert coverage.largest == pytest.approx((2.0 + 1.0 + 0.8 + 1.0 + 0.0) / 7)
+    assert coverage.covered_share == pytest.approx((1.5 + (2 + 3) / 2) / 7)
+    assert coverage.mean_largest_weight == pytest.approx((2.0 + 1.0 + 0.8 + 1.0 + 0.0) / 7)
 
 
 def net_input(source, target):
@@ -39,9 +39,9 @@ def test_batches_do_not_matter():
     assert len(together) == len(alone) == 3
     for ours, theirs in zip(together, alone):
         assert ours.positions == theirs.positions == sum(map(len, source))
-        assert 0 < ours.maxima <= 1 and 0 < ours.largest <= 1
-        assert ours.maxima == pytest.approx(theirs.maxima)
-        assert ours.largest == pytest.approx(theirs.largest)
+        assert 0 < ours.covered_share <= 1 and 0 < ours.mean_largest_weight <= 1
+        assert ours.covered_share == pytest.approx(theirs.covered_share)
+        assert ours.mean_largest_weight == pytest.approx(theirs.mean_largest_weight)
     assert not any(layer.encoder_attn._forward_hooks for layer in model.decoder.layers)
 
 
@@ -52,7 +52,7 @@ def test_anchored_attention_is_measured_with_its_places_and_says_how_strong_they
     )
     layers = measure_coverage(model, [net_input(source, target)])
     plain = measure_coverage(tiny_model(), [net_input(source, target)])
-    assert all(a.largest > b.largest for a, b in zip(layers, plain))
+    assert all(a.mean_largest_weight > b.mean_largest_weight for a, b in zip(layers, plain))
     found = dict(learned_anchors(model))
     assert len(found["decoder.layers.0.encoder_attn.pack_anchor"]) == 4
     assert all(abs(x - 60) < 1 for x in found["encoder.layers.1.self_attn.pack_anchor"])

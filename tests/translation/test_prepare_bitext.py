@@ -4,7 +4,7 @@ from demo_corpus import draw_corpus, write_corpus
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.text import joint_bpe
-from luna_fairseq.text.subword import ROUTES
+from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation import preparation, prepare_bitext
 
 MODEL = "sentencepiece.bpe.model"
@@ -308,5 +308,5 @@ def test_several_texts_are_named(prepare, text, tmp_path):
 
 
 def test_the_command_names_all_routes():
-    """The command repeats their names, because importing the routes takes seconds."""
-    assert list(prepare_bitext.SUBWORD) == list(ROUTES)
+    """The command repeats their names, because importing the methods takes seconds."""
+    assert list(prepare_bitext.SUBWORD) == list(SUBWORD_METHODS)

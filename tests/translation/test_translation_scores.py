@@ -9,7 +9,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.text.moses import detokenize, normalize, tokenize, tokenize_pairs
 from luna_fairseq.translation import score
 from luna_fairseq.translation import scores as translation_scores
-from luna_fairseq.translation.generated import Generated
+from luna_fairseq.translation.generated import GenerateOutput
 from luna_fairseq.translation.scores import KnownTestSet, Translations, plain_scores, split_score
 
 REFERENCES = [
@@ -98,7 +98,7 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
     assert (tmp_path / "out.de").read_text("utf-8").split("\n")[0] == HYPOTHESES[0]
     scores = json.loads((tmp_path / "scores.json").read_text("utf-8"))
     assert [one["name"] for one in scores] == ["BLEU", "chrF2", "BLEU of tokens"]
-    assert Generated(generated).hypotheses(["a"] * 3)[0] == moses(HYPOTHESES[0])
+    assert GenerateOutput(generated).hypotheses(["a"] * 3)[0] == moses(HYPOTHESES[0])
 
 
 def test_a_tokenizer_whose_model_cannot_be_fetched(monkeypatch):

@@ -18,9 +18,9 @@ from luna_fairseq.models.tokenizers import find_tokenizer
 from luna_fairseq.text.encoders import (
     Encoder,
     check_unknown,
-    foreign_sentencepiece_encoder,
+    describe_unknown,
     gpt2_encoder,
-    share_unknown,
+    sentencepiece_line_encoder,
     words_encoder,
 )
 from luna_fairseq.text.pieces import check_tokenizer, detect_encoding
@@ -83,7 +83,7 @@ class TaskPreparation:
         for split in examples:
             writer.write(split, examples[split], self.encoder)
             if writer.unknown[split]:
-                print(f"{split}: {share_unknown(writer.unknown[split], writer.tokens[split])}")
+                print(f"{split}: {describe_unknown(writer.unknown[split], writer.tokens[split])}")
         if self.tokenizer:  # a dictionary of words may lack some words
             check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
         forget_checksums(self.args.destdir)
@@ -119,6 +119,6 @@ def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[
             )
         return words_encoder(), []
     check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
-    make: Callable[..., Encoder] = gpt2_encoder if options["bpe"] == "gpt2" else foreign_sentencepiece_encoder
+    make: Callable[..., Encoder] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_line_encoder
     files = [Path(path) for name, path in options.items() if name != "bpe"]
     return make(*files, workers), files

@@ -195,6 +195,6 @@ def _binarise(
         for batch in encoder.encode(lines):
             texts[path.name].add(*batch)
             lengths.append(batch[1])
-        table = encoder.table(dictionary)
+        table = encoder.dictionary_indices(dictionary)
         texts[path.name].write(path, table, dictionary)
         return np.concatenate(lengths), texts[path.name].unknown(table, dictionary)
