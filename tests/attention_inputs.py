@@ -1,4 +1,8 @@
-"""Random inputs for the ops, with sizes that all differ, and how results are compared."""
+"""Random inputs and masks for the attention ops, and comparisons of their results.
+
+Shapes: batch size B, heads H, head width K, L rows of the packed sequence P, context length S, sequence
+length T. All sizes differ, so that a transposed dimension fails.
+"""
 
 import torch
 
@@ -8,7 +12,7 @@ B, H, K, L, S = 3, 2, 5, 7, 11
 
 
 def causal_inputs(length, dtype=torch.float64, seed=0, batch=B):
-    """q, k, v [B, H, T, K] and positive pack weights [B, H, T, L]."""
+    """Return random q, k, v [B, H, T, K] and positive pack weights [B, H, T, L], where T is ``length``."""
     generator = torch.Generator().manual_seed(seed)
     q, k, v = (torch.randn(batch, H, length, K, generator=generator, dtype=torch.float64) for _ in range(3))
     pack_weights = torch.rand(batch, H, length, L, generator=generator, dtype=torch.float64) * 2
@@ -16,15 +20,18 @@ def causal_inputs(length, dtype=torch.float64, seed=0, batch=B):
 
 
 def softmax_inputs(length, dtype=torch.float64, seed=0):
-    """q [B, H, T, K] and k, v [B, H, S, K]."""
+    """Return random queries [B, H, T, K], and keys and values [B, H, S, K], where T is ``length``."""
     generator = torch.Generator().manual_seed(seed)
     shapes = [(B, H, n, K) for n in (length, S, S)]
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
 def padding_mask(length, left=(0, 0, 0), right=(0, 0, 0)):
-    """[B, T], True at ``left[b]`` positions before and ``right[b]`` positions after sentence b, within the
-    length."""
+    """Return a mask [B, T], True at padding.
+
+    Sentence b has ``left[b]`` positions of padding before it and ``right[b]`` after it, within ``length``
+    positions.
+    """
     position = torch.arange(length)[None, :]
     before = position < torch.tensor(left)[:, None]
     after = position >= length - torch.tensor(right)[:, None]
@@ -32,12 +39,12 @@ def padding_mask(length, left=(0, 0, 0), right=(0, 0, 0)):
 
 
 def packed_mask():
-    """[B, L]: one sentence with every row, one without the last two, one with the first alone."""
+    """Return a mask [B, L], True at masked rows of P: none, the last two, and all but the first."""
     return torch.arange(L)[None, :] >= torch.tensor([L, L - 2, 1])[:, None]
 
 
 def masks(kind, length):
-    """Keyword arguments of the causal ops for a kind of masking."""
+    """Return keyword arguments of the causal ops for a kind of mask: none, packed, left, right or both."""
     third = length // 3
     return {
         "none": {},
@@ -52,8 +59,10 @@ def masks(kind, length):
 
 
 def output_and_gradients(function, inputs, weight=None):
-    """The output of ``function(*inputs)``, and the gradients of its weighted sum with respect to every
-    input."""
+    """Return the output of ``function(*inputs)``, and the gradient of its weighted sum for each input.
+
+    The weights of the sum are random by default.
+    """
     leaves = [x.detach().clone().requires_grad_() for x in inputs]
     output = function(*leaves)
     if weight is None:
@@ -63,13 +72,13 @@ def output_and_gradients(function, inputs, weight=None):
 
 
 def relative_rms(actual, expected):
-    """Root mean square of the difference over that of ``expected``, in float64."""
+    """Return the root mean square error relative to the root mean square of ``expected``."""
     actual, expected = actual.double(), expected.double()
     return ((actual - expected).pow(2).mean().sqrt() / expected.pow(2).mean().sqrt().clamp(min=1e-30)).item()
 
 
 def assert_equal_up_to(actual, expected, tolerance, what=""):
-    """Largest difference at most ``tolerance`` times the largest expected value (or 1)."""
+    """Assert that the largest error is at most ``tolerance`` times the largest expected value (or 1)."""
     assert actual.shape == expected.shape, what
     if actual.numel():
         error = (actual.double() - expected.double()).abs().max() / expected.double().abs().max().clamp(min=1)

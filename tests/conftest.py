@@ -1,5 +1,8 @@
-"""What every test needs: one thread per process, no GPU tests where there is no GPU, no fp16 where torch has
-none."""
+"""Setup of all tests: one thread per process, and skips of tests that the machine cannot run.
+
+Without a GPU, tests that are marked ``gpu`` are skipped. If torch has no fp16 on a CPU, tests that use it are
+skipped.
+"""
 
 import gc
 import os
@@ -21,7 +24,10 @@ from luna_fairseq.commands import logged  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def look_ups_in_segments(request, monkeypatch):
-    """Contexts of tests are short, and a look-up reads them whole; so marked, it reads three tokens whole."""
+    """Make the look-up of anchored models read segments of three tokens in tests marked ``in_segments``.
+
+    Without the mark, the contexts of tests are so short that a look-up reads them whole.
+    """
     if request.node.get_closest_marker("in_segments"):
         monkeypatch.setattr(segments, "DENSE_LENGTH", 3)
         monkeypatch.setattr(segments, "MASKED_DENSE_LENGTH", 3)
@@ -29,7 +35,7 @@ def look_ups_in_segments(request, monkeypatch):
 
 @pytest.fixture(scope="module")
 def forked_commands():
-    """What our commands start of fairseq's is forked from a process that has imported it."""
+    """Fork the fairseq commands that our commands start from a process that has already imported fairseq."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(logged, "subprocess", SimpleNamespace(Popen=Popen, PIPE=PIPE, STDOUT=STDOUT))
         yield
@@ -44,7 +50,7 @@ def pytest_collection_modifyitems(items):
 
 
 def pytest_collection_finish():
-    """What is there by now stays to the end: garbage collection need not look through it every time."""
+    """Exclude all objects that exist by now from garbage collection, which makes the tests faster."""
     gc.collect()
     gc.freeze()
 

@@ -1,5 +1,8 @@
-"""Programs as a user starts them, in processes of their own: forked from one (:mod:`forking`) that all tests
-share, so that they start at once."""
+"""Run programs in processes of their own, quickly.
+
+Each process is forked from one that has already imported fairseq (:mod:`forking`). All tests share that
+process.
+"""
 
 import atexit
 import functools
@@ -20,24 +23,24 @@ TORCH = ("torch",)
 
 
 def split(words):
-    """Options as a list: a Path is one word, a text is split."""
+    """Return command-line arguments as a list. A Path is one argument, a text is split at spaces."""
     return [part for word in words for part in ([str(word)] if isinstance(word, Path) else word.split())]
 
 
 def run_module(module, words, folder=None, stdin=""):
-    """``python -m module`` with these words; returns what subprocess.run would."""
+    """Run ``python -m module`` with these arguments, and return a CompletedProcess."""
     return run_python("-m", module, *split(words), folder=folder, stdin=stdin)
 
 
 def run_code(code, *words, **options):
-    """What ``python -c CODE WORDS`` prints, which is to succeed."""
+    """Run ``python -c CODE WORDS``, check that it succeeds, and return its output."""
     done = run_python("-c", code, *map(str, words), **options)
     assert done.returncode == 0, done.stderr[-3000:]
     return done.stdout
 
 
 def run_python(*words, folder=None, stdin="", imported=FAIRSEQ, **environment):
-    """``python`` with these words; returns what subprocess.run would."""
+    """Run ``python`` with these arguments, and return a CompletedProcess."""
     with tempfile.TemporaryDirectory() as files:
         paths = {name: Path(files, name) for name in ("stdin", "log", "errors")}
         paths["stdin"].write_text(stdin or "", encoding="utf-8")
@@ -47,14 +50,16 @@ def run_python(*words, folder=None, stdin="", imported=FAIRSEQ, **environment):
     return subprocess.CompletedProcess(words, status, output, errors)
 
 
-def forked(*runs):
-    """Carry out trainings (dicts of "argvs" and, for one that is interrupted, "signal" and "after").
+def run_trainings(*runs):
+    """Run trainings one after the other, and interrupt some of them.
 
-    They follow one another. The processes of one (one for each list of options) are a process group and write
-    to one log. With "signal" and "after", the group is sent that signal as soon as "after" stands in the log.
+    Each training is a dict. "argvs" holds the arguments of fairseq-train for each of its processes, which
+    form a process group and share a log. With "signal" and "after", the group gets that signal as soon as the
+    text "after" is in the log.
 
-    Returns a list of pairs: the exit statuses of a training's processes, -N for one that signal N ended, and
-    its log.
+    Returns:
+        List of pairs: the exit statuses of a training's processes (-N if signal N ended the process), and its
+        log.
     """
     with tempfile.TemporaryDirectory() as folder:
         plan = [{**run, "log": os.path.join(folder, str(number))} for number, run in enumerate(runs)]
@@ -67,16 +72,19 @@ def forked(*runs):
 
 
 def train(*runs):
-    """Train with each list of words to the end; returns the logs."""
+    """Run a training to the end for each list of arguments, and return the logs."""
     logs = []
-    for statuses, log in forked(*({"argvs": [words]} for words in runs)):
+    for statuses, log in run_trainings(*({"argvs": [words]} for words in runs)):
         assert statuses == [0], log[-3000:]
         logs.append(log)
     return logs
 
 
 class Popen:
-    """subprocess.Popen of ``python -m MODULE ...``, forked, and over when it is there."""
+    """Replacement of subprocess.Popen for ``python -m MODULE ...``.
+
+    The command runs in a forked process. The constructor waits until the command has ended.
+    """
 
     def __init__(self, command, stdout, stderr, env):
         self.folder = tempfile.TemporaryDirectory()

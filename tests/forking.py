@@ -1,8 +1,8 @@
-"""The process that has imported already what takes long, and forks every program from itself.
+"""Process that has imported slow modules, and forks a process for each program that tests run.
 
-Imported is what its command line names, never this package nor a command: what is forked does what ``python``
-does. Reads the runs of :mod:`forked`, a list of them in each line of JSON, and answers each line with the
-list of what :func:`carry_out` returns.
+The command line names the modules to import. This package and its commands are not among them, so that a
+forked program imports them as ``python`` would. The process reads a line of JSON with a list of the runs of
+:mod:`forked`, and answers with the list of the results of :func:`carry_out`.
 """
 
 import atexit
@@ -22,7 +22,10 @@ LIMIT = 600  # seconds that a run may take
 
 
 def start(words, run, leader, answers):
-    """Fork a process that becomes ``python WORDS``; it leads a process group, or joins that of the leader."""
+    """Fork a process that runs ``python WORDS``, and return its id.
+
+    The process leads a new process group, or joins the group of ``leader`` if that is not 0.
+    """
     process = os.fork()
     # Both set it, whoever comes first: another process may join the group at once.
     os.setpgid(process, leader or process)
@@ -38,11 +41,11 @@ def start(words, run, leader, answers):
     os.environ.update(run["environment"])
     os.chdir(run.get("folder") or os.getcwd())
     sys.path[0] = os.getcwd()
-    os._exit(become(lambda: interpret(*words)))
+    os._exit(run_program(lambda: interpret(*words)))
 
 
 def interpret(option, program, *arguments):
-    """``python -m MODULE ...`` or ``python -c CODE ...``."""
+    """Run ``python -m MODULE ...`` or ``python -c CODE ...`` in this process."""
     sys.argv = [option, *arguments]
     if option == "-m":
         runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -50,9 +53,12 @@ def interpret(option, program, *arguments):
         exec(compile(program, "<string>", "exec"), {"__name__": "__main__"})
 
 
-def become(program):
-    """Call what runs a program; its exit status. Left out is the interpreter's tidying, which would copy
-    all of the memory that the process shares with the one it was forked from."""
+def run_program(program):
+    """Call the function that runs a program, and return its exit status.
+
+    The interpreter is not shut down completely, because this would copy the memory that is shared with the
+    parent.
+    """
     status = 0
     try:
         program()
@@ -71,8 +77,11 @@ def become(program):
 
 
 def carry_out(run, answers):
-    """The exit statuses of the run's processes, -N for one that signal N ended; or, of one that ended before
-    it was to be interrupted, so in words."""
+    """Run the processes of a run to the end, and return their exit statuses.
+
+    The status is -N if signal N ended the process. If the run ended before it was to be interrupted, a
+    message is returned instead of the list.
+    """
     processes = []
     for words in run["argvs"]:
         processes.append(start(words, run, processes[0] if processes else 0, answers))
@@ -80,7 +89,7 @@ def carry_out(run, answers):
     signal.alarm(LIMIT)
     came = True
     if "signal" in run:
-        came = comes(run["after"], run["log"], processes[0])
+        came = wait_for_text(run["after"], run["log"], processes[0])
         os.killpg(processes[0], getattr(signal, run["signal"]))
     statuses = [os.waitpid(process, 0)[1] for process in processes]
     signal.alarm(0)
@@ -89,8 +98,8 @@ def carry_out(run, answers):
     return [-os.WTERMSIG(s) if os.WIFSIGNALED(s) else os.WEXITSTATUS(s) for s in statuses]
 
 
-def comes(text, log, process):
-    """Wait until ``text`` stands in the log; False when the process ends without it."""
+def wait_for_text(text, log, process):
+    """Wait until ``text`` is in the log. Return False if the process ends first."""
     path, ended = Path(log), None
     while not path.exists() or text not in path.read_text(encoding="utf-8", errors="replace"):
         if ended:

@@ -1,5 +1,7 @@
-"""Numeric vectors of the authors' implementation (``tests/vectors/authors/README.md``): those that are
-shipped, and where a checkout has them beside it, all."""
+"""Numeric vectors of the authors' implementation, described in ``tests/vectors/authors/README.md``.
+
+Some of the vectors are shipped. A checkout may have all of them in a folder beside it.
+"""
 
 import json
 from pathlib import Path
@@ -16,8 +18,10 @@ TOLERANCES = {"f32": 1e-5, "f64": 1e-9}
 
 
 class Vectors(dict):
-    """A branch of a file. What is not shipped skips the test that asks for it; float32's expectations are
-    float64's, rounded."""
+    """Branch of a file of vectors. Access to a vector that is not shipped skips the test.
+
+    Expected values in float32 are the rounded float64 values.
+    """
 
     def __missing__(self, name):
         if name == "f32" and "f64" in self:
@@ -26,14 +30,14 @@ class Vectors(dict):
 
 
 def load(name):
-    """The vectors of file ``name``, as nested dicts and lists, or a skipped test."""
+    """Return the vectors of file ``name`` as nested dicts and lists, or skip the test if they are missing."""
     if (ALL / f"{name}.pt").exists():
         return torch.load(ALL / f"{name}.pt", weights_only=WEIGHTS_ONLY)
     return load_shipped(name)
 
 
 def load_shipped(name):
-    """The part of file ``name`` that is shipped."""
+    """Return the shipped vectors of file ``name``, or skip the test if there are none."""
     path = SHIPPED / f"{name}.npz"
     if not path.exists():
         pytest.skip(f"{name} is not among the vectors of the authors' code that are shipped")
@@ -52,7 +56,7 @@ def load_shipped(name):
 
 
 def rounded(branch):
-    """``branch`` with float32 in the place of float64."""
+    """Return a copy of ``branch`` in which float64 tensors are rounded to float32."""
     if isinstance(branch, dict):
         return Vectors({name: rounded(value) for name, value in branch.items()})
     if isinstance(branch, list):
@@ -61,12 +65,12 @@ def rounded(branch):
 
 
 def cast(tensors, dtype):
-    """A dict of tensors with its floating ones in ``dtype``."""
+    """Return a copy of a dict of tensors with the floating-point tensors in ``dtype``."""
     return {k: v.to(dtype) if torch.is_tensor(v) and v.is_floating_point() else v for k, v in tensors.items()}
 
 
 def assert_close(actual, expected, precision, what=""):
-    """|actual - expected| <= tolerance * max(1, |expected|), everywhere."""
+    """Assert that |actual - expected| <= tolerance * max(1, |expected|) for every element."""
     assert actual.shape == expected.shape, f"{what}: {tuple(actual.shape)} != {tuple(expected.shape)}"
     error = ((actual - expected).abs() / expected.abs().clamp(min=1)).max().item()
     assert error <= TOLERANCES[precision], f"{what}: relative error {error:.2e}"

@@ -1,4 +1,4 @@
-"""Files of IWSLT'15 English-Vietnamese's names and layout, with a few lines in each."""
+"""Small files with the names and the layout of IWSLT'15 English-Vietnamese."""
 
 import random
 
@@ -7,7 +7,10 @@ VIETNAMESE = "ngôi nhà đứng cạnh bờ sông , và chúng ta thấy nó ."
 
 
 def write_files(folder):
-    """A few lines under the published names; one side of one training pair is empty, one pair is long."""
+    """Write a few sentence pairs per file.
+
+    The training text has an empty side, a long side and a rare word.
+    """
     folder.mkdir()
     generator = random.Random(4)
     for name, number in (("train", 60), ("tst2012", 7), ("tst2013", 5)):

@@ -1,5 +1,8 @@
-"""What torch 1.13 lacks that tests use, but no user: fp16 on a CPU, floats in files read with
-``weights_only``, building on the device ``meta``, hooks that get keyword arguments."""
+"""Workarounds for features that tests use and torch 1.13 lacks.
+
+These are fp16 on a CPU, floats in files loaded with ``weights_only``, models on the device ``meta``, and
+hooks with keyword arguments.
+"""
 
 from contextlib import nullcontext
 
@@ -12,7 +15,7 @@ HAS_KEYWORD_HOOKS = WEIGHTS_ONLY
 
 
 def without_memory():
-    """A context in which models are built whose parameters take no memory, where torch has that."""
+    """Return a context in which parameters take no memory. In torch 1, the context has no effect."""
     device = torch.device("meta")
     return device if hasattr(device, "__enter__") else nullcontext()
 
@@ -30,5 +33,5 @@ FP16_ON_CPU = _fp16_on_cpu()
 
 
 def lacks_fp16_kernel(error: Exception) -> bool:
-    """Whether ``error`` is torch's own word that an operation has no form for fp16 on a CPU."""
+    """Return True if torch raised ``error`` because an operation does not support fp16 on a CPU."""
     return not FP16_ON_CPU and isinstance(error, RuntimeError) and "not implemented for 'Half'" in str(error)

@@ -1,4 +1,4 @@
-"""One line for bad input in commands; a traceback for everything else."""
+"""Bad input gives one line in commands. All other errors give a traceback."""
 
 import subprocess
 import sys
@@ -19,7 +19,7 @@ def cli_main(error=errors.InputError('width 3')):
 
 
 def run(path, code="cli_main()", first=""):
-    """Run a program in the file ``path``, which needs no fairseq. Return its status and stderr."""
+    """Write a program that needs no fairseq to ``path``, run it, and return its status and stderr."""
     path.parent.mkdir(exist_ok=True)
     path.write_text(first + PRELUDE + code + "\n", encoding="utf-8")
     done = subprocess.run([sys.executable, str(path)], capture_output=True, text=True)
@@ -97,7 +97,7 @@ def test_a_reader_that_goes_early_is_no_error(command):
 
 
 def test_commands_log_warnings_alone(tmp_path):
-    """fairseq's import leaves the root logger at DEBUG, and says which packages for speech are missing."""
+    """The import of fairseq sets the root logger to DEBUG and reports missing speech packages."""
     program = tmp_path / "luna-x"
     program.write_text(
         f"import sys; sys.path.insert(0, {str(ROOT)!r})\nimport luna_fairseq, logging\nimport fairseq.tasks\n"

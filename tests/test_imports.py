@@ -1,8 +1,8 @@
-"""Imports: which parts of the package may import which, and what importing the package does.
+"""Which parts of the package may import which, and the side effects of importing the package.
 
 The direction of imports is ops -> modules -> anchored -> models -> jobs and extras, and files -> text ->
-jobs. No job imports another, and the core (ops, modules, optim) imports torch alone. Import statements at any
-depth of the code count, and so do ``import_module`` and ``__import__`` with literal names or f-strings.
+jobs. Jobs do not import each other, and the core (ops, modules, optim) imports only torch. Imports within
+functions count, and so do ``import_module`` and ``__import__`` with literal names or f-strings.
 """
 
 import ast
@@ -54,7 +54,7 @@ BEHIND = {name: "models" for name in ("LunaClassifier", "LunaLanguageModel", "Lu
 
 
 def read_name(node, module):
-    """Return the string that an expression stands for, or None. Unknown parts of an f-string become ``*``."""
+    """Return the value of a string expression, or None. Unknown parts of an f-string become ``*``."""
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return node.value
     if not isinstance(node, ast.JoinedStr):
@@ -69,11 +69,11 @@ def read_name(node, module):
 
 
 def find_imports(source, module):
-    """Yield (line, dotted name) of everything that the ``source`` of ``module`` imports.
+    """Yield (line, dotted name) of everything that a module imports.
 
     Args:
-        source: text of the file
-        module: dotted name of the module; that of a package for an ``__init__.py``
+        source: text of the module.
+        module: dotted name of the module, or of the package for an ``__init__.py``.
     """
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
@@ -92,7 +92,7 @@ def find_imports(source, module):
 
 
 def find_upward_imports(folder, source, module="luna_fairseq.x"):
-    """Return (line, name) of the imports of the package that a file in ``folder`` may not have."""
+    """Return (line, folder) of the imports that are not allowed for a file in ``folder``."""
     allowed = {folder, *SHARED, *MAY_IMPORT.get(folder, ())}
     found = []
     for line, name in find_imports(source, module):
@@ -106,7 +106,7 @@ def find_upward_imports(folder, source, module="luna_fairseq.x"):
 
 
 def module_of(path):
-    """Return the dotted name of the module in a file of the package."""
+    """Return the dotted name of the module in a file."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -173,7 +173,7 @@ def test_the_core_imports_torch_alone(folder):
 
 
 def test_what_reads_checkpoints_or_registries_imports_the_engine_first():
-    """A command's own import of this package comes before fairseq's, and registers nothing by itself."""
+    """Otherwise fairseq would be used before it is patched, and names of this package would be unknown."""
     needing = ("checkpoint_utils", "hub_utils", "options")
     for path in sorted(PACKAGE.rglob("*.py")):
         folder = path.relative_to(PACKAGE).parts[0]

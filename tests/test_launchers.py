@@ -1,5 +1,4 @@
-"""scripts/train_torchrun.sh and scripts/train_slurm.sbatch: what they start, and what they do with
-SIGTERM."""
+"""scripts/train_torchrun.sh and scripts/train_slurm.sbatch: the commands that they start, and SIGTERM."""
 
 import os
 import signal
@@ -53,7 +52,7 @@ def test_several_nodes(tmp_path):
 
 
 def test_recipe_and_data_are_looked_at_once_before_anything_starts():
-    """By the dry run, which says what is wrong with either (tests/commands/test_launch.py)."""
+    """The launcher first makes a dry run, which reports errors once (see tests/commands/test_launch.py)."""
     done = run(TORCHRUN, *f"--gpus 2 {RECIPE} nowhere".split())
     assert done.returncode == 1 and "nowhere is not a folder" in done.stderr.splitlines()[-1]
     assert done.stdout == "" and done.stderr.count("error") == 1
@@ -75,7 +74,7 @@ def test_mistakes(words, message):
 
 
 def test_terminated_launcher(tmp_path):
-    """The processes are asked to end, and the launcher waited for; the status is 143."""
+    """The launcher passes SIGTERM on, waits for the processes, and exits with status 143."""
     write(
         tmp_path / "python",
         '[[ "$*" == *--dry-run* ]] && exit 0\n'

@@ -1,4 +1,4 @@
-"""The package as pip installs it: what is in it, its version, its console scripts, and fairseq finding it."""
+"""The installed package: files, version, console scripts, and registration with fairseq."""
 
 import configparser
 import os
@@ -23,7 +23,7 @@ SCRIPTS = [
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory):
-    """Folder into which pip installed a copy of the package."""
+    """Folder into which pip installed the package."""
     folder = tmp_path_factory.mktemp("installed")
     source = tmp_path_factory.mktemp("source")
     # From a copy: setuptools writes build/ and *.egg-info beside setup.py.
@@ -60,7 +60,7 @@ def test_every_module_and_note_is_installed(installed):
 
 
 def test_recipes_are_installed(installed, tmp_path):
-    """They are read in a folder without a checkout."""
+    """Recipes are found in a folder without a checkout."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from luna_fairseq.commands import recipes;"
         "print(recipes.folder(), *recipes.names(), len(recipes.read_recipe('demo').words()))"
@@ -94,7 +94,7 @@ def test_console_scripts_name_existing_functions(installed, tmp_path):
 
 @pytest.mark.parametrize("by_name", [False, True])
 def test_user_dir_of_an_installed_copy(installed, tmp_path, by_name):
-    """By path, and as the bare name, which fairseq looks up beside its own package."""
+    """--user-dir takes the path of the package, or its name if it is installed beside fairseq."""
     code = (
         "import sys, fairseq.utils; fairseq.utils.__file__ = fairseq.__file__ = sys.argv[2];"
         "from argparse import Namespace; name = Namespace(user_dir=sys.argv[1]);"
@@ -112,7 +112,7 @@ def test_user_dir_of_an_installed_copy(installed, tmp_path, by_name):
 
 
 def test_pins_are_in_one_file():
-    """Versions elsewhere would drift from constraints.txt; setup.py's two of the engine are held equal."""
+    """Only constraints.txt pins versions. The two engine versions in setup.py equal the pins."""
     pins = dict(re.findall(r"(?m)^([\w-]+)(==[\w.]+;.*)$", (ROOT / "constraints.txt").read_text()))
     found = re.findall(r"'([\w-]+)(==[^']+)'", (ROOT / "setup.py").read_text())
     assert found and all(pins[name] == pin for name, pin in found)

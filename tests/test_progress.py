@@ -1,4 +1,4 @@
-"""Progress bars: on a terminal, not in a log file, not with --quiet."""
+"""Progress bars are shown on a terminal, but not in a log file or with --quiet."""
 
 import argparse
 import io
@@ -18,7 +18,10 @@ class Terminal(io.StringIO):
 
 @pytest.fixture
 def make_terminal(monkeypatch):
-    """To be called in the test: pytest sets sys.stderr after the fixtures."""
+    """Function that makes sys.stderr a terminal.
+
+    Tests call it themselves, because pytest replaces sys.stderr after the fixtures.
+    """
 
     def make():
         monkeypatch.setattr(sys, "stderr", Terminal())

@@ -1,4 +1,4 @@
-"""Which version trained a model: read from git's files."""
+"""The version that trained a model is read from git's files."""
 
 import subprocess
 

@@ -1,4 +1,4 @@
-"""Optional packages: what runs without them, and the message that names the extra of a missing one."""
+"""Optional packages: what works without them, and the message that names the extra to install."""
 
 import ast
 import re
@@ -24,7 +24,7 @@ sys.meta_path.insert(0, Hidden())
 
 
 def run_without(packages, code):
-    """Run ``code`` in a Python that does not have the ``packages``."""
+    """Run ``code`` in a Python process in which ``packages`` cannot be imported."""
     return subprocess.run(
         [sys.executable, "-c", f"HIDDEN = {set(packages)!r}\n{HIDE}\n{code}"],
         cwd=str(ROOT),
@@ -77,7 +77,7 @@ def test_every_optional_package_has_an_extra_of_setup():
 
 
 def test_every_imported_package_is_known():
-    """A package that the code imports is torch, this package, part of Python, or listed in EXTRAS."""
+    """Every imported package is torch, this package, part of Python, or listed in EXTRAS."""
     known = {*EXTRAS, "torch", "luna_fairseq", "triton", "omegaconf", "hydra", "fairseq_cli", "__future__"}
     found = set()
     for path in (ROOT / "luna_fairseq").rglob("*.py"):

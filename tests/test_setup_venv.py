@@ -1,5 +1,4 @@
-"""The interpreter that scripts/setup_venv.sh builds on: the first that really runs and fits the version of
-fairseq."""
+"""scripts/setup_venv.sh uses the first interpreter that runs and that the version of fairseq supports."""
 
 import subprocess
 import sys
@@ -13,7 +12,7 @@ DOES_NOT_RUN = "echo 'command not found' >&2; exit 127"  # what a version manage
 
 
 def find_python(folder, pythons, **environment):
-    """Run ``--find-python`` where these are all the interpreters: {name: lines of a shell script}."""
+    """Run ``--find-python`` with only these interpreters, given as {name: shell script}."""
     for name, lines in pythons.items():
         (folder / name).write_text(f"#!/bin/sh\n{lines}\n", encoding="utf-8")
         (folder / name).chmod(0o755)

@@ -1,4 +1,4 @@
-"""A Luna model small enough to run in milliseconds, with sizes that all differ, and batches for it."""
+"""A Luna model that runs in milliseconds, with sizes that all differ, and batches for it."""
 
 from argparse import Namespace
 
@@ -68,13 +68,13 @@ IN_SEGMENTS = {"look-up by parts", "look-up by parts untied pre-norm", "look-up 
 
 
 def marked(variant, *more, id=None):
-    """Parameters of a test of this variant."""
+    """Return the pytest parameters of a test for a variant, marked ``in_segments`` where needed."""
     marks = [pytest.mark.in_segments] if variant in IN_SEGMENTS else []
     return pytest.param(*more, variant, marks=marks, id=id)
 
 
 class Task:
-    """What a model needs of a translation task: two dictionaries of different size."""
+    """Stand-in of a translation task: two dictionaries of different sizes."""
 
     def __init__(self, source_size=23, target_size=19):
         self.source_dictionary, self.target_dictionary = dictionary(source_size), dictionary(target_size)
@@ -88,9 +88,11 @@ def dictionary(size):
     return result
 
 
-def moved(model, options, task, dtype=torch.float64, seed=0):
-    """``model``, a class, built in evaluation mode, with every parameter moved off its initial value: no bias
-    is 0, no norm 1, no pad row 0."""
+def build_perturbed(model, options, task, dtype=torch.float64, seed=0):
+    """Build a model of the class ``model`` in evaluation mode, and add noise to every parameter.
+
+    The noise makes sure that no bias is 0, no norm is 1, and no embedding of padding is 0.
+    """
     torch.manual_seed(seed)
     built = model.build_model(Namespace(**options), task)
     with torch.no_grad():
@@ -100,17 +102,17 @@ def moved(model, options, task, dtype=torch.float64, seed=0):
 
 
 def tiny_model(dtype=torch.float64, seed=0, task=None, **options):
-    return moved(LunaModel, {**OPTIONS, **options}, task or Task(), dtype, seed)
+    return build_perturbed(LunaModel, {**OPTIONS, **options}, task or Task(), dtype, seed)
 
 
 def sentences(lengths, size, seed=0):
-    """Token lists of the given lengths, without special symbols but for the EOS at the end."""
+    """Return random token lists of the given lengths. Each ends with EOS and has no other special symbols."""
     generator = torch.Generator().manual_seed(seed)
     return [[*torch.randint(4, size, (n - 1,), generator=generator).tolist(), EOS] for n in lengths]
 
 
 def batch(token_lists, left=False, extra=0):
-    """[B, T], padded on one side, by ``extra`` more positions than needed."""
+    """Return a padded batch [B, T] of token lists, with ``extra`` additional positions of padding."""
     length = max(len(tokens) for tokens in token_lists) + extra
     rows = []
     for tokens in token_lists:
@@ -120,12 +122,12 @@ def batch(token_lists, left=False, extra=0):
 
 
 def example(source_lengths=(9, 4, 6, 2), target_lengths=(5, 8, 1, 7), seed=0):
-    """Source and target token lists; the target is what the decoder reads."""
+    """Return source token lists and target token lists. The targets are the inputs of the decoder."""
     return sentences(source_lengths, 23, seed), sentences(target_lengths, 19, seed + 1)
 
 
 def assert_close(actual, expected, dtype=torch.float64, tolerance=None):
-    """Largest difference relative to the largest expected value (or 1)."""
+    """Assert that the largest error is small relative to the largest expected value, or to 1 if larger."""
     tolerance = tolerance or {torch.float64: 1e-11, torch.float32: 2e-5}[dtype]
     assert actual.shape == expected.shape
     error = ((actual - expected).abs().max() / expected.abs().max().clamp(min=1)).item()

@@ -1,4 +1,4 @@
-"""A Luna masked language model small enough to run in milliseconds."""
+"""A Luna masked language model that runs in milliseconds."""
 
 from argparse import Namespace
 
@@ -40,7 +40,7 @@ VARIANTS = {
 
 
 class Task:
-    """What a model needs of a masked LM task."""
+    """Stand-in of a masked language modelling task."""
 
     def __init__(self, size=23, longest=40):
         self.source_dictionary = dictionary(size)
@@ -51,7 +51,7 @@ class Task:
 
 
 def tiny_model(dtype=torch.float64, heads=HEADS, seed=0, **options):
-    """In evaluation mode, with every parameter moved off its initial value."""
+    """Build a model in evaluation mode, with noise added to every parameter."""
     torch.manual_seed(seed)
     model = LunaMaskedLM.build_model(Namespace(**{**OPTIONS, **options}), Task())
     for head in heads:

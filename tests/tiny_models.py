@@ -1,11 +1,11 @@
-"""Small causal language models and classifiers, and a loss of each kind of model."""
+"""Small causal language models and classifiers, and a loss for each kind of model."""
 
 from argparse import Namespace
 
 import tiny_luna
 import tiny_masked_lm
 import torch
-from tiny_luna import EOS, PAD, batch, dictionary, example, moved, sentences
+from tiny_luna import EOS, PAD, batch, build_perturbed, dictionary, example, sentences
 from torch.nn.functional import cross_entropy
 
 from fairseq.sequence_generator import SequenceGenerator
@@ -64,28 +64,30 @@ SOFTMAX_VARIANTS = {
 
 
 def language_model(dtype=torch.float64, **options):
-    return moved(LunaLanguageModel, {**LM_OPTIONS, **options}, tiny_luna.Task(23, 23), dtype)
+    return build_perturbed(LunaLanguageModel, {**LM_OPTIONS, **options}, tiny_luna.Task(23, 23), dtype)
 
 
 def classifier(dtype=torch.float64, pixels=False, pairs=False, **options):
     task = Namespace(source_dictionary=None if pixels else dictionary(23), pairs=pairs)
-    return moved(LunaClassifier, {**CLASSIFIER_OPTIONS, **options}, task, dtype)
+    return build_perturbed(LunaClassifier, {**CLASSIFIER_OPTIONS, **options}, task, dtype)
 
 
 def softmax_causal(**options):
-    return moved(LunaSoftmaxCausal, {**tiny_luna.OPTIONS, **options}, tiny_luna.Task())
+    return build_perturbed(LunaSoftmaxCausal, {**tiny_luna.OPTIONS, **options}, tiny_luna.Task())
 
 
 def beam_search(model, source, beam, **options):
-    """What fairseq's search finds for ``source`` [B, S]."""
+    """Return the hypotheses of fairseq's beam search for source tokens [B, S]."""
     generator = SequenceGenerator([model], model.decoder.dictionary, beam_size=beam, **options)
     lengths = source.ne(PAD).sum(dim=1)
     return generator.generate([model], {"net_input": {"src_tokens": source, "src_lengths": lengths}})
 
 
 def lprobs_of(model, tokens, *source):
-    """Log-probabilities [T] that ``model`` gives ``tokens`` [T], the end among them, all at once; and all
-    else that it gives."""
+    """Return the log-probabilities [T] of tokens [T] in one call of the model, and its extra outputs.
+
+    The tokens end with EOS.
+    """
     previous = tokens.roll(1).index_fill(0, torch.tensor([0]), EOS)[None]
     with torch.no_grad():
         logits, extra = model(*source, previous)
@@ -93,13 +95,13 @@ def lprobs_of(model, tokens, *source):
 
 
 def kept_state(incremental_state):
-    """The decoder's state in fairseq's store, which has no other entry."""
+    """Return the decoder's state, the only entry in fairseq's incremental state."""
     (entry,) = incremental_state.values()
     return entry["state"]
 
 
 def tensors_of(state):
-    """Every tensor in a named tuple, once."""
+    """Return each tensor of a nested named tuple."""
     found = []
     map_tensors(found.append, state)
     return found
@@ -119,7 +121,7 @@ def language_model_loss(model):
 
 
 def masked_lm_loss(model):
-    """Of every third token; with a classification head, of its classes."""
+    """Return the loss of every third token, or of the classes if the model has a classification head."""
     tokens = batch([[tiny_masked_lm.BOS, *words] for words in sentences((9, 4, 6, 2), 22)])
     heads = list(model.classification_heads)
     if heads:
@@ -136,7 +138,7 @@ def classifier_loss(model):
 
 
 def loss_and_gradients(loss_of, model, seed=0):
-    """``loss_of(model)`` and {name: gradient}, with ``seed`` for whatever is drawn."""
+    """Return ``loss_of(model)`` and its gradients by parameter name, with ``seed`` for random numbers."""
     torch.manual_seed(seed)
     model.zero_grad()
     loss = loss_of(model)

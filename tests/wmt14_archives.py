@@ -1,4 +1,4 @@
-"""Archives of WMT'14's layout and names, with a few lines of the demonstration grammar in each."""
+"""Archives with the names and the layout of WMT'14, filled with a few lines of the demonstration grammar."""
 
 import io
 import tarfile
@@ -9,7 +9,7 @@ SIZES = {"europarl": 160, "commoncrawl": 90, "news": 50, "newstest2013": 11, "ne
 
 
 def sgml(lines, kind, split_at=5):
-    """Two documents, with the headline markup and the escapes of the real files."""
+    """Return an SGML file of two documents, with the headline markup and escapes of the published files."""
     text = [f'<{kind} setid="newstest" srclang="any">']
     for number, part in enumerate((lines[:split_at], lines[split_at:])):
         text.append(f'<doc sysid="ref" docid="paper.{number}" genre="news" origlang="de">')
@@ -28,7 +28,7 @@ def plain(lines):
 
 
 def corpus():
-    """{part: (English lines, German lines)}."""
+    """Return {corpus: (English lines, German lines)}, with some unusual lines."""
     drawn = draw_corpus(SIZES, seed=3)
     text = {part: tuple(map(list, zip(*pairs))) for part, pairs in drawn.items()}
     text["newstest2014"][0][2] = "A well-known man & his five-year-old dog < cat."
@@ -39,7 +39,7 @@ def corpus():
 
 
 def contents(text):
-    """{archive: {member: text}}, with members of other languages between those that are wanted."""
+    """Return {archive: {member: text}}, including members of other languages."""
     return {
         "training-parallel-europarl-v7.tgz": {
             "training/europarl-v7.cs-en.cs": "cizí\n",

@@ -197,7 +197,11 @@ def _iterate_sentences(batches: Iterable[Sequence[Encoded]]) -> Iterator[Tuple[n
         Token numbers of one sentence, an array for each side.
     """
     for sides in batches:
-        yield from zip(*(np.split(ids, np.cumsum(lengths)[:-1]) for ids, lengths in sides if len(lengths)))
+        sentences_by_side = []
+        for ids, lengths in sides:
+            if len(lengths):  # np.split would make one empty sentence of an empty batch
+                sentences_by_side.append(np.split(ids, np.cumsum(lengths)[:-1]))
+        yield from zip(*sentences_by_side)
 
 
 def _join_tokens(sentences: Sequence[np.ndarray], separator: int) -> np.ndarray:

@@ -229,9 +229,12 @@ class Evaluation:
             List of arguments without the name of the program.
         """
         source, target = self.languages
-        own = {name[2:].replace("-", "_"): value for name, value in parse_options(self.extra).items()}
-        limits = limits_by_source(own).items()
-        length = [word for name, limit in limits for word in (f"--{name.replace('_', '-')}", str(limit))]
+        user_options = {
+            name[2:].replace("-", "_"): value for name, value in parse_options(self.extra).items()
+        }
+        length: List[str] = []
+        for name, limit in limits_by_source(user_options).items():
+            length += [f"--{name.replace('_', '-')}", str(limit)]
         return [
             *[str(data), "--user-dir", USER_DIR, "--path", str(self.args.path)],
             *["--source-lang", source, "--target-lang", target, "--gen-subset", subset],

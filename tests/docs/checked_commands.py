@@ -1,4 +1,4 @@
-"""Checks the words of a command against the parser of that command, without doing what it says."""
+"""Check the options of a documented command with the command's own parser, without running the command."""
 
 import contextlib
 import importlib
@@ -21,7 +21,7 @@ PARSERS: Dict[str, Callable] = {
 
 
 def check(words: List[str]) -> None:
-    """Raise AssertionError where the command refuses one of its words."""
+    """Raise AssertionError if the command would refuse one of its arguments."""
     name, rest = words[0], words[1:]
     if name == "python" and rest[:1] == ["-m"]:
         name, rest = rest[1], rest[2:]

@@ -1,8 +1,9 @@
-"""The fenced blocks of README.md and docs/, each with the comment above it that says how it is tested.
+"""Find the code blocks of README.md and docs/, and the comments that say how they are tested.
 
-``<!-- example: FIXTURE -->`` or ``<!-- example: FIXTURE, slow -->``: run as written, in a folder that FIXTURE
-fills; the blocks of one page with one fixture run one after the other in one folder. ``<!-- example: not run,
-REASON -->``: its commands are not started, but their options are checked, as those of all shell blocks are.
+- ``<!-- example: FIXTURE -->`` or ``<!-- example: FIXTURE, slow -->``: the block is run as it is written, in
+  a folder with the files of FIXTURE. The blocks of a page with the same fixture run in order in one folder.
+- ``<!-- example: not run, REASON -->``: the commands of the block are not run. Their options are checked,
+  like those of all shell blocks.
 """
 
 import re
@@ -16,7 +17,17 @@ FENCE = re.compile(
 
 
 class Example(NamedTuple):
-    """One fenced block."""
+    """Code block of a page.
+
+    Attributes:
+        page: path of the page, relative to the repository.
+        line: line number of the block.
+        language: "bash" or "python".
+        text: content of the block.
+        fixture: name of the fixture, or "not run".
+        slow: True if the block is run in slow tests only.
+        reason: reason why the block is not run, otherwise empty.
+    """
 
     page: str
     line: int
@@ -39,10 +50,10 @@ def pages() -> List[Path]:
 
 
 def examples() -> Iterator[Example]:
-    """All of them.
+    """Iterate over the code blocks of all pages.
 
     Raises:
-        ValueError: a block has no comment above it, or one that is not understood.
+        ValueError: There is no comment above a block, or it is malformed.
     """
     for path in pages():
         text, page = path.read_text(encoding="utf-8"), str(path.relative_to(ROOT))
@@ -57,7 +68,7 @@ def examples() -> Iterator[Example]:
 
 
 def stories() -> Dict[Tuple[str, str], List[Example]]:
-    """(page, fixture) -> the blocks that run there, in their order."""
+    """Return the blocks that run in the same folder, in order, by (page, fixture)."""
     found: Dict[Tuple[str, str], List[Example]] = {}
     for example in examples():
         if not example.reason:

@@ -1,7 +1,7 @@
-"""Folders for the examples to run in: tiny text in the place of real corpora, and commands made small.
+"""Prepare folders in which documented examples run on tiny text and with tiny models.
 
-An example runs as it is written. What makes it small is here in plain sight: each command that learns or
-draws gets the words of SHRUNK behind its own, and the last word counts.
+The examples run as they are written. To make a command small, the options in SHRUNK are appended to its own.
+If an option is given twice, the last value counts.
 """
 
 import os
@@ -53,7 +53,7 @@ SHRUNK: Dict[str, Dict[str, str]] = {
 
 
 def fill(fixture: str, folder: Path) -> Dict[str, str]:
-    """Put the fixture's files into the folder; returns the environment to run in."""
+    """Write the files of a fixture to a folder, and return the environment to run its examples in."""
     if fixture == "bitext":
         sizes = {"test": 13, "valid": 5, "train": 45}
         demo_corpus.write_corpus(demo_corpus.draw_corpus(sizes, seed=1), folder / "data")

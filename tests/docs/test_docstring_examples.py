@@ -1,4 +1,4 @@
-"""Examples in docstrings run and print what they say."""
+"""The examples in docstrings run and print what they show."""
 
 import doctest
 from importlib import import_module

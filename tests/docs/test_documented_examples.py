@@ -1,4 +1,4 @@
-"""What README.md and docs/ show works as it is written."""
+"""The code blocks of README.md and docs/ work as they are written."""
 
 import importlib.util
 import os
@@ -44,8 +44,7 @@ def test_examples_run_as_written(page, fixture, tmp_path):
 
 @pytest.mark.parametrize("example", SHELL, ids=lambda example: example.name)
 def test_every_option_of_a_shell_example_exists(example, tmp_path):
-    """The shell runs the block with commands that write down what they were called with; that is checked
-    then."""
+    """The shell runs the block with stand-ins of the commands, which record their arguments for the check."""
     commands, log = tmp_path / ".commands", tmp_path / ".log"
     commands.mkdir()
     for name in RECORDED:  # the number is what a script asks python for: how many GPUs there are

@@ -1,4 +1,4 @@
-"""What tests say to fairseq's commands, with this checkout as --user-dir, and read of their answers."""
+"""Run fairseq's commands with this checkout as --user-dir, and parse their output."""
 
 from pathlib import Path
 
@@ -13,19 +13,19 @@ TINY = (
 
 
 def fairseq(command, *words, folder=None, stdin=None):
-    """Run ``fairseq-<command>``; every word is split at spaces, a Path is one word."""
+    """Run ``fairseq-<command>``. Texts are split at spaces into arguments, a Path is one argument."""
     return run_module(f"fairseq_cli.{command}", words, folder, stdin)
 
 
 def succeed(command, *words, folder=None, stdin=None):
-    """Run, expect success, return what it printed on stdout and stderr."""
+    """Run a fairseq command, check that it succeeds, and return its output on stdout and stderr."""
     run = fairseq(command, *words, folder=folder, stdin=stdin)
     assert run.returncode == 0, (run.stdout + run.stderr)[-3000:]
     return run.stdout + run.stderr
 
 
 def refused(command, *words, folder=None):
-    """Run, expect failure without a traceback, return the last line on stderr."""
+    """Run a fairseq command, check that it fails without a traceback, and return the last line on stderr."""
     run = fairseq(command, *words, folder=folder)
     assert run.returncode != 0, run.stdout[-3000:]
     assert "Traceback" not in run.stdout + run.stderr, run.stderr[-3000:]
@@ -37,7 +37,7 @@ def plugin(data):
 
 
 def lines(output, kind):
-    """{sentence: text} of the lines that fairseq-generate and -interactive begin with ``kind``."""
+    """Return the lines of fairseq-generate or -interactive with the label ``kind``, as {sentence: text}."""
     found = {}
     for line in output.splitlines():
         if line.startswith(f"{kind}-"):

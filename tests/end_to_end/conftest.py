@@ -1,4 +1,4 @@
-"""A small corpus and one model trained on it, shared by all tests here."""
+"""Fixtures of the end-to-end tests: a small corpus and one model trained on it."""
 
 import pytest
 from commands import plugin, succeed
@@ -9,7 +9,7 @@ from reversal import AUTHORS_COMMAND, SENTENCES, preprocess, write_corpus
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory):
-    """Folder of the text."""
+    """Folder of a small parallel text."""
     folder = tmp_path_factory.mktemp("corpus")
     write_corpus(folder, SENTENCES)
     return folder
@@ -17,13 +17,13 @@ def corpus(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def data(corpus):
-    """Folder of the binarised corpus."""
+    """Folder of the binarised parallel text."""
     return preprocess(corpus)
 
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory):
-    """Folder of a binarised text of one language."""
+    """Folder of a small binarised monolingual text."""
     folder = tmp_path_factory.mktemp("text")
     write_text(folder)
     return preprocess_text(folder, folder / "bin")
@@ -31,8 +31,7 @@ def text(tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def trained(data, tmp_path_factory):
-    """Folder of a run of 12 updates: checkpoints of its epochs, checkpoint_last.pt, checkpoint_best.pt, its
-    log."""
+    """Folder of a training run of 12 updates, with its checkpoints and its log."""
     folder = tmp_path_factory.mktemp("trained")
     log = succeed("train", *plugin(data), AUTHORS_COMMAND, "--max-update 12", "--save-dir", folder)
     (folder / "log").write_text(log, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A small monolingual corpus with some structure, and labels, for language models and classifiers."""
+"""A small monolingual corpus with labels, for language models and classifiers."""
 
 import random
 
@@ -22,7 +22,7 @@ PRETRAIN = (
 
 
 def sentences(number, seed):
-    """Word lists in which every word follows from the one before it."""
+    """Yield sentences as lists of words, in which each word determines the next one for a given step."""
     generator = random.Random(seed)
     for _ in range(number):
         first, step = generator.randrange(20), generator.choice((1, 3))
@@ -30,14 +30,14 @@ def sentences(number, seed):
 
 
 def write_text(folder):
-    """train, valid and test: one sentence a line."""
+    """Write the files train, valid and test with one sentence per line."""
     for seed, (split, number) in enumerate(SENTENCES.items()):
         text = "".join(" ".join(words) + "\n" for words in sentences(number, seed))
         (folder / split).write_text(text, encoding="utf-8")
 
 
 def write_labelled(folder):
-    """``<split>.input0`` and ``<split>.label``: which of the two steps a sentence has."""
+    """Write sentences to ``<split>.input0``, and the step between their words to ``<split>.label``."""
     for seed, (split, number) in enumerate(SENTENCES.items()):
         lines = list(sentences(number, seed + 10))
         labels = ["near" if WORDS.index(b) - WORDS.index(a) in (1, -19) else "far" for a, b, *_ in lines]
@@ -46,7 +46,7 @@ def write_labelled(folder):
 
 
 def preprocess(folder, destination, suffix="", *words):
-    """Binarise ``<split><suffix>`` in this process, which is faster; returns ``destination``."""
+    """Binarise the files ``<split><suffix>`` within this process, and return ``destination``."""
     line = ["--only-source", "--workers", "1", "--destdir", str(destination), *map(str, words)]
     for split in SENTENCES:
         line += [f"--{split}pref", str(folder / f"{split}{suffix}")]

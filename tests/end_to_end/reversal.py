@@ -1,4 +1,4 @@
-"""A small corpus whose target is the source reversed, and the command line that trains on it."""
+"""A small parallel corpus whose target is the reversed source, and the options of a training on it."""
 
 import random
 
@@ -36,8 +36,7 @@ def write_corpus(folder, sentences, seed=1, longest=6):
 
 
 def preprocess(folder, *words):
-    """Binarise the corpus in ``folder`` with one dictionary for both sides; returns the folder of the
-    data."""
+    """Binarise the corpus in ``folder`` with a joint dictionary, and return the data folder."""
     prefixes = [word for split in SENTENCES for word in (f"--{split}pref", folder / split)]
     succeed("preprocess", "-s src -t tgt --joined-dictionary", *prefixes, "--destdir", folder / "bin", *words)
     return folder / "bin"

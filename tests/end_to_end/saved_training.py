@@ -1,4 +1,4 @@
-"""Checkpoints of training runs: what is in them, and whether two are equal."""
+"""Load the checkpoints of training runs and compare them."""
 
 import pickletools
 import zipfile
@@ -15,7 +15,11 @@ def updates(path):
 
 
 def assert_equal(left, right, where=""):
-    """The same bits. (torch adds defaults of its own to the options of an optimizer that it loads.)"""
+    """Assert that two nested values are equal bit for bit.
+
+    Dictionaries on the right may have additional keys, because torch adds defaults to the optimizer options
+    that it loads.
+    """
     assert type(left) is type(right), where
     if isinstance(left, dict):
         assert set(left) <= set(right), where
@@ -32,7 +36,7 @@ def assert_equal(left, right, where=""):
 
 
 def assert_same_training(left, right):
-    """Weights, optimizer, schedule, position in the data, best validation loss."""
+    """Assert that two checkpoints have equal weights, optimizer, schedule, data position and best loss."""
     assert_equal(left["model"], right["model"], "model")
     assert_equal(left["last_optimizer_state"], right["last_optimizer_state"], "optimizer")
     assert_equal(left["optimizer_history"][-1], right["optimizer_history"][-1], "schedule")
@@ -41,7 +45,7 @@ def assert_same_training(left, right):
 
 
 def classes_in(path):
-    """The names of everything that reading the checkpoint would import."""
+    """Return the names of all classes and functions that unpickling a checkpoint would import."""
     with zipfile.ZipFile(str(path)) as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("/data.pkl"))
         found, texts = set(), []

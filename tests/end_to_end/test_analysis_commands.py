@@ -1,5 +1,4 @@
-"""The analyses of README's results as commands: the ablations train and translate, the coverage of P is
-printed."""
+"""The analysis commands: ablation models train and translate, and the coverage of P is printed."""
 
 import logging
 import re
@@ -14,7 +13,10 @@ from luna_fairseq.translation import pack_coverage
 
 @pytest.fixture
 def coverage(data, capsys):
-    """Run the command on a checkpoint; returns the lines on stdout, or the one on stderr after a failure."""
+    """Function that runs pack_coverage on a checkpoint.
+
+    It returns the lines on stdout or, after a failure, the line on stderr.
+    """
 
     def coverage(checkpoint, *words, data=data):
         with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""luna_anchored with all its parts through fairseq's commands: trained, resumed, generating."""
+"""Train, resume and generate with ``luna_anchored`` through fairseq's commands."""
 
 from commands import lines, plugin, succeed
 from reversal import AUTHORS_COMMAND, SENTENCES

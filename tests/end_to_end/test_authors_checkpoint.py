@@ -1,5 +1,4 @@
-"""A checkpoint as the authors' code (an old fairseq) writes it: it loads, translates as theirs did, and
-trains on."""
+"""A checkpoint of the authors' code, written by an old fairseq, loads, translates and trains on."""
 
 from argparse import Namespace
 
@@ -66,7 +65,7 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def folder(vectors, tmp_path_factory):
-    """A folder with the dictionaries, a corpus of some sentences, and ``authors.pt``."""
+    """Folder with dictionaries, a small corpus, and the checkpoint ``authors.pt``."""
     folder = tmp_path_factory.mktemp("authors")
     text = "".join(f"{word} 1\n" for word in WORDS)
     sentence = " ".join(WORDS) + "\n"
@@ -102,7 +101,10 @@ def folder(vectors, tmp_path_factory):
 
 
 def apollo_state(state_dict):
-    """The optimizer's part: parameters in the order of their model, a state for those that had a gradient."""
+    """Return an optimizer state as the authors' code saves it.
+
+    The parameters are in the order of the authors' model. Only those that had a gradient have a state.
+    """
     names = [
         n for n in state_dict if "version" not in n and "positions" not in n and "decoder.embed" not in n
     ]

@@ -1,5 +1,4 @@
-"""fairseq-train with the GPU kernels of causal attention: in Triton's interpreter, and where a GPU is planted
-on which they cannot run."""
+"""fairseq-train with the GPU kernels of causal attention: Triton's interpreter, and an unsuitable GPU."""
 
 import os
 import re
@@ -54,7 +53,7 @@ ASSEMBLER = (
 
 @pytest.fixture(scope="module")
 def chunked(data, tmp_path_factory):
-    """The checkpoint of a training that is told to use the chunkwise form."""
+    """Checkpoint of a training with ``--luna-backend chunk``."""
     folder = tmp_path_factory.mktemp("chunked")
     succeed("train", *plugin(data), TRAINING, "--luna-backend chunk --save-dir", folder)
     return folder / "checkpoint_last.pt"
@@ -79,8 +78,11 @@ def test_a_gpu_on_which_they_cannot_run_costs_a_line(kind, data, chunked, tmp_pa
 @pytest.mark.slow
 @pytest.mark.parametrize("options", ["", "--causal-decay --untie-luna-kv"])
 def test_losses_are_those_of_the_chunkwise_form(options, tmp_path):
-    """In 20 updates, the last weights too, to rounding; sentences of one to three chunks, padded. By SGD:
-    Adam makes steps of what is rounding alone, as the gradients of keys' biases are."""
+    """Losses and weights of 20 updates are equal up to rounding, for padded sentences of one to three chunks.
+
+    The optimizer is SGD. Adam would amplify gradients that consist of rounding errors alone, such as those of
+    key biases.
+    """
     write_corpus(tmp_path, {"train": 40, "valid": 4, "test": 4}, longest=34)
     bin = preprocess(tmp_path)
     found = {}

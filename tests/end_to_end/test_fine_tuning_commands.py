@@ -1,5 +1,4 @@
-"""A tiny masked language model fine-tuned by a sweep that is killed, on multiple choice, and exported to
-transformers."""
+"""Fine-tune a tiny masked language model: a killed sweep, multiple choice, and export to transformers."""
 
 import importlib
 import json
@@ -45,7 +44,7 @@ def luna(program, *words):
 
 
 def in_this_process(program, *words):
-    """The exit status of a command that starts no other; faster than :func:`luna`."""
+    """Run a command within this process, which is faster than :func:`luna`, and return its exit status."""
     status = importlib.import_module(f"luna_fairseq.masked_lm.{program}").main([str(word) for word in words])
     logging.disable(logging.NOTSET)
     return status
@@ -53,7 +52,7 @@ def in_this_process(program, *words):
 
 @pytest.fixture
 def refuses(capsys):
-    """The line on stderr of a command that refuses."""
+    """Function that runs a command, checks that it fails, and returns the last line on stderr."""
 
     def line(program, *words):
         capsys.readouterr()
@@ -73,7 +72,7 @@ def pretrained(text, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def sst2(text, tmp_path_factory):
-    """Sentences labelled by their first step, without a line of names; prepared."""
+    """Folder of a prepared SST-2 task with tiny sentences, whose labels are their lengths modulo 2."""
     folder = tmp_path_factory.mktemp("sst2")
     for seed, (name, number) in enumerate((("train", 40), ("dev", 12))):
         lines = (f"{' '.join(words)}\t{len(words) % 2}\n" for words in sentences(number, seed))
@@ -94,8 +93,10 @@ def test_prepared(sst2):
 
 @pytest.mark.slow
 def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
-    """Killed in its second run, it keeps the first, and ends the second at the same epoch with the same
-    weights."""
+    """A sweep that is killed in its second run keeps the first run and resumes the second.
+
+    The second run ends at the same epoch with the same weights as a run that was not killed.
+    """
 
     def command(name, *batch_sizes):
         words = ["SST-2", sst2, "--pretrained", pretrained, "--out", tmp_path / name, "--lrs", "1e-9"]
@@ -136,7 +137,7 @@ def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
 
 
 def check_predictions(checkpoint, data, predicted):
-    """Against the interface for Python."""
+    """Compare the predictions of the command with those of the Python interface."""
     path = Path(checkpoint)
     hub = LunaMaskedLM.from_pretrained(str(path.parent), path.name, str(data))
     with torch.no_grad():
@@ -147,7 +148,7 @@ def check_predictions(checkpoint, data, predicted):
 
 
 def test_commonsense_qa(forked_commands, text, pretrained, tmp_path, capsys):
-    """Multiple choice, by fairseq's sentence_ranking; the test set has no answers."""
+    """Multiple choice with fairseq's task ``sentence_ranking``. The test set has no answers."""
     splits = {"train_rand_split": 16, "dev_rand_split": 8, "test_rand_split_no_answers": 4}
     for seed, (name, number) in enumerate(splits.items()):
         lines = []
@@ -201,7 +202,7 @@ def test_refused(sst2, pretrained, text, tmp_path, refuses):
 
 
 def test_export(pretrained, text, tmp_path):
-    """The command, on a checkpoint of a run; tests/huggingface has the rest."""
+    """The export command works on the checkpoint of a run. tests/huggingface tests the details."""
     transformers = pytest.importorskip("transformers")
     words = [str(tmp_path / "hf"), "--path", str(pretrained), "--data", str(text)]
     export = importlib.import_module("luna_fairseq.huggingface.export")

@@ -1,4 +1,4 @@
-"""fairseq-hydra-train with the configurations of configs/."""
+"""fairseq-hydra-train with the recipes in configs/."""
 
 import hydra
 import torch
@@ -50,7 +50,7 @@ def test_a_model_by_name(data, tmp_path):
 
 
 def test_a_recipe_that_names_an_architecture(text, tmp_path):
-    """The preset is applied, and what the recipe says beside it."""
+    """The preset of the architecture is applied, and the recipe's own options override it."""
     command = ("--config-dir", ROOT / "configs", "--config-name masked_lm +masked_lm=small")
     changed = (
         f"task.data={text} common.user_dir={USER_DIR} task.tokens_per_sample=32 dataset.batch_size=2"

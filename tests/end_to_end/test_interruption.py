@@ -1,9 +1,9 @@
-"""fairseq-train killed or terminated at some moment, and started again with the same command."""
+"""fairseq-train is killed or terminated at some moment, and continues with the same command."""
 
 import re
 
 import pytest
-from forked import forked
+from forked import run_trainings
 from reversal import AUTHORS_COMMAND
 from saved_training import assert_same_training, load
 
@@ -17,15 +17,15 @@ def command(data, folder, *words):
 
 @pytest.fixture(scope="module")
 def straight(data, tmp_path_factory):
-    """Last checkpoint of a run that nothing interrupted."""
+    """Last checkpoint of a run without interruption."""
     folder = tmp_path_factory.mktemp("straight")
-    ((statuses, log),) = forked(command(data, folder))
+    ((statuses, log),) = run_trainings(command(data, folder))
     assert statuses == [0], log[-2000:]
     return load(folder / "checkpoint_last.pt")
 
 
 def saved(log):
-    """Numbers of updates of the saves that were complete."""
+    """Return the numbers of updates at which complete checkpoints were saved."""
     return [int(n) for n in re.findall(r"Saved checkpoint \S+ \(epoch \d+ @ (\d+) updates", log)]
 
 
@@ -35,8 +35,7 @@ def went_on_from(log):
 
 
 def test_killed_at_any_moment(data, straight, tmp_path):
-    """SIGKILL at several moments of one run, also while a checkpoint is written: what was saved is never
-    lost."""
+    """No saved checkpoint is lost if a run is killed several times, also while it writes a checkpoint."""
     run = command(data, tmp_path)
     moments = [
         f"Preparing to save checkpoint for epoch {e} @ {n} " for e, n in ((1, 1), (1, 4), (1, 7), (2, 9))
@@ -44,7 +43,7 @@ def test_killed_at_any_moment(data, straight, tmp_path):
     moments[2:2] = ["checkpoint_1_6.pt (epoch 1 @ 6 updates", "begin training epoch"]
     runs = [{**run, "signal": "SIGKILL", "after": moment} for moment in moments]
     complete = 0
-    for statuses, log in forked(*runs, run):
+    for statuses, log in run_trainings(*runs, run):
         assert statuses == [-9] or statuses == [0], log[-2000:]
         assert went_on_from(log) >= complete
         complete = max([went_on_from(log), *saved(log)])
@@ -53,9 +52,9 @@ def test_killed_at_any_moment(data, straight, tmp_path):
 
 
 def test_terminated(data, straight, tmp_path):
-    """SIGTERM to all processes of the job, the data loader's worker too."""
+    """SIGTERM goes to all processes of the job, including the worker of the data loader."""
     run = command(data, tmp_path, "--save-interval-updates 1000 --num-workers 1")
-    first, second = forked({**run, "signal": "SIGTERM", "after": "num_updates=3,"}, run)
+    first, second = run_trainings({**run, "signal": "SIGTERM", "after": "num_updates=3,"}, run)
     assert first[0] == [143], first[1][-2000:]
     assert "stopped by SIGTERM after " in first[1] and "Traceback" not in first[1]
     assert 3 <= went_on_from(second[1]) < END and second[0] == [0]
@@ -64,9 +63,9 @@ def test_terminated(data, straight, tmp_path):
 
 @pytest.mark.slow
 def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
-    """What is due at the end of the epoch happens first: the run goes on in the next one."""
+    """The epoch is completed and saved first. The resumed run begins with the next epoch."""
     run = command(data, tmp_path, "--save-interval-updates 1000")
-    first, second = forked(
+    first, second = run_trainings(
         {**run, "signal": "SIGTERM", "after": "Preparing to save checkpoint for epoch 1 @ 7"}, run
     )
     assert first[0] == [143] and saved(first[1]) == [7], first[1][-2000:]

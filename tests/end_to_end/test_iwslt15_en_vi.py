@@ -1,4 +1,4 @@
-"""IWSLT'15 English-Vietnamese, its steps as processes: from small files of the public layout to BLEU-1."""
+"""IWSLT'15 English-Vietnamese from files with the published layout to BLEU-1, with each step as a process."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Luna learns: it reverses sentences that it has not seen."""
+"""Luna learns to reverse sentences, and reverses sentences that it has not seen."""
 
 import pytest
 from commands import lines, plugin, succeed

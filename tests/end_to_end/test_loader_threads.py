@@ -1,7 +1,7 @@
-"""A command ends with its own status while fairseq still reads batches ahead in a thread.
+"""A command exits with its own status while a thread of fairseq still reads batches ahead.
 
-Without the change ``loader-threads`` the interpreter aborts: "terminate called without an active exception",
-status 134.
+Without the change ``loader-threads``, the interpreter aborts with status 134 and the message "terminate
+called without an active exception".
 """
 
 import os
@@ -76,7 +76,7 @@ def test_a_command_that_ends_in_the_middle_of_an_epoch(command, end, status, dat
 
 
 class Slow:
-    """Numbers, each of which takes its time."""
+    """Iterable of numbers that takes 0.05 seconds for each, and can fail at the fourth."""
 
     def __init__(self, fails=False):
         self.fails = fails

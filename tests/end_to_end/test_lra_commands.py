@@ -1,4 +1,4 @@
-"""Tiny classifiers of long sequences through fairseq's commands, the authors' among them."""
+"""Train tiny classifiers of Long Range Arena with fairseq's commands, including the authors' own."""
 
 import itertools
 import json
@@ -46,7 +46,7 @@ def listops(tmp_path_factory):
 
 
 def tokens(folder, pairs=False):
-    """Pixels as tokens, or pairs of texts."""
+    """Write random byte sequences, or pairs of them, as a data folder."""
     generator = random.Random(1)
     splits = [split for split, number in SPLITS.items() for _ in range(number)]
     texts = [[[generator.randrange(256) for _ in range(12)] for _ in range(1 + pairs)] for _ in splits]

@@ -1,4 +1,4 @@
-"""A tiny causal language model through fairseq's commands: trained, validated, scored, generating."""
+"""Train, validate, score and generate with a tiny causal language model through fairseq's commands."""
 
 import re
 
@@ -79,7 +79,7 @@ def test_from_python(trained, text):
 
 
 def test_a_peer_is_trained_scored_and_generates(text, tmp_path):
-    """``--arch peer_lm`` goes through the same commands as Luna's model."""
+    """Models of ``--arch peer_lm`` work with the same commands as Luna's language model."""
     options = "--decoder-attention softmax --alibi --no-token-positional-embeddings"
     train = TRAIN.replace("luna_lm", "peer_lm").replace("--projection-length 8", options)
     succeed("train", *plugin(text), train, "--max-update 4 --save-dir", tmp_path)

@@ -1,5 +1,4 @@
-"""A tiny masked language model through fairseq's commands: pretrained, validated, fine-tuned, used from
-Python."""
+"""Pretrain, validate and fine-tune a tiny masked language model, and use it in Python."""
 
 import re
 
@@ -21,7 +20,7 @@ FINE_TUNE = (
 
 @pytest.fixture(scope="module")
 def labelled(text, tmp_path_factory):
-    """Data of a classification task, with the dictionary of the pretraining text."""
+    """Data folder of a classification task, with the dictionary of the pretraining text."""
     folder = tmp_path_factory.mktemp("labelled")
     write_labelled(folder)
     preprocess(folder, folder / "bin" / "input0", ".input0", "--srcdict", text / "dict.txt")
@@ -41,7 +40,7 @@ def pretrained(text, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def fine_tuned(pretrained, labelled, tmp_path_factory):
-    """Folder, for the head that reads P by attention."""
+    """Folder of a run that fine-tunes ``attention_classification_head``, which reads P by attention."""
     folder = tmp_path_factory.mktemp("tuned")
     head = "--classification-head-name attention_classification_head --max-update 20"
     restore = ("--restore-file", pretrained / "checkpoint_last.pt")

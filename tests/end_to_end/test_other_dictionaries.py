@@ -1,4 +1,4 @@
-"""A checkpoint and data of another dictionary of the same size: refused wherever a checkpoint is loaded."""
+"""A checkpoint is refused if the data has another dictionary of the same size."""
 
 import pytest
 from commands import plugin, refused
@@ -13,7 +13,7 @@ MESSAGE = "was trained with another source dictionary (24 entries, "
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """The same words, more and less frequent ones exchanged."""
+    """Data folder with the same words in another order of frequency."""
     folder = tmp_path_factory.mktemp("other")
     write_corpus(folder, SENTENCES, seed=7)
     return preprocess(folder)

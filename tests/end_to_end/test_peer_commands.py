@@ -1,4 +1,4 @@
-"""The peers through fairseq's commands: trained, resumed with new random features; and refused."""
+"""Peer models with fairseq's commands: training, resuming with resampled random features, and refusals."""
 
 import pytest
 import torch

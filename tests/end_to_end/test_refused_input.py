@@ -1,4 +1,4 @@
-"""Bad input ends fairseq's commands with one line that names it, and a status other than zero."""
+"""Bad input ends fairseq's commands with one line that names the input, and a nonzero status."""
 
 import pytest
 import torch
@@ -48,8 +48,7 @@ def test_generating_from_half_a_file(trained, data, tmp_path):
 
 
 def test_files_that_are_no_checkpoints(tmp_path):
-    """The same loader in this process: text, an empty file, a tensor, a model alone, a class that torch.load
-    refuses."""
+    """The loader refuses text, an empty file, a tensor, a model without options, and unknown classes."""
     from fairseq import checkpoint_utils
     from luna_fairseq.errors import InputError
 

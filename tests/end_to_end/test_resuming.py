@@ -1,5 +1,4 @@
-"""A resumed run equals one that never stopped, to the last bit, with dropout, in the middle and at the end of
-an epoch."""
+"""A resumed run equals an uninterrupted run bit for bit, with dropout, within an epoch and at its end."""
 
 import functools
 
@@ -29,7 +28,7 @@ CASES = {
 
 @pytest.fixture(scope="module")
 def runs(data, tmp_path_factory):
-    """Makes, once, the straight run of a case and the resumed ones, in folders beside each other."""
+    """Function that trains an uninterrupted run and resumed runs of a case once, and returns their folder."""
 
     @functools.lru_cache(maxsize=None)
     def make(name):
@@ -67,7 +66,7 @@ def test_resumed_equals_straight(name, start, runs):
 
 @pytest.mark.slow
 def test_float32_weights_are_kept(runs):
-    """Without them a run of --bf16 would go on from rounded weights."""
+    """Otherwise, a resumed run with --bf16 would start from rounded weights."""
     state = load(runs("bf16") / "bf16" / "checkpoint_last.pt")
     exact = state["last_optimizer_state"]["fp32_params"]
     assert all(weights.dtype is torch.float32 for weights in exact)
@@ -76,5 +75,5 @@ def test_float32_weights_are_kept(runs):
 
 @pytest.mark.parametrize("name", ["checkpoint_last.pt", "checkpoint_best.pt"])
 def test_a_checkpoint_holds_no_class_of_this_package(name, trained):
-    """So it loads whatever the folders and classes of the package are called."""
+    """Checkpoints therefore load after the folders and classes of the package are renamed."""
     assert not any("luna" in found for found in classes_in(trained / name))

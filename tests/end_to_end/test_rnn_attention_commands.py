@@ -1,4 +1,4 @@
-"""Recurrent models with attention through fairseq's commands: trained, translated with alignments, shown."""
+"""Recurrent models with attention: training, translation with alignments, and attention maps."""
 
 import re
 

@@ -1,5 +1,4 @@
-"""``luna-show`` and ``attention_maps`` on checkpoints as fairseq-train writes them; ``luna-report`` on its
-folder."""
+"""``luna-show`` and ``attention_maps`` on checkpoints of fairseq-train, and ``luna-report``."""
 
 import logging
 import shutil
@@ -18,7 +17,7 @@ from luna_fairseq.report.loading import load
 
 @pytest.fixture
 def run(capsys):
-    """Run a command's ``main``; returns its status, and what it printed."""
+    """Function that runs the ``main`` of a command, and returns its status and its output."""
 
     def run(main, *words):
         with warnings.catch_warnings():

@@ -1,8 +1,8 @@
-"""--store-ema from a checkpoint that holds no averaged weights."""
+"""--store-ema for a run that starts from a checkpoint without averaged weights."""
 
 import pytest
 import torch
-from forked import forked
+from forked import run_trainings
 from reversal import AUTHORS_COMMAND
 from saved_training import load
 
@@ -12,13 +12,13 @@ UPDATES = 12  # of the checkpoint
 @pytest.mark.parametrize("precision", ["", "--bf16 --ema-fp32 --reset-optimizer"])
 @pytest.mark.parametrize("how", ["--restore-file", "--finetune-from-model"])
 def test_the_average_starts_from_the_loaded_weights(how, precision, data, trained, tmp_path):
-    """With --ema-decay 1 the average stays where it starts."""
+    """With --ema-decay 1, the average does not change, so the checkpoint shows its initial value."""
     if how == "--finetune-from-model":  # resets it anyway
         precision = precision.replace(" --reset-optimizer", "")
     start = trained / "checkpoint_last.pt"
     words = f"{AUTHORS_COMMAND} --store-ema --ema-decay 1.0 --disable-validation {precision}"
     words += f" --max-update {UPDATES + 2}"
-    ((statuses, log),) = forked({"argvs": [(data, words, how, start, "--save-dir", tmp_path)]})
+    ((statuses, log),) = run_trainings({"argvs": [(data, words, how, start, "--save-dir", tmp_path)]})
     assert statuses == [0], log[-3000:]
     assert "has no EMA (--store-ema), so the average starts from its weights" in log
     extra_state, before = load(tmp_path / "checkpoint_last.pt")["extra_state"], load(start)["model"]

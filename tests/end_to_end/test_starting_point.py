@@ -1,17 +1,17 @@
-"""A run starts from the checkpoint it was given, and on text that is there, or not at all."""
+"""A run starts from the given checkpoint and on existing text, or is refused."""
 
 import shutil
 
 import pytest
 from commands import plugin, refused
-from forked import forked
+from forked import run_trainings
 from reversal import AUTHORS_COMMAND
 from saved_training import updates
 
 
 @pytest.fixture(scope="module")
 def logs(trained, data, tmp_path_factory):
-    """(exit status, log, folder) of runs by name."""
+    """Dictionary from the name of a run to its exit statuses, log and folder."""
     folder = tmp_path_factory.mktemp("starts")
     (folder / "a folder" / "checkpoint_last.pt").mkdir(parents=True)
     going_on = folder / "going on"
@@ -26,7 +26,7 @@ def logs(trained, data, tmp_path_factory):
     }
     common = (AUTHORS_COMMAND, "--max-update 13")
     runs = [{"argvs": [(*words, *common, "--save-dir", folder / name)]} for name, words in wordings.items()]
-    return {name: (*result, folder / name) for name, result in zip(wordings, forked(*runs))}
+    return {name: (*result, folder / name) for name, result in zip(wordings, run_trainings(*runs))}
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A tiny causal language model of contiguous text through fairseq's commands."""
+"""A tiny causal language model of contiguous text with fairseq's commands."""
 
 import re
 

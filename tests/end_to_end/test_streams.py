@@ -1,4 +1,4 @@
-"""Streams of ``--task streaming_lm``: what each process reads and what a checkpoint keeps."""
+"""Streams of ``--task streaming_lm``: the text that each process reads, and the state in checkpoints."""
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ TASK += " --decoder-embed-dim 8 --decoder-ffn-embed-dim 8"
 
 
 def iterator(text, words, rank=0, processes=1, split="train"):
-    """Return the iterator of process ``rank``, which learns its rank after the options were read."""
+    """Return the batch iterator of process ``rank``, which learns its rank after it has read the options."""
     luna_fairseq.register()
     line = f"{text} {TASK} {ADAM} {words} --distributed-world-size {processes}"
     cfg = convert_namespace_to_omegaconf(
@@ -51,7 +51,7 @@ def test_processes_read_together_what_one_reads(text):
 
 @pytest.mark.slow
 def test_two_processes_train_as_one_with_twice_the_batch_size(text, tmp_path):
-    """Both runs are started by fairseq-train and have equal weights up to rounding."""
+    """Both runs are started by fairseq-train, and their weights are equal up to rounding."""
     words = f"{text} {TASK} {ADAM} --dropout 0 --attention-dropout 0 --max-update 4 --cpu"
     runs = {"one": "--batch-size 4", "two": "--batch-size 2 --distributed-world-size 2"}
     for name, batch_size in runs.items():
@@ -84,7 +84,7 @@ def test_the_training_split_may_have_another_name(text):
 @pytest.mark.parametrize("segment_length", [1, 3, 7, 64])
 @pytest.mark.parametrize("streams", [1, 2, 3, 4, 7])
 def test_evaluation_reads_every_token_once(streams, segment_length):
-    """The streams of two processes together hold the text, and what stands before each token is right."""
+    """The streams of all processes together contain the text, and each token has the right predecessor."""
     lengths = [5, 1, 9, 2]
     text = ListDataset([torch.arange(n) + 10 * i + 4 for i, n in enumerate(lengths)], lengths)
     expected = torch.cat(list(text)).tolist()

@@ -1,5 +1,4 @@
-"""One tiny translation model through fairseq's commands, from the authors' own command line to its
-translations."""
+"""One tiny translation model with fairseq's commands, from the authors' command line to its translations."""
 
 import re
 import shutil
@@ -104,7 +103,7 @@ def test_hard_alignments_and_interactive(trained, data):
 
 
 def test_shortlist(trained, data, tmp_path):
-    """Translations consist of the candidates of their batch, in both commands and in Python."""
+    """Translations consist of candidates of their batch, in both commands and in Python."""
     file = tmp_path / "shortlist"
     done = run_module(
         "luna_fairseq.translation.make_shortlist", (data, "--output", file, "--best 3 --common 2")
@@ -168,7 +167,7 @@ def test_hub_interface(trained, data):
 
 
 def test_going_on_from_half_a_checkpoint_by_name(trained, data, tmp_path):
-    """A file that is asked for is not replaced by another; the message names one that would do."""
+    """A truncated file that the user names is not replaced. The message names an intact checkpoint."""
     for name in ("checkpoint1.pt", "checkpoint2.pt"):
         shutil.copy(str(trained / name.replace("2", "_last")), str(tmp_path / name))
     half, intact = tmp_path / "checkpoint2.pt", tmp_path / "checkpoint1.pt"

@@ -1,5 +1,4 @@
-"""Two processes on this machine's CPU against one with twice the batch; one of them fails, or the job is
-terminated."""
+"""Training with two processes on a CPU: equal to one process, failures, and termination."""
 
 import functools
 import os
@@ -12,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from commands import refused
-from forked import ROOT, USER_DIR, forked, split
+from forked import ROOT, USER_DIR, run_trainings, split
 from reversal import AUTHORS_COMMAND
 from saved_training import assert_same_training, load
 from test_resuming import ADAM
@@ -32,7 +31,7 @@ def address():
 
 @pytest.fixture(scope="module")
 def runs(data, tmp_path_factory):
-    """Makes, once, the folder with an optimizer's runs: apollo-one, apollo-c10d, and so on."""
+    """Function that trains the runs of an optimizer once, such as apollo-one, and returns their folder."""
 
     @functools.lru_cache(maxsize=None)
     def make(name):
@@ -44,7 +43,7 @@ def runs(data, tmp_path_factory):
             two += f" --ddp-backend {backend} --distributed-rank"
             target = ("--save-dir", folder / f"{name}-{backend}")
             plan.append({"argvs": [(*base, f"{two} {rank}", *target) for rank in (0, 1)]})
-        for (statuses, log), run in zip(forked(*plan), plan):
+        for (statuses, log), run in zip(run_trainings(*plan), plan):
             assert statuses == [0] * len(run["argvs"]), log[-3000:]
         return folder
 
@@ -54,7 +53,7 @@ def runs(data, tmp_path_factory):
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", ["apollo", pytest.param("adam", marks=pytest.mark.slow)])
 def test_two_equal_one_with_twice_the_batch(name, backend, runs):
-    """To rounding: the sum over the sentences of two batches is taken in another order."""
+    """Weights are equal up to rounding, because the gradients are summed in another order."""
     one, two = (load(runs(name) / f"{name}-{kind}" / "checkpoint_last.pt") for kind in ("one", backend))
     assert one["optimizer_history"][-1] == two["optimizer_history"][-1]
     assert two["cfg"]["distributed_training"]["distributed_world_size"] == 2
@@ -72,7 +71,7 @@ def relative_error(found, expected):
 
 
 def start(*words, launcher=()):
-    """Start fairseq-train on the CPU."""
+    """Start fairseq-train on the CPU, and return the process."""
     line = [sys.executable, *launcher, "-m", "fairseq_cli.train", "--user-dir", USER_DIR, *split(words)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     options = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
@@ -89,7 +88,7 @@ def read_until(process, text):
 
 
 def workers(process):
-    """Process ids of the spawned processes."""
+    """Return the ids of the processes that ``process`` has spawned."""
     found = []
     for path in Path("/proc").glob("[0-9]*"):
         try:
@@ -120,7 +119,7 @@ def test_a_process_that_dies_ends_the_job(data, tmp_path):
 
 @pytest.mark.slow
 def test_an_error_of_the_user_in_both_processes_is_one_line(data, tmp_path):
-    """Each of the two processes meets the error; the parent adds nothing."""
+    """Both processes fail, but the error is printed once."""
     words = (data, AUTHORS_COMMAND, ENDLESS, "--decoder-embed-dim 16 --save-dir", tmp_path)
     with start(*words) as process:
         log = process.communicate(timeout=120)[0]
@@ -131,7 +130,7 @@ def test_an_error_of_the_user_in_both_processes_is_one_line(data, tmp_path):
 
 @pytest.mark.slow
 def test_terminating_the_parent(data, tmp_path):
-    """Both stop after the same update, having saved."""
+    """Both processes stop after the same update and save a checkpoint."""
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
         read_until(process, "num_updates=3,")
         process.terminate()
@@ -148,10 +147,12 @@ LAUNCHERS = ["forked", pytest.param("spawned", marks=SLOW), pytest.param("torchr
 
 
 def launch(launcher, *words):
-    """Train with two processes to the end; returns the log."""
+    """Train with two processes to the end, and return the log."""
     if launcher == "forked":
         two = f"--distributed-world-size 2 --distributed-no-spawn --distributed-init-method {address()}"
-        ((statuses, log),) = forked({"argvs": [(*words, two, f"--distributed-rank {n}") for n in (0, 1)]})
+        ((statuses, log),) = run_trainings(
+            {"argvs": [(*words, two, f"--distributed-rank {n}") for n in (0, 1)]}
+        )
         assert statuses == [0, 0], log[-3000:]
         return log
     torchrun = f"-m torch.distributed.run --nproc_per_node 2 --master_port {address().split(':')[-1]}"
@@ -167,7 +168,7 @@ def launch(launcher, *words):
 
 @pytest.mark.parametrize("launcher", LAUNCHERS)
 def test_resumed_in_mid_epoch_it_equals_one_that_never_stopped(launcher, data, runs, tmp_path):
-    """Started again with the same command, as a requeued job is."""
+    """The training is started again with the same command, as in a job that a scheduler requeues."""
     words = (data, AUTHORS_COMMAND, COMMON, "--save-dir", tmp_path)
     for updates in (UPDATES // 2, UPDATES):
         log = launch(launcher, *words, f"--max-update {updates}")

@@ -1,4 +1,4 @@
-"""scripts/wmt14_en_de.sh, its steps as processes, from tiny archives of the real layout to a score."""
+"""The steps of scripts/wmt14_en_de.sh as processes, from tiny archives to a score."""
 
 import json
 import os
@@ -36,7 +36,7 @@ def succeed(*words):
 
 
 def without_log(output):
-    """Its lines that have no time of day."""
+    """Return the lines of the output that have no time of day."""
     return [line for line in output.splitlines() if " | INFO | " not in line]
 
 

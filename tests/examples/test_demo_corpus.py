@@ -1,4 +1,4 @@
-"""Demonstration corpus: its files, and its German compared with sentences written by hand."""
+"""Demonstration corpus: its files, and its German sentences compared with sentences written by hand."""
 
 import re
 import subprocess

@@ -1,4 +1,4 @@
-"""The cells of the notebook run in order, as a reader runs them."""
+"""The cells of the quickstart notebook run in order."""
 
 import ast
 import json

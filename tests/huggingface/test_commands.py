@@ -10,7 +10,7 @@ import pytest
 import torch
 from checkpoints import save
 from every_kind import VARIANTS
-from tiny_luna import OPTIONS, Task, moved
+from tiny_luna import OPTIONS, Task, build_perturbed
 from tiny_models import LM_VARIANTS, classifier, language_model
 
 from fairseq import checkpoint_utils
@@ -149,7 +149,7 @@ def test_the_model_card_shows_the_training_and_its_score(tmp_path, capsys):
 SOFTMAX = {"attention": "softmax", "encoder_attention_heads": 2}
 REFUSED = {
     "peer": (
-        lambda: moved(PeerTransformer, {**OPTIONS, **SOFTMAX}, Task()),
+        lambda: build_perturbed(PeerTransformer, {**OPTIONS, **SOFTMAX}, Task()),
         "Expected .* of Luna, got PeerTransformer. Other models cannot be exported",
     ),
     "RNN": (lambda: RnnAttentionModel.build_model(Namespace(), Task()), "of Luna, got RnnAttentionModel"),

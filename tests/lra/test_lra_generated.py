@@ -12,7 +12,7 @@ from luna_fairseq.lra.listops import OPERATORS, draw_example, evaluate, parse
 
 
 def independent_value(tokens):
-    """Evaluate an expression by rewriting its innermost operations, without any code of the package."""
+    """Evaluate an expression by rewriting its innermost operations, without code of the package."""
     text = " ".join(tokens)
     functions = {
         "MIN": min,

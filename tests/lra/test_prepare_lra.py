@@ -30,7 +30,7 @@ def prepare(task, tmp_path, *words, status=0):
 
 
 def refused(capsys, task, tmp_path, *words):
-    """Return the error line of a call that fails; the output folder must not appear."""
+    """Run a command that has to fail without creating the output folder, and return its error line."""
     assert not prepare(task, tmp_path, *words, status=1).exists()
     error = capsys.readouterr().err
     assert error.count("\n") == 1 and error.startswith("luna-prepare-lra: error: ")

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from tiny_luna import OPTIONS, PAD, Task, batch, example, moved, sentences, tiny_model
+from tiny_luna import OPTIONS, PAD, Task, batch, build_perturbed, example, sentences, tiny_model
 from torch import nn
 
 from fairseq import options, search
@@ -39,7 +39,7 @@ class Masked(nn.Module):
 def prepared(path=None, dtype=torch.float64, **given):
     given["shortlist"] = path and str(path)
     if "attention" in given:
-        model = moved(PeerTransformer, {**OPTIONS, "decoder_embed_dim": 12, **given}, TASK, dtype)
+        model = build_perturbed(PeerTransformer, {**OPTIONS, "decoder_embed_dim": 12, **given}, TASK, dtype)
     else:
         model = tiny_model(dtype, task=TASK, **given)
     model.prepare_for_inference_(FairseqConfig())

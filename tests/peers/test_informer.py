@@ -4,7 +4,7 @@ from argparse import Namespace
 
 import pytest
 import torch
-from tiny_luna import Task, assert_close, dictionary, moved
+from tiny_luna import Task, assert_close, build_perturbed, dictionary
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.peers.informer import InformationBlock
@@ -27,7 +27,7 @@ PUBLISHED = {"conv_linformer_encoder": 135_368_888, "informer_encoder": 126_613_
 
 
 def model(name, dtype=torch.float64, **options):
-    return moved(
+    return build_perturbed(
         PeerTransformer, {**ARCHITECTURES["peer_transformer"][name], **SIZES, **options}, Task(), dtype
     )
 

@@ -9,7 +9,7 @@ from argparse import Namespace
 import pytest
 import torch
 from peer_cases import SMALL, VARIANTS, attention_name, cases
-from tiny_luna import PAD, Task, assert_close, batch, moved, sentences
+from tiny_luna import PAD, Task, assert_close, batch, build_perturbed, sentences
 from tiny_models import LM_OPTIONS, beam_search, language_model_loss, loss_and_gradients, lprobs_of
 
 from fairseq.models.transformer_lm import TransformerLanguageModel, TransformerLanguageModelConfig
@@ -22,7 +22,7 @@ causal = pytest.mark.parametrize("name", [name for name, _ in cases("causal") if
 
 def language_model(name="softmax", dtype=torch.float64, **options):
     options = {"decoder_attention": attention_name(name), **VARIANTS.get(name, {}), **options}
-    return moved(PeerLanguageModel, {**SIZES, **SMALL, **options}, Task(23, 23), dtype)
+    return build_perturbed(PeerLanguageModel, {**SIZES, **SMALL, **options}, Task(23, 23), dtype)
 
 
 @causal

@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 import torch
 from peer_cases import SMALL, VARIANTS, attention_name, beams, cases
-from tiny_luna import PAD, Task, assert_close, batch, example, moved
+from tiny_luna import PAD, Task, assert_close, batch, build_perturbed, example
 from tiny_masked_lm import Task as LMTask
 
 from fairseq.models.roberta import RobertaModel
@@ -34,7 +34,7 @@ causal, cross = ([name for name, _ in cases(form)] for form in ("causal", "cross
 
 
 def model(family, dtype=torch.float64, task=None, **options):
-    return moved(family, {**SIZES, **SMALL, **options}, task or Task(), dtype)
+    return build_perturbed(family, {**SIZES, **SMALL, **options}, task or Task(), dtype)
 
 
 def translator(encoder="softmax", decoder="softmax", cross="softmax", **options):

@@ -1,4 +1,4 @@
-"""Documents are cut between sentences, and the pieces are joined again without losing a sentence."""
+"""Documents are cut between sentences, and no sentence is lost when the pieces are joined again."""
 
 import pytest
 from hypothesis import given
@@ -44,7 +44,7 @@ def test_a_joined_piece_is_split_into_its_sentences(sentences):
 
 
 def lengths_of_files(folder, source, target, ids=None):
-    """Write a parallel text and return the number of sentences of each document."""
+    """Write a parallel text, and return the number of sentences of each document."""
     for name, lines in (("en", source), ("de", target), ("doc", ids)):
         if lines is not None:
             (folder / f"t.{name}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -119,7 +119,7 @@ def test_a_large_vocabulary_uses_wider_integers(tmp_path):
 
 
 def test_characters_of_special_symbols_are_learned():
-    """The characters <, > and / of the text occur in special symbols only."""
+    """The characters <, > and / occur only in text that looks like special symbols."""
     model = sentencepiece.SentencePieceProcessor(model_proto=learn_bpe(TEXT, 60))
     for line in TEXT:
         assert model.unk_id() not in model.encode(line)

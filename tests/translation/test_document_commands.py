@@ -1,4 +1,4 @@
-"""Documents from text to score: preparation in pieces, translation, and one output line for each sentence."""
+"""Documents from text to score: preparation in pieces, translation, and one output line per sentence."""
 
 import json
 from functools import partial
@@ -28,7 +28,7 @@ SIZES = {"train": 60, "valid": 6, "test": 9}
 
 @pytest.fixture(scope="module")
 def trained(forked_commands, tmp_path_factory):
-    """Folder and words of a run of luna-train-bitext on documents of three sentences."""
+    """Folder and command line of a run of luna-train-bitext on documents of three sentences."""
     folder = tmp_path_factory.mktemp("documents")
     corpus = folder / "corpus"
     sizes = [word for split, number in SIZES.items() for word in (f"--{split}", str(number))]
@@ -89,7 +89,7 @@ def test_a_piece_has_a_token_at_least(tokens, trained):
 
 
 def as_translated(hub, monkeypatch, lines):
-    """Replace the translations of ``hub`` by ``lines`` of subword pieces, in this order."""
+    """Replace the translations of ``hub`` by the given lines of subword pieces."""
     rest = iter(lines)
 
     def generate(sources, **options):
@@ -109,7 +109,7 @@ def as_translated(hub, monkeypatch, lines):
     ],
 )
 def test_a_separator_in_a_sentence_is_a_space(single, expected, trained, tmp_path, monkeypatch):
-    """The hub and luna-evaluate divide a translation into sentences at the same places."""
+    """The hub and luna-evaluate split a translation into the same sentences."""
     hub = LunaModel.from_pretrained(str(trained[0] / "checkpoints"), "averaged.pt", str(trained[0] / "data"))
     monkeypatch.setattr(hub, "tgt_dict", Dictionary())
     for symbol in ("<sep>", "\u2581a", "\u2581dog", "n"):
@@ -124,7 +124,7 @@ def test_a_separator_in_a_sentence_is_a_space(single, expected, trained, tmp_pat
 
 
 def test_a_document_is_translated_as_the_command_cuts_and_translates_it(trained, tmp_path):
-    """Pieces depend on the source alone. The default maximum output length also depends on the batch."""
+    """Document pieces depend only on the source. The default maximum length also depends on the batch."""
     out, corpus = trained
     averaged = out / "checkpoints" / "averaged.pt"
     words = [

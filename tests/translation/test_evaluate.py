@@ -1,4 +1,4 @@
-"""Checks and options of luna-evaluate before it translates."""
+"""Checks and options of luna-evaluate before translation."""
 
 import pytest
 
@@ -9,7 +9,7 @@ from luna_fairseq.translation import evaluate, evaluation
 
 @pytest.fixture
 def data(tmp_path):
-    """Folder with the files by which luna-evaluate recognises prepared text."""
+    """Folder with the files by which luna-evaluate recognises a prepared data folder."""
     folder = tmp_path / "data"
     (folder / "plain").mkdir(parents=True)
     for name in (SUBWORD_METHODS["sentencepiece"].model_file, "train.en-de.en.idx", "checkpoint.pt"):
@@ -30,7 +30,7 @@ def test_another_reference_is_found_before_translating(text, message, data, tmp_
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, monkeypatch):
-    """Test text is read from the first shard, and the positions are those of the model."""
+    """Test text is in the first shard, and the maximum positions are those of the model."""
     folder = data / "shard0" if sharded else data
     folder.mkdir(exist_ok=True)
     (data / "train.en-de.en.idx").rename(folder / "train.en-de.en.idx")

@@ -1,4 +1,4 @@
-"""luna-make-shortlist: the lexical model, and the file that the command writes."""
+"""luna-make-shortlist: the lexical model and the shortlist file."""
 
 import itertools
 
@@ -16,7 +16,7 @@ EOS = 2
 
 
 def by_definition(pairs, iterations=ITERATIONS):
-    """{(source, target): probability} by the sums of Brown et al., over alignments of single words."""
+    """Return {(source, target): probability} by Brown et al.'s sums over word alignments."""
     words = {(s, t) for source, target in pairs for s, t in itertools.product(source, target)}
     p = dict.fromkeys(words, 1.0)
     for _ in range(iterations):
@@ -50,7 +50,7 @@ def test_without_pairs_there_is_no_translation():
 
 
 def write_data(folder, name, sides):
-    """Binarise {language: lines} with one dictionary for each language, which it returns."""
+    """Binarise {language: lines} with one dictionary for each language, and return the dictionaries."""
     found = {}
     for language, lines in sides.items():
         path = folder / f"dict.{language}.txt"

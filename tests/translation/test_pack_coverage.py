@@ -1,4 +1,4 @@
-"""Coverage of the source by rows of P: counted by hand, and independent of the batches."""
+"""Coverage of the source by rows of P: equal to values computed by hand, and independent of batching."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Pictures of alignments: read from fairseq-generate's output, and refused if the output is unsuitable."""
+"""Alignment plots: read from fairseq-generate's output, and refused if the output is unsuitable."""
 
 import pytest
 

@@ -62,7 +62,7 @@ def refuse(*args):
 
 
 def text_of(folder, split, language, encoding="sentencepiece"):
-    """Return the prepared data as lines of words."""
+    """Return the prepared data of a split as lines of words."""
     dictionary = Dictionary.load(str(folder / f"dict.{language}.txt"))
     data = indexed_dataset.make_dataset(str(folder / f"{split}.en-de.{language}"), "mmap")
     return [dictionary.string(tokens, encoding) for tokens in data]

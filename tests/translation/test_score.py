@@ -114,7 +114,7 @@ def test_missing_files(run, tmp_path, capsys):
 
 
 def test_bleu_of_single_words(run):
-    """The reference holds 8 of 8, 8 of 10 and 7 of 8 tokens, and is as long."""
+    """8 of 8, 8 of 10 and 7 of 8 tokens occur in the references, which have the same lengths."""
     out = run(generated(HYPOTHESES), "--bleu-1")
     assert f"BLEU-1 = {100 * 23 / 26:.2f}" in out and "|order:1" in out
     assert "BLEU-1" not in run(generated(HYPOTHESES))

@@ -1,4 +1,4 @@
-"""luna-train-bitext on a few dozen pairs with a tiny model, in forked processes."""
+"""luna-train-bitext on a few dozen sentence pairs with a tiny model, in forked processes."""
 
 import demo_corpus
 import pytest
@@ -82,7 +82,7 @@ def test_from_text_to_score_and_on(trained, capfd):
     ],
 )
 def test_dead_ends_are_found_before_training(change, more, message, trained, tmp_path, monkeypatch, capsys):
-    """Otherwise translation or averaging would fail hours later."""
+    """Otherwise the translation or the averaging would fail after hours of training."""
     monkeypatch.setattr(train_bitext, "train_logged", lambda *_: pytest.fail("it trains"))
     _, words, corpus = trained
     words = [*words]

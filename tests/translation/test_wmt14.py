@@ -1,4 +1,4 @@
-"""Archives of WMT'14: copied or downloaded, resumed, and refused if they are damaged."""
+"""Archives of WMT'14 are copied or downloaded, resumed, and refused if they are damaged."""
 
 import re
 import threading

@@ -1,7 +1,6 @@
-"""Our own numeric vectors of two tiny models: ``python tests/vectors/vectors.py`` writes them anew.
+"""Stored outputs of two tiny models. ``python tests/vectors/vectors.py`` writes the file again.
 
-The file pins today's numbers. Write it again only when the mathematics changes on purpose, and say why in the
-commit.
+Write the file again only if the mathematics has changed on purpose, and state the reason in the commit.
 """
 
 import os
@@ -41,12 +40,12 @@ INPUTS = {
 
 
 def build_model(options, dtype):
-    """The model, with weights still to be loaded."""
+    """Build a model whose weights are still to be loaded."""
     return LunaModel.build_model(Namespace(**options), Task(11, 13)).to(dtype).eval()
 
 
 def run_model(model, inputs):
-    """{logits, attention, encoder_out, packed_out} for source and target tokens."""
+    """Return logits, attention, encoder_out and packed_out for source and target tokens."""
     with torch.no_grad():
         out = model.encoder(inputs["source"])
         logits, extra = model.decoder(inputs["target"], out)
