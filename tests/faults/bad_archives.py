@@ -1,4 +1,4 @@
-"""Archives with paths that leave their folder, with huge members, or with damaged content."""
+"""Archives with paths outside their folder, with huge members, or with damaged content."""
 
 import gzip
 import io
@@ -15,7 +15,15 @@ BOMB = 1 << 28  # bytes of a member that holds only zeros
 
 
 def archives(world: World, case: Callable[..., Any]) -> Iterator[Any]:
-    """Write each archive to a separate folder, and yield the command with this folder as --mirror."""
+    """Write each bad archive to a folder of its own, and yield the command that reads it.
+
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        case: constructor of a case, called with a description, a name for the tables and the command line.
+
+    Yields:
+        Case of luna-prepare-lra with the folder of the archive as ``--mirror``.
+    """
     for task, name, make in _tasks():
         for what, content in make().items():
             folder = world.folder / "bad" / f"{task} {what}".replace(" ", "-")
@@ -26,7 +34,11 @@ def archives(world: World, case: Callable[..., Any]) -> Iterator[Any]:
 
 
 def _tasks() -> Iterator[Tuple[str, str, Callable[[], Dict[str, bytes]]]]:
-    """Yield each task, the name of its archive, and a function that makes the bad archives."""
+    """Iterate over the tasks of luna-prepare-lra and their bad archives.
+
+    Yields:
+        Name of the task, name of its archive, and a function that returns {description: bad archive}.
+    """
     yield (
         "text",
         "aclImdb_v1.tar.gz",
@@ -70,7 +82,11 @@ def _tasks() -> Iterator[Tuple[str, str, Callable[[], Dict[str, bytes]]]]:
 
 
 def _damaged(name: str) -> Dict[str, bytes]:
-    """Return archives with the faults that any archive can have. ``name``: member that the task reads."""
+    """Return {description: archive} with the faults that an archive of any task can have.
+
+    Args:
+        name: path of the member that the task reads.
+    """
     whole = packed((name, b"good text " * 400, {}))
     flipped = bytearray(whole)
     flipped[len(whole) // 2] ^= 16
@@ -99,7 +115,11 @@ def _damaged(name: str) -> Dict[str, bytes]:
 
 
 def packed(*members: Member) -> bytes:
-    """Return a gzipped tar archive of (name, content, other attributes) members."""
+    """Return a gzipped tar archive.
+
+    Args:
+        members: tuples (name, content, further attributes of the tar entry).
+    """
     target = io.BytesIO()
     with tarfile.open(fileobj=target, mode="w:gz", compresslevel=6) as archive:
         for name, content, settings in members:
@@ -112,7 +132,12 @@ def packed(*members: Member) -> bytes:
 
 
 def _archive_of_size(name: str, size: bytes) -> bytes:
-    """Return a tar archive with one member whose header holds ``size``."""
+    """Return a tar archive with one empty member whose header claims the given size.
+
+    Args:
+        name: name of the member.
+        size: 12 bytes of the size field.
+    """
     entry = tarfile.TarInfo(name)
     header = bytearray(entry.tobuf(tarfile.USTAR_FORMAT))
     header[124:136] = size

@@ -1,4 +1,4 @@
-"""Invalid options and archives: each has to end in one line and leave no incomplete file."""
+"""Commands with invalid options or archives, which must end with one line and leave no incomplete file."""
 
 import json
 from pathlib import Path
@@ -12,12 +12,12 @@ from warmed import run, seeded
 
 
 class Case(NamedTuple):
-    """A command with bad input.
+    """Command with bad input.
 
     Attributes:
-        what: the bad input
-        where: "FAULT:COMMAND", the names in the tables
-        words: command line
+        what: description of the bad input.
+        where: "FAULT:COMMAND", the kind of fault and the command for the tables.
+        words: command line.
     """
 
     what: str
@@ -57,7 +57,14 @@ OPTIONS = {
 
 
 def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Run every case once, or a random part of the cases of each kind."""
+    """Run all commands with bad input, or a random part of them, and count how they end.
+
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        tally: counter of outcomes, updated in place.
+        times: function from a number of repetitions to the number for this part of the campaign.
+        seed: seed of random choices.
+    """
     groups = [list(options(world)), list(archives(world, Case))]
     for cases in groups:
         chosen = seeded(seed, "bad input", len(cases)).sample(cases, times(len(cases)))
@@ -72,7 +79,7 @@ def bad_inputs(world: World, tally: Tally, times: Callable[[int], int], seed: in
 
 
 def options(world: World) -> Iterator[Case]:
-    """Yield the commands with a bad option."""
+    """Yield a case for each bad option in ``OPTIONS``."""
     out = world.now / "out"
     commands = {
         "fairseq-train": world.train(out),
@@ -97,7 +104,7 @@ def options(world: World) -> Iterator[Case]:
 
 
 def half_written(out: Path) -> List[str]:
-    """Return the files in the output folder, and beside it, that belong to no finished step."""
+    """Return the names of files in the output folder, or beside it, that do not belong to a finished step."""
     if out.is_file():
         return [out.name]
     finished = {"archives"}
@@ -114,6 +121,6 @@ def half_written(out: Path) -> List[str]:
 
 
 def evil(world: World) -> List[str]:
-    """Return the files that an archive wrote outside its folder."""
+    """Return the paths of files that an archive has written outside its folder."""
     places = [world.folder, world.folder.parent, Path("/tmp")]
     return [str(path) for place in places for path in place.glob("evil*")]

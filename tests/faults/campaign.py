@@ -1,4 +1,4 @@
-"""Disturb the commands on purpose, and count how they end: the campaign of faults.
+"""Campaign of faults: disturb the commands on purpose, and count how they end.
 
     python tests/faults/campaign.py --seed 1 [--part 0.1] [--only KIND ...] [--write docs/results/faults.md]
 
@@ -29,7 +29,7 @@ SECTION = "## Counts"
 
 
 def main() -> None:
-    """Run the campaign and exit."""
+    """Run the campaign, print the tables, and exit."""
     args = build_parser().parse_args()
     warmed.import_everything()
     from fault_world import World
@@ -57,7 +57,7 @@ def main() -> None:
 
 
 def section(tally: Any, command: str) -> str:
-    """Return the section of the page that holds both tables and the ``command`` that made them."""
+    """Return the section of the results page: both tables, and the command line that produced them."""
     return (
         f"{SECTION}\n\n{tally.by_fault()}\n"
         '<details markdown="1"><summary>By command</summary>\n\n'
@@ -66,12 +66,12 @@ def section(tally: Any, command: str) -> str:
 
 
 class Share:
-    """Function that scales numbers of repetitions to a part of the campaign.
+    """Callable that scales a number of repetitions to a part of the campaign.
 
-    The remainder of each division is added to the next number, so that the sum is right.
+    Fractions are carried over to the next call, so that the total is right.
 
     Args:
-        part: part of the repetitions, 1 for the whole campaign
+        part: share of the repetitions, from 0 to 1 (the whole campaign).
     """
 
     def __init__(self, part: float) -> None:
@@ -86,7 +86,7 @@ class Share:
 
 
 def find_functions() -> Dict[str, Callable[..., Any]]:
-    """Return the function of each kind of fault."""
+    """Return the function that runs the campaign for each kind of fault, by name of the kind."""
     import bad_inputs
     import flips
     import hostile
@@ -98,7 +98,7 @@ def find_functions() -> Dict[str, Callable[..., Any]]:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Return the parser of the campaign's options."""
+    """Build the parser of the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
     add = parser.add_argument
     add("--seed", type=int, default=1, metavar="N", help="seed of all random choices (default: 1)")

@@ -1,4 +1,4 @@
-"""Folder for the campaign: small texts, prepared data and models of some thousand parameters."""
+"""Folder for the campaign: small texts, prepared data, and models with some thousand parameters."""
 
 import hashlib
 import random
@@ -33,12 +33,12 @@ UPDATES = 8
 
 
 class World:
-    """Folder with texts, data and checkpoints that commands read. Their output lies in ``now``.
+    """Texts, data and checkpoints that commands read. Commands write to the subfolder ``now``.
 
-    The methods named after commands return the command line for an output folder ``out``.
+    A method with the name of a command returns a command line that writes to the output folder ``out``.
 
     Args:
-        folder: folder to create; it must not exist
+        folder: folder to create. It must not exist.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -64,9 +64,9 @@ class World:
         return ended
 
     def empty_folder(self) -> Path:
-        """Empty the folder ``now`` and return the path for the output in it.
+        """Empty the folder ``now``, and return the path of the output in it.
 
-        The path is always the same, because checkpoints and records contain it.
+        The path is the same for all runs, because checkpoints contain it and would differ otherwise.
         """
         shutil.rmtree(str(self.now), ignore_errors=True)
         self.now.mkdir()
@@ -156,7 +156,7 @@ TRANSLATIONS = ("S-", "T-", "H-", "D-")
 
 
 def digests(path: Path) -> Dict[str, str]:
-    """Return {file: digest of its content} of a folder, or of one file with the name ""."""
+    """Return {relative path: SHA-256} of the files in a folder. A single file has the path ""."""
     if path.is_file():
         return {"": digest_of_file(path)}
     files = (p for p in sorted(path.rglob("*")) if p.is_file() and not p.name.endswith(UNEQUAL))
@@ -164,7 +164,7 @@ def digests(path: Path) -> Dict[str, str]:
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file. Logs of fairseq-generate count only with their translations."""
+    """Return the SHA-256 of a file. Of logs of fairseq-generate, only the translations are compared."""
     if path.suffix == ".pt":
         return digest_of_checkpoint(path)
     content = path.read_bytes()
@@ -175,7 +175,7 @@ def digest_of_file(path: Path) -> str:
 
 
 def digest_of_checkpoint(path: Path) -> str:
-    """Return a digest of the weights, optimizer, position in the data, best loss and update count."""
+    """Return a digest of a checkpoint: weights, optimizer, data position, best loss and update count."""
     try:
         saved = torch.load(str(path), map_location="cpu")
     except Exception as error:  # whatever a damaged file raises
@@ -195,7 +195,12 @@ def digest_of_checkpoint(path: Path) -> str:
 
 
 def _feed(update: Callable[[bytes], None], value: Any) -> None:
-    """Pass the bytes of a nested ``value`` to ``update``."""
+    """Pass the content of a nested value to a hash.
+
+    Args:
+        update: method ``update`` of the hash.
+        value: nested lists and dictionaries of tensors, numbers and strings.
+    """
     if isinstance(value, dict):
         for key in sorted(value, key=str):
             # torch adds its own defaults to the options of a loaded optimizer.

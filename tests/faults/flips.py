@@ -1,4 +1,4 @@
-"""Flip bits of data, dictionaries and checkpoints, or truncate them, before a command reads them."""
+"""Flip bits in data, dictionaries and checkpoints, or truncate them, before a command reads them."""
 
 import os
 import random
@@ -14,15 +14,16 @@ TRANSLATION_DATA = ("train.*", "valid.*", "dict.*")
 
 
 class Damage(NamedTuple):
-    """Files of a folder that are damaged, and the command that reads them.
+    """Files to damage, and the command that reads them.
 
     Attributes:
-        what: name in the tables
-        copied: folder of the world that is copied
-        files: pattern of the files of which one is damaged each time
-        read: function of the world and the copy that returns the command line
-        times: number of repetitions
-        is_unprotected: True if nothing can notice the damage
+        what: description for the tables.
+        copied: name of the folder in the world whose copy is damaged.
+        files: pattern of the files. One of them is damaged at a time.
+        read: function ``(world, copy) -> command line``.
+        times: number of repetitions.
+        is_unprotected: True if the files have no checksums, so that no command can notice the damage
+            (default: False).
     """
 
     what: str
@@ -96,7 +97,14 @@ DAMAGES = (
 
 
 def flips(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Damage files and compare what the commands make of them with the result of intact files."""
+    """Damage files, run the commands that read them, and compare the results with those of intact files.
+
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        tally: counter of outcomes, updated in place.
+        times: function from a number of repetitions to the number for this part of the campaign.
+        seed: seed of random choices.
+    """
     make_plain(world)
     for damage in DAMAGES:
         number = times(damage.times)
@@ -113,7 +121,7 @@ def flips(world: World, tally: Tally, times: Callable[[int], int], seed: int) ->
 
 
 def make_plain(world: World) -> None:
-    """Copy the prepared data without its checksums: fairseq-preprocess writes none."""
+    """Copy the prepared data without its checksums, like the output of fairseq-preprocess."""
     target = world.folder / "plain"
     if not target.exists():
         shutil.copytree(str(world.folder / "bitext"), str(target))
@@ -121,16 +129,18 @@ def make_plain(world: World) -> None:
 
 
 def read(world: World, damage: Damage, generator: Optional[random.Random], cut: bool = False) -> Any:
-    """Copy the files, damage one of them, and run the command that reads the copy.
+    """Copy files, damage one of them, and run the command that reads the copy.
 
     Args:
-        world: folder to work in
-        damage: what to damage
-        generator: random numbers that choose the file and the place; None leaves the files intact
-        cut: truncate the file instead of flipping a bit (default: False)
+        world: texts, data and checkpoints of the campaign.
+        damage: files to damage, and the command.
+        generator: random number generator that chooses the file and the position. None leaves all files
+            intact.
+        cut: If True, truncate the file instead of flipping a bit (default: False).
 
     Returns:
-        how the command ended; its status, files and printed translations; what was damaged
+        End of the command, its result (status, files and printed translations), and a description of the
+        damage.
     """
     world.empty_folder()
     copy, where = world.now / "copy", "nothing"
@@ -149,7 +159,16 @@ def read(world: World, damage: Damage, generator: Optional[random.Random], cut: 
 
 
 def harm(path: Path, generator: random.Random, cut: bool) -> str:
-    """Flip a bit of a file, or truncate the file, and return a description of the damage."""
+    """Flip a bit of a file, or truncate the file.
+
+    Args:
+        path: file to damage.
+        generator: random number generator that chooses the position.
+        cut: If True, truncate the file.
+
+    Returns:
+        Description of the damage.
+    """
     place = generator.randrange(path.stat().st_size)
     if cut:
         os.truncate(str(path), place)
@@ -163,7 +182,12 @@ def harm(path: Path, generator: random.Random, cut: bool) -> str:
 
 
 def outcome_of(ended: Ended, is_equal: bool) -> str:
-    """Return the outcome of a command. ``is_equal``: its result equals the result of intact files."""
+    """Classify how a command ended: equal, refused or failed.
+
+    Args:
+        ended: end of the command.
+        is_equal: True if the result equals the result of intact files.
+    """
     if ended.status == 0:
         return EQUAL if is_equal else FAILED
     return REFUSED if is_refused(ended) else FAILED
@@ -172,13 +196,13 @@ def outcome_of(ended: Ended, is_equal: bool) -> str:
 def is_refused(ended: Ended) -> bool:
     """Return True if a command refused its input.
 
-    A command of this package has to end with one line. A command of fairseq may end with a traceback.
+    Commands of this package must end with one line. Commands of fairseq may end with a traceback.
     """
     return ended.status > 0 if ended.program.startswith("fairseq-") else in_one_line(ended)
 
 
 def in_one_line(ended: Ended) -> bool:
-    """Return True if a command ended with one line that says what is wrong."""
+    """Return True if a command failed with exactly one error line, and without a traceback."""
     lines = [line for line in ended.output.splitlines() if line.strip()]
     errors = [line for line in lines if "error: " in line]
     return (
@@ -187,5 +211,5 @@ def in_one_line(ended: Ended) -> bool:
 
 
 def describe(ended: Ended) -> str:
-    """Return the status and the end of the output of a command."""
+    """Return the status of a command and the end of its output, for messages."""
     return f"status {ended.status}: {ended.output[-700:]}"

@@ -1,4 +1,4 @@
-"""Malicious pickles in everything that loads a file, and losses that are NaN or infinite."""
+"""Malicious pickles in all files that are loaded, and losses that are NaN or infinite."""
 
 import os
 import pickle
@@ -25,7 +25,14 @@ class Evil:
 
 
 def pickles(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Have every loader read a malicious pickle, and check that nothing is executed."""
+    """Make every loader read a malicious pickle, and check that it is not executed.
+
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        tally: counter of outcomes, updated in place.
+        times: function from a number of repetitions to the number for this part of the campaign.
+        seed: unused.
+    """
     cases = [(form, loader) for form in FORMS for loader in LOADERS]
     chosen = times(len(cases))
     for form, loader in cases[:: max(1, len(cases) // chosen)][:chosen] if chosen else []:
@@ -62,7 +69,11 @@ FORMS: Dict[str, Callable[[Path, World, Path], None]] = {
 
 
 def _hub(name: str) -> Callable[[World, Path], List[str]]:
-    """Return a function that writes a program with ``from_pretrained`` and returns the line that runs it."""
+    """Return a function that writes a program with ``from_pretrained``, and returns its command line.
+
+    Args:
+        name: class of the model, such as "LunaModel".
+    """
 
     def words(world: World, path: Path) -> List[str]:
         script, data = world.now / "load.py", str(world.folder / "mono")
@@ -78,7 +89,7 @@ def _hub(name: str) -> Callable[[World, Path], List[str]]:
 
 
 def _pixels(world: World, path: Path) -> List[str]:
-    """Write images as arrays of Python objects, which numpy pickles. No checkpoint is read."""
+    """Write images as malicious pickles in numpy files, and return the command that reads them."""
     data = world.now / "pixels"
     for name in ("input", "label"):
         (data / name).mkdir(parents=True)
@@ -115,9 +126,15 @@ LOADERS: Dict[str, Callable[[World, Path], List[str]]] = {
 
 
 def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Make the loss of one update NaN or infinite, then resume without that fault.
+    """Make the loss of one update NaN or infinite, and then resume without the fault.
 
-    The first run has to stop. The resumed run has to equal an undisturbed one.
+    The first run must stop. The resumed run must equal an undisturbed run.
+
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        tally: counter of outcomes, updated in place.
+        times: function from a number of repetitions to the number for this part of the campaign.
+        seed: unused.
     """
     out = world.empty_folder()
     world.succeed(world.train(out))
@@ -138,7 +155,12 @@ def losses(world: World, tally: Tally, times: Callable[[int], int], seed: int) -
 
 
 def spoil_loss(value: float, update: int) -> None:
-    """Multiply the loss of update number ``update`` in this process by ``value``."""
+    """Patch the criterion of this process so that it multiplies the loss of one update by a value.
+
+    Args:
+        value: factor, NaN or infinity.
+        update: number of the update, counted from 1.
+    """
     from fairseq.criterions.label_smoothed_cross_entropy import (
         LabelSmoothedCrossEntropyCriterion as Criterion,
     )

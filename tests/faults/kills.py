@@ -12,15 +12,15 @@ from warmed import after, run, seeded, watching_writes, writing_operations
 
 
 class Job(NamedTuple):
-    """A command and the numbers of its kills.
+    """Command, and how often it is killed in each way.
 
     Attributes:
-        name: name of the command
-        words: function of the world and the output folder that returns the command line
-        by_clock: number of SIGKILLs at a random moment
-        at_a_write: number of SIGKILLs at a random file operation
-        while_saving: number of SIGKILLs while a checkpoint is written
-        terminated: number of SIGTERMs at a random moment
+        name: name of the command.
+        words: function ``(world, output folder) -> command line``.
+        by_clock: number of SIGKILLs at a random moment.
+        at_a_write: number of SIGKILLs at a random file operation.
+        while_saving: number of SIGKILLs while a checkpoint is written (default: 0).
+        terminated: number of SIGTERMs at a random moment (default: 2).
     """
 
     name: str
@@ -47,12 +47,12 @@ SAVES = {"fairseq-train": 5, "luna-average-checkpoints": 1, "luna-finetune": 2}
 
 
 class Expected(NamedTuple):
-    """An undisturbed run.
+    """Result of an undisturbed run.
 
     Attributes:
-        made: files and their digests
-        seconds: time of the run
-        operations: number of file operations that change something
+        made: {relative path: digest} of the files.
+        seconds: duration of the run.
+        operations: number of file operations that change files or folders.
     """
 
     made: Dict[str, str]
@@ -64,9 +64,15 @@ Fault = Callable[[Job, Expected, random.Random], Dict[str, Any]]
 
 
 def kills(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Kill every job, restart it, and compare the result with an undisturbed run.
+    """Kill every job, start it again, and compare the result with an undisturbed run.
 
-    Signals go to the whole process group of a command.
+    A signal goes to the whole process group of a command.
+
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        tally: counter of outcomes, updated in place.
+        times: function from a number of repetitions to the number for this part of the campaign.
+        seed: seed of random choices.
     """
     for job in JOBS:
         faults: Dict[str, Tuple[int, Fault]] = {
@@ -98,16 +104,19 @@ def _while_saving(job: Job, expected: Expected, generator: random.Random) -> Dic
 
 
 def run_undisturbed(world: World, job: Job) -> Expected:
-    """Run the job without a fault, and return what to expect of a disturbed run."""
+    """Run a job without a fault, and return its result."""
     out = fresh_folder(world, job)
     ended = world.succeed(job.words(world, out), first=watching_writes())
     return Expected(digests_in(out), ended.seconds, writing_operations())
 
 
 def fresh_folder(world: World, job: Job, is_empty: bool = False) -> Path:
-    """Return the output folder of the job, after emptying the folder around it.
+    """Empty the folder ``now``, and return the output folder of a job in it.
 
-    ``is_empty`` says that the folder around it is empty already.
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        job: command that will write to the folder.
+        is_empty: True if ``now`` is empty already (default: False).
     """
     out = world.now / "out" if is_empty else world.empty_folder()
     if job.name == "luna-average-checkpoints":
@@ -118,9 +127,17 @@ def fresh_folder(world: World, job: Job, is_empty: bool = False) -> Path:
 def run_disturbed(
     world: World, job: Job, expected: Expected, tally: Tally, what: str, fault: Callable[[], Dict[str, Any]]
 ) -> None:
-    """Run the job with the fault, restart it, compare the result, and note the outcome.
+    """Run a job with a fault, start it again, compare the result, and count the outcome.
 
-    If a fault comes after the end of the job, the job runs again, up to four times.
+    If the job ends before the fault, it runs again, up to four times.
+
+    Args:
+        world: texts, data and checkpoints of the campaign.
+        job: command to disturb.
+        expected: result of an undisturbed run.
+        tally: counter of outcomes, updated in place.
+        what: description of the fault for the tables.
+        fault: function that returns the arguments ``first`` or ``during`` of :func:`warmed.run`.
     """
     for _ in range(4):
         out = fresh_folder(world, job)

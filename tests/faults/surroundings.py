@@ -23,9 +23,10 @@ RENAMED_AT_ONCE = ("luna-average-checkpoints", "luna-export-huggingface", "luna-
 
 
 def full_disks(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Fill the disk while a command writes, then give it space and run it again.
+    """Fill the disk while a command writes, then free space and run the command again.
 
-    The first run has to be refused. The second has to equal an undisturbed run.
+    The first run must be refused. The second run must equal an undisturbed run. The arguments are those of
+    :func:`kills.kills`.
     """
     for job in JOBS:
         number = times(3)
@@ -51,10 +52,14 @@ def full_disks(world: World, tally: Tally, times: Callable[[int], int], seed: in
 
 @contextlib.contextmanager
 def mounted(folder: Path, options: str) -> Iterator[Optional[Callable[[str], Any]]]:
-    """Context manager that mounts a temporary file system in ``folder``, if this user may.
+    """Context manager that mounts a temporary file system in a folder, if the user may do that.
+
+    Args:
+        folder: folder to mount the file system in.
+        options: mount options, such as "size=1g".
 
     Yields:
-        function that remounts the file system with other options; None if nothing was mounted
+        Function that remounts the file system with other options, or None if nothing was mounted.
     """
     words = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
     may = os.geteuid() == 0 and shutil.which("mount")
@@ -68,15 +73,20 @@ def mounted(folder: Path, options: str) -> Iterator[Optional[Callable[[str], Any
 
 
 def limit_files(size: int) -> None:
-    """Forbid files of more than ``size`` bytes in this process, in place of a full disk."""
+    """Limit the size of files that this process writes, as a substitute for a full disk.
+
+    Args:
+        size: maximum size in bytes.
+    """
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
 
 
 def read_only(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Run each command in a folder that cannot be written to.
+    """Run each command in a read-only folder, where it must be refused.
 
-    The folder is mounted read-only for root, and lacks the permission for other users.
+    For root, the folder is mounted read-only. For other users, it lacks the permission to write. The
+    arguments are those of :func:`kills.kills`.
     """
     for job in JOBS:
         for _ in range(times(1)):
@@ -100,7 +110,10 @@ def read_only(world: World, tally: Tally, times: Callable[[int], int], seed: int
 
 
 def vanishing(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Remove the output folder just before one of the command's file operations."""
+    """Remove the output folder just before one of the command's file operations.
+
+    The arguments are those of :func:`kills.kills`.
+    """
     for job in JOBS:
         number = times(2)
         if not number:
@@ -118,9 +131,10 @@ def vanishing(world: World, tally: Tally, times: Callable[[int], int], seed: int
 
 
 def two_at_once(world: World, tally: Tally, times: Callable[[int], int], seed: int) -> None:
-    """Start a second command in the output folder of a running one.
+    """Start a second command in the output folder of a running command.
 
-    The second command has to be refused. The first has to equal an undisturbed run.
+    The second command must be refused. The first must equal an undisturbed run. The arguments are those of
+    :func:`kills.kills`.
     """
     for job in JOBS:
         number = 0 if job.name in RENAMED_AT_ONCE else times(2)
@@ -145,7 +159,12 @@ def two_at_once(world: World, tally: Tally, times: Callable[[int], int], seed: i
 
 
 def _stop_when_locked(out: Path, process: int) -> None:
-    """Send SIGSTOP to the first command as soon as it holds the lock of its output folder."""
+    """Send SIGSTOP to a command as soon as it has locked its output folder.
+
+    Args:
+        out: output folder.
+        process: process id of the command, which leads a process group.
+    """
     until = time.monotonic() + LIMIT
     while time.monotonic() < until:
         if os.waitid(os.P_PID, process, os.WEXITED | os.WNOHANG | os.WNOWAIT):

@@ -1,4 +1,4 @@
-"""Counts of the campaign's outcomes, and the tables of these counts."""
+"""Count how the commands of the campaign end, and format the counts as tables."""
 
 from collections import Counter
 from typing import Dict, List, Tuple
@@ -14,34 +14,34 @@ PICKLES_CHECKED = tuple(int(part) for part in torch.__version__.split(".")[:2]) 
 
 
 class Tally:
-    """Counts of outcomes, in the order in which the faults first occurred.
+    """Counter of outcomes, in the order in which the faults first occurred.
 
     Attributes:
-        counts: (fault, command) -> counter of outcomes
+        counts: dictionary from (fault, command) to a counter of outcomes.
     """
 
     def __init__(self) -> None:
         self.counts: Dict[Tuple[str, str], Counter] = {}
 
     def note(self, fault: str, command: str, outcome: str, detail: str = "") -> None:
-        """Count one outcome, and print a failure with its ``detail``."""
+        """Count an outcome. If it is a failure, print it with its ``detail``."""
         self.counts.setdefault((fault, command), Counter())[outcome] += 1
         if outcome == FAILED:
             print(f"failed: {fault}, {command}: {detail}", flush=True)
 
     @property
     def failed(self) -> int:
-        """Return the number of failures."""
+        """Number of failures."""
         return sum(count[FAILED] for count in self.counts.values())
 
     def by_command(self) -> str:
-        """Return the Markdown table of all counts, with their sum as the last line."""
+        """Return a Markdown table of the counts by fault and command, with the total as the last line."""
         total: Counter = sum(self.counts.values(), Counter())
         lines = [[*names, *_cells(count)] for names, count in {**self.counts, ("all", ""): total}.items()]
         return _table(["fault", "command", "times", *OUTCOMES], lines)
 
     def by_fault(self) -> str:
-        """Return the Markdown table of the counts of each fault, summed over the commands."""
+        """Return a Markdown table of the counts by fault."""
         sums: Dict[str, Counter] = {}
         for (fault, _), count in self.counts.items():
             sums.setdefault(fault, Counter()).update(count)
@@ -49,7 +49,7 @@ class Tally:
 
 
 def _cells(count: Counter) -> List[str]:
-    """Return the sum of ``count`` and the number of each outcome, with a dash for 0."""
+    """Return the cells of a line: the total, and the number of each outcome ("-" for 0)."""
     return [str(sum(count.values())), *(str(count[name] or "-") for name in OUTCOMES)]
 
 

@@ -1,4 +1,4 @@
-"""A small part of the campaign of faults finds no failure. `make faults` runs the whole campaign."""
+"""A small part of the campaign of faults finds no failure. ``make faults`` runs the whole campaign."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ PART = "0.03"
 
 
 def read_counts(text):
-    """Return {(fault, command): numbers} of the table by command in ``text``."""
+    """Parse the table by command in ``text``, and return {(fault, command): numbers}."""
     lines = [[c.strip() for c in line.strip("| \n").split("|")] for line in text.splitlines() if "|" in line]
     return {(line[0], line[1]): line[2:] for line in lines if len(line) == 7}
 

@@ -1,4 +1,4 @@
-"""The readers of text return text or raise an error of one line, for any bytes in a file."""
+"""For any bytes in a file, the readers of text return text or raise an error of one line."""
 
 import tempfile
 from pathlib import Path

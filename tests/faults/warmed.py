@@ -1,8 +1,8 @@
-"""Run commands in processes that are forked from this one, which has imported everything.
+"""Run commands in processes that are forked from this process, which has imported all modules.
 
-Such a process starts at once. It leads a process group of its own, as a shell would make it, which includes
-the commands that it starts. Its output goes to a file. A function can run in the new process before the
-command, for example to set a limit.
+A forked process starts at once. It leads a process group, like a command of a shell, which includes the
+processes that it starts. Its output goes to a file. A function can run in the new process before the command,
+for example to set a limit.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from typing import Callable, Dict, List, NamedTuple, Optional
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests"))
-from forking import become  # noqa: E402
+from forking import run_program  # noqa: E402
 
 USER_DIR = str(ROOT / "luna_fairseq")
 PROGRAMS = dict(
@@ -49,10 +49,10 @@ class Ended(NamedTuple):
     """End of a command.
 
     Attributes:
-        status: exit status, or -N if signal N ended the command
-        output: everything that the command printed
-        seconds: time from start to end
-        program: name of the command
+        status: exit status, or -N if signal N ended the command.
+        output: everything that the command printed.
+        seconds: time from start to end.
+        program: name of the command.
     """
 
     status: int
@@ -83,11 +83,14 @@ def run(
     """Run a command to its end.
 
     Args:
-        words: command line, such as fairseq-train or luna-prepare-bitext with options
-        log: file for the output
-        first: function that the new process calls before the command (default: none)
-        during: function that is called once in this process with the id of the new one (default: none)
-        limit: seconds after which the whole group is killed
+        words: command line, such as fairseq-train or luna-prepare-bitext with options.
+        log: file for the output.
+        first: function that the new process calls before the command (default: none).
+        during: function that is called once in this process, with the id of the new process (default: none).
+        limit: seconds after which the whole process group is killed.
+
+    Returns:
+        Status, output and duration of the command.
     """
     began = time.monotonic()
     process = start(words, log, first)
@@ -99,7 +102,13 @@ def run(
 
 
 def start(words: List[str], log: Path, first: Optional[Callable[[], None]] = None) -> int:
-    """Start a command and return the id of its process. The arguments are those of :func:`run`."""
+    """Start a command, and return its process id.
+
+    Args:
+        words: command line.
+        log: file for the output.
+        first: function that the new process calls before the command (default: none).
+    """
     writings[:] = bytes(8)
     sys.stdout.flush()
     process = os.fork()
@@ -113,7 +122,15 @@ def start(words: List[str], log: Path, first: Optional[Callable[[], None]] = Non
 
 
 def wait(process: int, limit: float = LIMIT) -> int:
-    """Wait for a process of :func:`start`, kill its group, and return its status as in :class:`Ended`."""
+    """Wait for a process, kill what is left of its process group, and return its status.
+
+    Args:
+        process: process id, from :func:`start`.
+        limit: seconds after which the whole process group is killed.
+
+    Returns:
+        Exit status, or -N if signal N ended the process.
+    """
     until = time.monotonic() + limit
     while True:
         ended, status = os.waitpid(process, os.WNOHANG)
@@ -132,7 +149,14 @@ def wait(process: int, limit: float = LIMIT) -> int:
 def _become_command(
     words: List[str], stdout: int, stderr: int, first: Optional[Callable[[], None]] = None
 ) -> None:
-    """Turn this process into the command, and end with its status."""
+    """Run a command in this forked process, and exit with its status.
+
+    Args:
+        words: command line.
+        stdout: file descriptor for the output.
+        stderr: file descriptor for errors.
+        first: function to call before the command (default: none).
+    """
     status = 1
     try:
         os.dup2(stdout, 1)
@@ -155,26 +179,26 @@ def _become_command(
 
 
 def _run_command(words: List[str]) -> int:
-    """Run the command in this process and return its exit status."""
+    """Run a command in this process, and return its exit status."""
     from luna_fairseq.command_errors import in_one_line
 
     program, *rest = words
     sys.argv = [program, *rest]
     if program == "python":
         sys.argv = rest
-        return become(lambda: runpy.run_path(rest[0], run_name="__main__"))
+        return run_program(lambda: runpy.run_path(rest[0], run_name="__main__"))
     if program not in PROGRAMS:  # the import of the plugin would do this
         sys.excepthook = in_one_line(sys.excepthook)
     module = PROGRAMS.get(program, program.replace("fairseq-", "fairseq_cli.").replace("-", "_"))
     if module in sys.modules and module.startswith("fairseq_cli."):
         # The script of the command calls cli_main, too. The changes to fairseq were made at the import.
         vars(sys.modules["__main__"])["cli_main"] = sys.modules[module].cli_main
-        return become(sys.modules[module].cli_main)
-    return become(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
+        return run_program(sys.modules[module].cli_main)
+    return run_program(lambda: runpy.run_module(module, run_name="__main__", alter_sys=True))
 
 
 class Forked:
-    """Replacement of subprocess.Popen that forks this process to run a command of fairseq."""
+    """Replacement of subprocess.Popen that forks this process to run a fairseq command."""
 
     def __init__(self, command: List[str], stdout: int, stderr: object, env: Dict[str, str]) -> None:
         read, write = os.pipe()
@@ -199,26 +223,28 @@ class Forked:
 
 
 def writing_operations() -> int:
-    """Return the number of file operations of the last command."""
+    """Return the number of file operations of the last command that was counted."""
     return int.from_bytes(writings[:], "little")
 
 
 def kill() -> None:
-    """Send SIGKILL to the process group."""
+    """Send SIGKILL to the process group of this process."""
     os.killpg(0, signal.SIGKILL)
 
 
 def watching_writes(
     at: int = 0, then: Callable[[], None] = kill, while_saving: int = 0, delay: float = 0.0
 ) -> Callable[[], None]:
-    """Return a function for ``first`` of :func:`run` that counts file operations and disturbs the command.
+    """Return a function that counts a command's file operations and disturbs the command at one of them.
+
+    Pass the function as ``first`` of :func:`run`.
 
     Args:
-        at: number of the file operation before which ``then`` is called (default: 0, never)
-        then: function that disturbs the command (default: :func:`kill`)
-        while_saving: number of the opening of a checkpoint for writing after which the group is killed
-            (default: 0, never)
-        delay: seconds between this opening and the kill (default: 0)
+        at: number of the file operation before which ``then`` is called (default: 0, never).
+        then: function that disturbs the command (default: :func:`kill`).
+        while_saving: number of the checkpoint during whose writing the process group is killed (default: 0,
+            never).
+        delay: seconds between the opening of this checkpoint and the kill (default: 0).
     """
 
     def kill_soon() -> None:
@@ -247,9 +273,13 @@ def watching_writes(
 
 
 def after(seconds: float, signal_number: int) -> Callable[[int], None]:
-    """Return a function for ``during`` of :func:`run` that sends a signal to the group after some seconds.
+    """Return a function that sends a signal to a command's process group after some seconds.
 
-    A batch system signals the whole group, too.
+    Pass the function as ``during`` of :func:`run`. Batch systems signal the whole group, too.
+
+    Args:
+        seconds: delay of the signal.
+        signal_number: number of the signal.
     """
 
     def send(process: int) -> None:
@@ -265,5 +295,5 @@ def after(seconds: float, signal_number: int) -> Callable[[int], None]:
 
 
 def seeded(*parts: object) -> random.Random:
-    """Return a generator of random numbers whose seed is made of ``parts``."""
+    """Return a random number generator whose seed consists of ``parts``."""
     return random.Random("/".join(map(str, parts)))
