@@ -1,7 +1,7 @@
-"""Changes to fairseq's functions, which are made when this package is imported.
+"""Changes to fairseq's functions. Importing this package makes them.
 
-``table.py`` collects the changes, and the command ``luna-engine`` lists them. fairseq's training loop,
-trainer and options are used otherwise.
+``table.py`` collects the changes, and the command ``luna-engine`` lists them. Everything else of fairseq,
+such as the training loop and the trainer, is used unchanged.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Patch ``incomplete-batches``: keep the last, incomplete batch of a data set."""
+"""Patch ``incomplete-batches`` of fairseq: keep the last, incomplete batch of a data set."""
 
 from typing import Any
 
@@ -7,8 +7,8 @@ import numpy
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 
-def _drops_sentences() -> bool:
-    """Return True if the installed fairseq drops an incomplete batch."""
+def _drops_incomplete_batches() -> bool:
+    """Return True if the installed fairseq drops the last batch of a data set if it is incomplete."""
     from fairseq.data import data_utils
 
     try:
@@ -24,22 +24,24 @@ INCOMPLETE_BATCHES = Patch(
     "The last sentences of a test set are neither translated nor scored, because fairseq drops a last batch "
     "that is smaller than --required-batch-size-multiple (default 8).",
     versions="fairseq 0.12.3 (fairseq-fixed)",
-    is_needed=_drops_sentences,
+    is_needed=_drops_incomplete_batches,
 )
 
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make fairseq's batches, and append the sentences that fairseq drops as a further batch.
+    """Group sentences into batches, and keep the last sentences in an incomplete batch.
+
+    Replaces fairseq's ``data_utils.batch_by_size``, which drops them.
 
     Args:
         batch_by_size: fairseq's original function.
         indices: indices of the sentences, in the order of batching.
         args: further arguments of the original function.
-        kwargs: further arguments of the original function.
+        kwargs: further keyword arguments of the original function.
 
     Returns:
-        Batches as lists of indices.
+        Batches, each an array of sentence indices.
     """
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)

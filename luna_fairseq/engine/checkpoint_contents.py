@@ -1,7 +1,8 @@
-"""Patch ``checked-checkpoints``: check checkpoints when they are loaded.
+"""Patch ``checked-checkpoints`` of fairseq: check checkpoints when they are loaded.
 
-Checkpoints store the identity of their training, see :mod:`luna_fairseq.checks.same_training`. The identity
-is compared with the task and the run that load the checkpoint.
+Checkpoints store information about the run that wrote them: task, languages, options and fingerprints of the
+dictionaries. It is compared with the task and the run that load the checkpoint. See
+:mod:`luna_fairseq.checks.same_training`.
 """
 
 import inspect
@@ -28,10 +29,10 @@ CHECKED_CHECKPOINTS = Patch(
     "has no EMA.",
 )
 
-# Key of the record of the training that _load_and_check adds to a checkpoint: in extra_state for the trainer,
-# and in task_state for the task.
-_RECORD = "luna_fairseq.found"
-Record = Dict[str, Any]
+# Key of the information on a checkpoint's training run that _load_and_check adds: in extra_state for the
+# trainer, and in task_state for the task.
+_INFO = "luna_fairseq.found"
+Info = Dict[str, Any]
 # Keys of the averaged weights that a trainer with --store-ema reads from extra_state. Empty except while the
 # trainer loads a checkpoint.
 _averages: Tuple[str, ...] = ()
@@ -39,11 +40,14 @@ _averages: Tuple[str, ...] = ()
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Load a checkpoint, and add the record of its training.
+    """Load a checkpoint file, and add information about the run that wrote it.
+
+    Replaces fairseq's ``checkpoint_utils.load_checkpoint_to_cpu``. The task and the trainer compare the
+    information with their own settings.
 
     Args:
-        load: fairseq's function.
-        path: file of the checkpoint.
+        load: fairseq's original function.
+        path: path of the checkpoint.
         arg_overrides: options that override those of the checkpoint (default: None).
         args: further positional arguments of ``load``.
         kw: further keyword arguments of ``load``.
@@ -52,8 +56,8 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
         Content of the checkpoint.
 
     Raises:
-        InputError: The file is damaged or not a checkpoint, or was trained with an option that no longer
-            exists.
+        InputError: The file is damaged, is not a checkpoint, or was trained with an option that no longer
+            exists; or the model does not support 8-bit weights or a shortlist.
     """
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
@@ -69,33 +73,35 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
     fill_in_options(state, overrides or {})
     _check_overrides(state, overrides or {})
     same_training.set_languages(path, state, languages)
-    record: Record = {
+    info: Info = {
         "path": str(path),
         "identity": same_training.stored_identity(state),
         "options": same_training.stored_options(state),
         "dictionaries": same_training.stored_fingerprints(state),
         "added": (),
     }
-    check_removed_options(path, record["options"])
+    check_removed_options(path, info["options"])
     # If a model is loaded for inference, its task reads only task_state. The trainer reads extra_state.
-    if same_training.is_known(record["identity"]):
-        state["task_state"] = {**(state.get("task_state") or {}), _RECORD: record}
+    if same_training.is_known(info["identity"]):
+        state["task_state"] = {**(state.get("task_state") or {}), _INFO: info}
     if state.get("extra_state") is not None:
-        state["extra_state"] = {**state["extra_state"], _RECORD: record}
+        state["extra_state"] = {**state["extra_state"], _INFO: info}
         if _averages and "ema" not in state["extra_state"]:
             # fairseq would start the average from state["model"], but deletes this entry first.
             logger.warning(f"{path} has no EMA (--store-ema), so the average starts from its weights")
             state["extra_state"].update((name, state["model"]) for name in _averages)
-            record["added"] = _averages
+            info["added"] = _averages
     return state
 
 
 def _check_overrides(state: Any, overrides: Any) -> None:
-    """Check that the model of a checkpoint has the requested options for generation.
+    """Check that the model of a checkpoint supports the options ``int8`` and ``shortlist`` if they are set.
+
+    fairseq would ignore options that the model does not have.
 
     Args:
         state: content of the checkpoint.
-        overrides: options that replace those of the checkpoint. fairseq would ignore unknown ones.
+        overrides: options that override those of the checkpoint.
 
     Raises:
         InputError: The model does not support 8-bit weights or a shortlist.
@@ -113,29 +119,34 @@ def _check_overrides(state: Any, overrides: Any) -> None:
             )
 
 
-def _compare_dictionaries(record: Record, task: Any, may_differ: Sequence[str] = ()) -> None:
-    """Raise InputError if a task has other dictionaries than the training of a checkpoint.
+def _compare_dictionaries(info: Info, task: Any, may_differ: Sequence[str] = ()) -> None:
+    """Check that a task has the dictionaries with which a checkpoint was trained.
 
     Args:
-        record: record of the loaded checkpoint.
-        task: task that uses the checkpoint.
+        info: information about the run that wrote the checkpoint.
+        task: fairseq task that uses the checkpoint.
         may_differ: names of dictionaries that may differ (default: none).
+
+    Raises:
+        InputError: A dictionary differs.
     """
     known = same_training.is_known(same_training.task_identity(task))
-    if known and (record["dictionaries"] is not None or dataclass_of(record["options"]) is not None):
+    if known and (info["dictionaries"] is not None or dataclass_of(info["options"]) is not None):
         same_training.check_fingerprints(
-            record["path"], record["dictionaries"], same_training.task_fingerprints(task), may_differ
+            info["path"], info["dictionaries"], same_training.task_fingerprints(task), may_differ
         )
 
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
-    """Compare the training of a checkpoint with a task, and load the state of the task.
+    """Check that a task fits the run that wrote a checkpoint, and restore the state of the task.
+
+    Replaces fairseq's ``FairseqTask.load_state_dict``.
 
     Args:
         load_state_dict: fairseq's original method.
-        self: task of fairseq.
-        state_dict: state of the task, with a record of the checkpoint's training.
+        self: fairseq task.
+        state_dict: state of the task from the checkpoint, with information about the run that wrote it.
 
     Returns:
         Result of the original method.
@@ -144,24 +155,29 @@ def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) ->
         InputError: The checkpoint was trained for another task or direction, or with other dictionaries.
     """
     state_dict = dict(state_dict)
-    record = state_dict.pop(_RECORD, None)
-    if record is not None:
-        same_training.check_identity(record["path"], record["identity"], same_training.task_identity(self))
-        _compare_dictionaries(record, self)
+    info = state_dict.pop(_INFO, None)
+    if info is not None:
+        same_training.check_identity(info["path"], info["identity"], same_training.task_identity(self))
+        _compare_dictionaries(info, self)
     return load_state_dict(self, state_dict)
 
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.save_checkpoint")
-def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any) -> Any:
-    """Save a checkpoint with the versions, the identity, the dictionaries and the count of --patience.
+def _save_with_training_info(
+    save: Function, self: Any, filename: str, extra_state: Any, *args: Any, **kw: Any
+) -> Any:
+    """Save a checkpoint, with information about this run.
+
+    Replaces fairseq's ``Trainer.save_checkpoint``. The added information consists of software versions, the
+    settings of the task, fingerprints of the dictionaries, and the counter for --patience.
 
     Args:
         save: fairseq's original method.
-        self: trainer of fairseq.
+        self: fairseq's trainer.
         filename: path of the checkpoint.
         extra_state: further content of the checkpoint.
         args: further arguments of the original method.
-        kw: further arguments of the original method.
+        kw: further keyword arguments of the original method.
 
     Returns:
         Result of the original method.
@@ -170,7 +186,7 @@ def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
     if same_training.is_known(identity):
         added[same_training.DICTIONARIES] = same_training.task_fingerprints(self.task)
-    counter = _early_stopping()
+    counter = _find_early_stopping_function()
     if hasattr(counter, "best"):
         added["patience"] = [float(counter.best), counter.num_runs]
     return save(self, filename, {**extra_state, **added}, *args, **kw)
@@ -178,20 +194,22 @@ def _save_identity(save: Function, self: Any, filename: str, extra_state: Any, *
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Load a checkpoint into the trainer, and compare the training of the checkpoint with this run.
+    """Load a checkpoint into the trainer, and check that it belongs to this run.
+
+    Replaces fairseq's ``Trainer.load_checkpoint``.
 
     Args:
         load: fairseq's original method.
-        self: trainer of fairseq.
+        self: fairseq's trainer.
         filename: path of the checkpoint.
         args: further arguments of the original method.
-        kwargs: further arguments of the original method.
+        kwargs: further keyword arguments of the original method.
 
     Returns:
-        Further content of the checkpoint, or None if the file does not exist.
+        The entry ``extra_state`` of the checkpoint; None if the file does not exist.
 
     Raises:
-        InputError: The checkpoint does not belong to this run.
+        InputError: The checkpoint was written by a run with other settings.
     """
     global _averages
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
@@ -204,24 +222,28 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
         extra_state = load(self, filename, *args, **kwargs)
     finally:
         _averages = ()
-    record = extra_state.pop(_RECORD, None) if extra_state is not None else None
-    if record is None:
+    info = extra_state.pop(_INFO, None) if extra_state is not None else None
+    if info is None:
         return extra_state
-    for name in record["added"]:
+    for name in info["added"]:
         del extra_state[name]  # the entry holds the loaded weights in memory
-    same_training.compare_with_run(filename, self, record["identity"], record["options"], reset_optimizer)
+    same_training.compare_with_run(filename, self, info["identity"], info["options"], reset_optimizer)
     # Fine-tuning may have other labels than the training that it starts from.
-    _compare_dictionaries(record, self.task, ("label",) if reset_optimizer else ())
-    counter = _early_stopping()
+    _compare_dictionaries(info, self.task, ("label",) if reset_optimizer else ())
+    counter = _find_early_stopping_function()
     if counter is not None and "patience" in extra_state and not arguments.get("reset_meters"):
         counter.best, counter.num_runs = extra_state["patience"]
     return extra_state
 
 
-def _early_stopping() -> Any:
-    """Return the function of fairseq-train that counts for --patience in its attributes.
+def _find_early_stopping_function() -> Any:
+    """Return fairseq-train's function ``should_stop_early``, whose attributes count for --patience.
 
-    Other programs do not have this function, and None is returned.
+    Returns:
+        The function; None if this process runs another program.
     """
-    programs = (sys.modules.get(name) for name in ("__main__", "fairseq_cli.train"))
-    return next((f for f in (getattr(m, "should_stop_early", None) for m in programs) if f), None)
+    for program in ("__main__", "fairseq_cli.train"):
+        function = getattr(sys.modules.get(program), "should_stop_early", None)
+        if function is not None:
+            return function
+    return None

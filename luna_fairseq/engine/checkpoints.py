@@ -1,4 +1,7 @@
-"""Patches ``checkpoint-classes`` and ``whole-files`` for reading and writing checkpoints."""
+"""Patches ``checkpoint-classes`` and ``whole-files`` of fairseq, for reading and writing checkpoints.
+
+The first lets torch.load read older checkpoints. The second never leaves an incomplete file.
+"""
 
 import argparse
 import os
@@ -32,7 +35,7 @@ WHOLE_FILES = Patch(
 
 @CHECKPOINT_CLASSES.at_import
 def _allow_checkpoint_classes() -> None:
-    """Tell torch.load which classes of numpy and argparse it may create."""
+    """Allow torch.load to create the classes of numpy and argparse that checkpoints contain."""
     allowed: List[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
     # The classes of dtypes, such as numpy.dtypes.Float64DType.
     allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
@@ -45,19 +48,20 @@ def _allow_checkpoint_classes() -> None:
 
 @CHECKPOINT_CLASSES.replaces("fairseq.distributed.utils:_broadcast_object_slow")
 def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
-    """Broadcast an object with torch's function, which does not check classes.
+    """Broadcast a Python object to all processes with torch's function.
 
-    The object is safe, because the sender is a process of this run.
+    Replaces fairseq's ``distributed.utils._broadcast_object_slow``, which loads the object with torch.load
+    and may refuse its classes. The object can be trusted, because the sender is a process of this run.
 
     Args:
         broadcast: fairseq's original function.
-        obj: object to send. Ignored in the other processes.
+        obj: object to send; ignored in the receiving processes.
         src_rank: rank of the process that sends the object.
         group: process group.
         dist_device: device of the transfer.
 
     Returns:
-        The object, in all processes.
+        The object, in every process.
     """
     if not isinstance(group, torch.distributed.ProcessGroup):  # a process group of TPUs
         return broadcast(obj, src_rank, group, dist_device)
@@ -68,17 +72,18 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
 
 @WHOLE_FILES.replaces("fairseq.checkpoint_utils:_torch_persistent_save")
 def _write_once(save: Function, obj: Any, f: Any) -> Any:
-    """Write a checkpoint with a single attempt.
+    """Write a checkpoint to a file in a single attempt.
 
-    fairseq makes three attempts, and each attempt appends to the bytes of the failed one.
+    Replaces fairseq's ``checkpoint_utils._torch_persistent_save``. fairseq makes three attempts, each of
+    which appends to the bytes of the failed attempt.
 
     Args:
         save: fairseq's original function.
         obj: content of the checkpoint.
-        f: open file, or a path, for which the original function is called.
+        f: open file. For a path, the original function is called.
 
     Returns:
-        Result of the original function.
+        None, or the result of the original function.
 
     Raises:
         InputError: The file cannot be written, for example because the disk is full. The incomplete file is
@@ -104,7 +109,9 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 
 @WHOLE_FILES.replaces("fairseq.file_io:PathManager.copy")
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
-    """Copy a file under a temporary name and rename the copy, so that no partial file remains.
+    """Copy a file so that the copy is either complete or absent.
+
+    Replaces fairseq's ``PathManager.copy``. The copy has a temporary name until it is complete.
 
     Args:
         copy: fairseq's original function.

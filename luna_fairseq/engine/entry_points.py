@@ -1,4 +1,7 @@
-"""Patches ``one-plugin`` and ``our-options``, which act when a command of fairseq starts."""
+"""Patches ``one-plugin`` and ``our-options`` of fairseq: import a plugin once, and check and extend options.
+
+They take effect when a command of fairseq starts.
+"""
 
 import ast
 import sys
@@ -30,72 +33,79 @@ OUR_OPTIONS = Patch(
 
 @ONE_PLUGIN.replaces("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Function, args: Any) -> Any:
-    """Import the folder of --user-dir, unless it is already imported under another path.
+    """Import the plugin in the folder of --user-dir, unless it is already imported by another path.
+
+    Replaces fairseq's ``utils.import_user_module``.
 
     Args:
         import_user_module: fairseq's original function.
-        args: options of the command, one of which is ``user_dir``.
+        args: options of the command with the attribute ``user_dir``.
 
     Returns:
         Result of the original function.
 
     Raises:
-        InputError: --user-dir names another copy of an imported package.
+        InputError: --user-dir names another copy of a package that is already imported.
     """
     import fairseq
 
     user_dir = getattr(args, "user_dir", None) or ""
     imported = sys.modules.get(Path(user_dir).name) if user_dir else None
-    places = [Path(place) for place in getattr(imported, "__path__", ())]
+    imported_folders = [Path(folder) for folder in getattr(imported, "__path__", ())]
     package = Path(fairseq.__file__).parent
     # fairseq searches these folders in this order.
-    folders = (Path(user_dir), package / user_dir, package.parent / user_dir) if places else ()
+    folders = (Path(user_dir), package / user_dir, package.parent / user_dir) if imported_folders else ()
     named = next((folder for folder in folders if folder.is_dir()), None)
     if named is None:
         return import_user_module(args)
-    if any(place.samefile(named) for place in places):
-        return import_user_module(Namespace(user_dir=str(places[0])))
+    if any(folder.samefile(named) for folder in imported_folders):
+        return import_user_module(Namespace(user_dir=str(imported_folders[0])))
     raise InputError(
-        f"--user-dir {user_dir} is another copy of {places[0]}, which this process has imported already. "
+        f"--user-dir {user_dir} is another copy of {imported_folders[0]}, which this process has imported already. "
         "Use that folder, or uninstall it"
     )
 
 
 @OUR_OPTIONS.replaces("fairseq.options:parse_args_and_arch")
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-    """Parse the command line and check the options.
+    """Parse the command line of a fairseq command, and check the options.
 
-    ``--int8`` is replaced by ``--cpu`` and a model override, and ``--shortlist`` by a model override.
+    Replaces fairseq's ``options.parse_args_and_arch``. ``--int8`` and ``--shortlist`` are translated to
+    ``--model-overrides``. ``--int8`` also sets ``--cpu``.
 
     Args:
         parse: fairseq's original function.
-        parser: parser of a command.
+        parser: argument parser of the command.
         args: further arguments of the original function.
-        kwargs: further arguments of the original function.
+        kwargs: further keyword arguments of the original function.
 
     Returns:
         Result of the original function, with the options of the command.
+
+    Raises:
+        InputError: An option has an invalid value.
     """
     _add_model_options(parser)
     parsed = parse(parser, *args, **kwargs)
     options = parsed[0] if isinstance(parsed, tuple) else parsed
     check_options(options)
     if hasattr(options, "model_overrides"):
-        given = {name: getattr(options, name, None) for name in ("int8", "shortlist")}
-        given = {name: value for name, value in given.items() if value}
-        if given:
-            options.model_overrides = repr({**ast.literal_eval(options.model_overrides), **given})
-            options.cpu = options.cpu or "int8" in given
+        overrides = {name: getattr(options, name, None) for name in ("int8", "shortlist")}
+        overrides = {name: value for name, value in overrides.items() if value}
+        if overrides:
+            options.model_overrides = repr({**ast.literal_eval(options.model_overrides), **overrides})
+            options.cpu = options.cpu or "int8" in overrides
     return parsed
 
 
 def _add_model_options(parser: ArgumentParser) -> None:
-    """Add options that override the model's to the parser of a command that loads a model for use.
+    """Add ``--int8`` and ``--shortlist`` to the commands that support them.
 
-    fairseq-generate, fairseq-interactive and fairseq-eval-lm get ``--int8``, the first two ``--shortlist``.
+    ``--int8`` is added to fairseq-generate, fairseq-interactive and fairseq-eval-lm, and ``--shortlist`` to
+    the first two. Other parsers are not changed.
 
     Args:
-        parser: parser to which the options are added.
+        parser: argument parser of any fairseq command.
     """
     options = parser._option_string_actions
     if "--model-overrides" not in options:
@@ -108,17 +118,19 @@ def _add_model_options(parser: ArgumentParser) -> None:
 
 
 @OUR_OPTIONS.replaces("fairseq.sequence_generator:SequenceGenerator._generate")
-def _generate(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Generate translations of a batch, restricted to the shortlist of the models if they have one.
+def _generate_with_shortlist(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
+    """Generate translations of a batch, restricted to the model's vocabulary shortlist if it has one.
+
+    Replaces fairseq's ``SequenceGenerator._generate``.
 
     Args:
         generate: fairseq's original method.
-        self: sequence generator of fairseq.
+        self: fairseq's sequence generator.
         args: further arguments of the original method.
-        kwargs: further arguments of the original method.
+        kwargs: further keyword arguments of the original method.
 
     Returns:
-        Hypotheses of each sentence.
+        For each sentence, the list of hypotheses.
     """
     shortlist = getattr(self.model.single_model, "shortlist", None)
     if shortlist is None:
@@ -128,9 +140,10 @@ def _generate(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Apply the preset of the architecture before the defaults of the model, and check the options.
+    """Apply the options of a named architecture, then the defaults of the model, and check all options.
 
-    fairseq-hydra-train imports a plugin only after it has read the options, so they are checked here.
+    Replaces fairseq's ``add_defaults``. fairseq-hydra-train applies the defaults only, so that --arch would
+    have no effect. It imports plugins after it has read the options, so that they must be checked here.
 
     Args:
         add_defaults: fairseq's original function.

@@ -1,4 +1,4 @@
-"""``luna-engine``: print the versions in use, and what luna_fairseq changes in fairseq and why."""
+"""Command ``luna-engine``: print the versions in use, and what luna_fairseq changes in fairseq and why."""
 
 import argparse
 import importlib
@@ -15,10 +15,13 @@ from luna_fairseq.engine.versions import installed_version
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command and return its exit status.
+    """Run the command ``luna-engine``.
 
     Args:
-        argv: words of the command line (default: None, the words of this process).
+        argv: arguments of the command line (default: None, those of this process).
+
+    Returns:
+        Exit status.
     """
     parser = argparse.ArgumentParser(
         prog="luna-engine",
@@ -30,33 +33,33 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     )
     parser.parse_args(argv)
     with until_nobody_reads():
-        print("\n".join(lines()))
+        print("\n".join(format_report()))
     return 0
 
 
-def lines() -> Iterator[str]:
-    """Yield the lines of the output: the versions, and the patches grouped by their state."""
+def format_report() -> Iterator[str]:
+    """Yield the lines that ``luna-engine`` prints: versions, and patches of fairseq by their state."""
     yield "versions"
     yield f"  {'Python':<13} {platform.python_version():<12} {sys.executable}"
     for package in ("luna_fairseq", "fairseq", "torch", "numpy", "omegaconf", "hydra"):
-        place = Path(importlib.import_module(package).__file__ or "").parent
-        yield f"  {package:<13} {installed_version(package):<12} {place}"
+        folder = Path(importlib.import_module(package).__file__ or "").parent
+        yield f"  {package:<13} {installed_version(package):<12} {folder}"
     for state in (APPLIED, NOT_NEEDED, LEFT_OUT, IMPOSSIBLE):
         patches = [patch for patch in TABLE if patch.state == state]
         yield ""
         yield f"{state}: {len(patches)}" + (f" (by {SWITCH})" if state == LEFT_OUT else "")
         for patch in patches:
-            yield from _describe(patch)
+            yield from _format_patch(patch)
 
 
-def _describe(patch: Patch) -> Iterator[str]:
-    """Describe a patch in a few lines.
+def _format_patch(patch: Patch) -> Iterator[str]:
+    """Yield lines that describe a patch of fairseq: name, purpose, versions and replaced functions.
 
     Args:
         patch: patch to describe.
 
     Yields:
-        Lines, some of which are wrapped.
+        Lines, or wrapped paragraphs of several lines.
     """
     targets = ", ".join(target.replace(":", ".") for target, _ in patch.replacements if target)
     yield f"  {patch.name}"

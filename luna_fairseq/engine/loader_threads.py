@@ -1,4 +1,4 @@
-"""Patch ``loader-threads``: end the threads that read batches ahead before the interpreter exits."""
+"""Patch ``loader-threads`` of fairseq: stop prefetching threads before the interpreter exits."""
 
 import atexit
 import contextlib
@@ -17,18 +17,18 @@ LOADER_THREADS = Patch(
 
 @LOADER_THREADS.at_import
 def _register_exit_handler() -> None:
-    """Register :func:`end_loader_threads` as an exit handler.
+    """Stop fairseq's prefetching threads when the interpreter exits, also after an exception or sys.exit.
 
-    Exit handlers run after a return, an exception and sys.exit, while threads can still acquire the
-    interpreter's lock.
+    Exit handlers run while threads can still acquire the interpreter's lock. A thread that needs the lock
+    later would abort the process.
     """
     atexit.register(end_loader_threads)
 
 
 def end_loader_threads() -> None:
-    """Stop every thread of fairseq's ``BufferedIterator`` after its current batch, and join the thread.
+    """Stop all prefetching threads of fairseq's ``BufferedIterator``, and wait until they have ended.
 
-    Batches that were read ahead are dropped.
+    Each thread finishes its current batch. Prefetched batches are dropped.
     """
     from fairseq.data.iterators import BackgroundConsumer
 

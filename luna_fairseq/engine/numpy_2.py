@@ -1,4 +1,4 @@
-"""Patch ``numpy-compat``: restore a module that fairseq needs and numpy 2 has removed."""
+"""Patch ``numpy-compat`` of fairseq: restore ``numpy.compat``, which numpy 2 has removed."""
 
 import types
 from typing import Any
@@ -19,7 +19,16 @@ NUMPY_COMPAT = Patch(
 
 @NUMPY_COMPAT.replaces("fairseq.data.token_block_dataset:np")
 def _add_compat(np: Any) -> Any:
-    """Return a copy of the module numpy that has ``compat.long``."""
+    """Return a copy of the module numpy with the attribute ``compat.long``.
+
+    The copy replaces ``np`` in fairseq's ``token_block_dataset``.
+
+    Args:
+        np: module numpy.
+
+    Returns:
+        The extended copy.
+    """
     extended = types.ModuleType("numpy")
     vars(extended).update(vars(np), compat=types.SimpleNamespace(long=int))
     return extended

@@ -1,4 +1,7 @@
-"""Patch ``old-layers``: correct layers of fairseq 0.12.2 like later versions of fairseq."""
+"""Patch ``old-layers`` of fairseq 0.12.2: remove duplicate weights and an uninitialised buffer.
+
+Later versions of fairseq have neither.
+"""
 
 from typing import Any
 
@@ -6,11 +9,16 @@ from luna_fairseq.engine.patch import RUNS, Function, Patch
 
 _ENCODER_LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
 # Names of the second copies of the weights.
-_COPIES = [f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")]
+_DUPLICATES = [
+    f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")
+]
 
 
-def _has_weights_twice() -> bool:
-    """Return True if fairseq's encoder layer has a second copy of its weights."""
+def _has_duplicate_weights() -> bool:
+    """Return True if the encoder layer of the installed fairseq registers a second copy of its weights.
+
+    fairseq 0.12.2 has this copy for inference. It receives no gradient, which stops distributed training.
+    """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     return "_load_from_state_dict" in vars(TransformerEncoderLayerBase)
@@ -23,53 +31,63 @@ OLD_LAYERS = Patch(
     "a second copy of the weights without gradients. Equal runs of a model with sinusoidal positions write "
     "different checkpoints, because an uninitialised number is saved.",
     versions="fairseq 0.12.2",
-    is_needed=_has_weights_twice,
+    is_needed=_has_duplicate_weights,
 )
 
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
-def _build_without_copies(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build a layer, and delete the second copies of its weights.
+def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
+    """Build an encoder layer, and remove the second copy of its weights.
+
+    Replaces the constructor of fairseq's ``TransformerEncoderLayerBase``.
 
     Args:
         init: original constructor of the layer.
-        self: the layer.
+        self: encoder layer.
         args: arguments of the constructor.
-        kwargs: arguments of the constructor.
+        kwargs: keyword arguments of the constructor.
     """
     init(self, *args, **kwargs)
-    for name in _COPIES:
+    for name in _DUPLICATES:
         delattr(self, name)
 
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}._load_from_state_dict")
-def _load_without_copies(_: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any) -> None:
-    """Load a layer from a checkpoint, which may contain the second copies.
+def _load_without_duplicates(
+    load: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any
+) -> None:
+    """Load an encoder layer from a checkpoint that may contain the second copy of its weights.
+
+    Replaces ``_load_from_state_dict`` of fairseq's ``TransformerEncoderLayerBase``, and calls the method of
+    :class:`torch.nn.Module` instead.
 
     Args:
-        _: original method of fairseq, which is not called.
-        self: the layer.
-        state_dict: parameters of the checkpoint by name, changed in place.
-        prefix: beginning of the names of the layer's parameters.
+        load: fairseq's original method, not called.
+        self: encoder layer.
+        state_dict: maps names to the parameters of the checkpoint, changed in place.
+        prefix: prefix of the layer's parameters.
         args: further arguments of the original method.
-        kw: further arguments of the original method.
+        kw: further keyword arguments of the original method.
     """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
-    for name in _COPIES:
+    for name in _DUPLICATES:
         state_dict.pop(prefix + name, None)
     super(TransformerEncoderLayerBase, self)._load_from_state_dict(state_dict, prefix, *args, **kw)
 
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build the embedding, and exclude its uninitialised buffer from checkpoints.
+    """Build a sinusoidal position embedding whose uninitialised buffer ``_float_tensor`` is not saved.
+
+    Replaces the constructor of fairseq's ``SinusoidalPositionalEmbedding``. Otherwise, equal runs write
+    different checkpoints.
 
     Args:
         init: original constructor of the embedding.
-        self: the embedding.
+        self: position embedding.
         args: arguments of the constructor.
-        kwargs: arguments of the constructor.
+        kwargs: keyword arguments of the constructor.
     """
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
@@ -78,11 +96,13 @@ def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs:
 
 
 def _remove_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
-    """Remove the buffer from the state dict of an older checkpoint.
+    """Remove the buffer ``_float_tensor`` of a position embedding from the state dict of an older checkpoint.
+
+    torch calls this hook before it loads the embedding.
 
     Args:
-        state_dict: parameters of the checkpoint by name, changed in place.
-        prefix: beginning of the names of the embedding's parameters.
+        state_dict: maps names to the parameters of the checkpoint, changed in place.
+        prefix: prefix of the embedding's parameters.
         args: ignored.
     """
     state_dict.pop(f"{prefix}_float_tensor", None)

@@ -1,4 +1,4 @@
-"""Class of a change to fairseq, with decorators for the functions that replace fairseq's functions.
+"""Class for a change to fairseq, with decorators for the functions that replace fairseq's functions.
 
 Example::
 
@@ -6,7 +6,7 @@ Example::
 
     @WHOLE_FILES.replaces("fairseq.file_io:PathManager.copy")
     def copy_whole(copy, src_path, dst_path, overwrite=False):
-        ...  # called in place of PathManager.copy, which is its first argument
+        ...  # called in place of PathManager.copy, which is passed as ``copy``
 
 :func:`luna_fairseq.engine.table.patch_fairseq` applies all patches.
 """
@@ -34,14 +34,15 @@ Function = Callable[..., Any]
 class Patch:
     """One change to fairseq, which may replace several functions.
 
-    Args:
-        name: name of the patch in LUNA_FAIRSEQ_LEAVE_OUT.
-        importance: class of the patch, RUNS or RESULTS.
+    Attributes:
+        name: name of the patch in the environment variable LUNA_FAIRSEQ_LEAVE_OUT.
+        importance: reason for the patch. RUNS: fairseq would not run. RESULTS: results would be wrong or
+            lost.
         prevents: failure that users see without the patch, in one or two sentences.
         versions: versions of fairseq, torch or numpy that need the patch (default: all).
         is_needed: function that returns True if one of these versions is installed (default: always True).
-        replacements: pairs of a target and the function that replaces the target. A function that is called
-            once has the target "" (default: none; the decorators add pairs).
+        replacements: pairs (target, function). The target names what the function replaces; "" means that the
+            function is called once (default: none, the decorators add pairs).
         state: "" before :meth:`apply`, and APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE afterwards.
     """
 
@@ -54,15 +55,17 @@ class Patch:
     state: str = ""
 
     def replaces(self, *targets: str) -> Callable[[Function], Function]:
-        """Return a decorator for a function that replaces functions of fairseq.
+        """Return a decorator that registers a function as the replacement of functions of fairseq.
 
-        The replacement is called with the original function as its first argument. It must accept all other
-        arguments of the original, and pass them on.
+        The replacement gets the original function as its first argument, then the arguments of the call. It
+        must accept all arguments of the original and pass them on.
 
         Args:
-            targets: names such as ``module:function`` or ``module:Class.method``. For a target that is not
-                callable, such as ``np`` in a module, the replacement is called once with the value and
-                returns the new value.
+            targets: names ``module:function`` or ``module:Class.method``. If a target is a value, such as
+                ``np`` in a module, the replacement is called once, with the value, and returns the new value.
+
+        Returns:
+            The decorator. It returns the function unchanged.
         """
 
         def register(function: Function) -> Function:
@@ -72,17 +75,25 @@ class Patch:
         return register
 
     def at_import(self, function: Function) -> Function:
-        """Decorate a function without arguments that is called once, when the patch is applied."""
+        """Register a function without arguments that is called once, when the patch is applied.
+
+        Args:
+            function: decorated function.
+
+        Returns:
+            The same function.
+        """
         self.replacements.append(("", function))
         return function
 
     def apply(self, leave_out: bool = False) -> None:
-        """Make all replacements, and set ``state``. A second call does nothing.
+        """Make the changes of this patch, and set ``state``.
 
-        If fairseq does not have one of the targets, nothing is replaced, and a warning names the target.
+        A second call does nothing. If fairseq lacks one of the functions to replace, none is replaced, and a
+        warning names it.
 
         Args:
-            leave_out: make no replacements (default: False).
+            leave_out: make no changes, because the user has disabled the patch (default: False).
         """
         if self.state:
             return
@@ -90,12 +101,12 @@ class Patch:
             self.state = LEFT_OUT if leave_out else NOT_NEEDED
             return
         try:
-            places = [find(target) for target, _ in self.replacements]
+            owners = [find_target(target) for target, _ in self.replacements]
         except AttributeError as error:
             self.state = IMPOSSIBLE
             logger.warning(f"luna_fairseq does not make its change {self.name} to fairseq: {error}")
             return
-        for (owner, name), (target, function) in zip(places, self.replacements):
+        for (owner, name), (target, function) in zip(owners, self.replacements):
             if not target:
                 function()
             elif owner is not None:
@@ -103,13 +114,15 @@ class Patch:
         self.state = APPLIED
 
     def _replace(self, owner: Any, name: str, function: Function) -> None:
-        """Replace an attribute of a module or class, unless another copy of this package has replaced it.
+        """Replace an attribute of a module or class.
+
+        If another copy of luna_fairseq has already applied this patch, nothing happens.
 
         Args:
             owner: module or class.
             name: name of the attribute.
-            function: replacement. If the attribute is callable, this function gets the original as its first
-                argument. Otherwise it maps the old value to the new one.
+            function: replacement of a function, called as ``function(original, *args, **kwargs)``. For any
+                other value, ``function(value)`` returns the new value.
         """
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
@@ -121,15 +134,17 @@ class Patch:
         setattr(owner, name, staticmethod(new) if is_static else new)
 
 
-def find(target: str) -> Tuple[Any, str]:
-    """Find the attribute that a target names.
+def find_target(target: str) -> Tuple[Any, str]:
+    """Find the attribute of fairseq that a patch replaces.
+
+    For "fairseq.trainer:Trainer.clip_grad_norm", the result is (class Trainer, "clip_grad_norm").
 
     Args:
-        target: name such as ``module:Class.method``, see :meth:`Patch.replaces`.
+        target: name ``module:function`` or ``module:Class.method``.
 
     Returns:
-        The module or class that has the attribute, and the name of the attribute. The owner is None for an
-        empty target, and for a command of fairseq that this process does not run.
+        The module or class that has the attribute, and the attribute's name. The module or class is None if
+        the target is empty, or if it is a command of fairseq that this process does not run.
 
     Raises:
         AttributeError: fairseq has no such attribute.
@@ -153,11 +168,14 @@ def find(target: str) -> Tuple[Any, str]:
 
 
 def _wrap(original: Function, function: Function) -> Function:
-    """Return a function with the original's name that calls ``function`` with the original first.
+    """Combine a function of fairseq with its replacement.
 
     Args:
-        original: function to replace.
-        function: function that gets ``original`` and the arguments of the call.
+        original: function of fairseq.
+        function: replacement, called as ``function(original, *args, **kwargs)``.
+
+    Returns:
+        Function with the name and the documentation of ``original``.
     """
     # The attributes of a class do not belong to the function that replaces the class.
     updated = () if isinstance(original, type) else ("__dict__",)

@@ -1,6 +1,6 @@
-"""Patch ``place-in-epoch``: resume an epoch after the last batch that was read.
+"""Patch ``place-in-epoch`` of fairseq: a resumed run continues an epoch after the last batch that was read.
 
-The number of processes may have changed.
+This also holds if the number of processes has changed.
 """
 
 import inspect
@@ -28,18 +28,20 @@ _PROCESSES, _BATCHES = "processes", "batches"
 
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the batches of a resumed run for the first epoch, and then select the current epoch.
+    """Make the batches of a resumed run as an uninterrupted run has made them.
 
-    An uninterrupted run makes its batches once, in the first epoch, and shuffles them in every epoch.
+    Replaces fairseq's ``FairseqTask.get_batch_iterator``. An uninterrupted run makes its batches once, in the
+    first epoch, and shuffles them in each epoch. A resumed run therefore also makes the batches of the first
+    epoch, and then moves to its current epoch.
 
     Args:
         get_batch_iterator: fairseq's original method.
-        self: task of fairseq.
+        self: fairseq task.
         args: arguments of the original method.
-        kwargs: arguments of the original method.
+        kwargs: keyword arguments of the original method.
 
     Returns:
-        Iterator over the epochs of the dataset.
+        fairseq's ``EpochBatchIterator``.
     """
     call = inspect.signature(get_batch_iterator).bind(self, *args, **kwargs)
     arguments, dataset = call.arguments, call.arguments["dataset"]
@@ -59,20 +61,32 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.state_dict")
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return the state of fairseq's iterator, with the number of processes and a checksum of the batches."""
+    """Return the state of a batch iterator for a checkpoint, with data that later verifies the batches.
+
+    Replaces fairseq's ``EpochBatchIterator.state_dict``. The number of processes and a checksum of the
+    batches are added.
+
+    Args:
+        state_dict: fairseq's original method.
+        self: fairseq's batch iterator.
+
+    Returns:
+        State of the iterator.
+    """
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.load_state_dict")
 def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
-    """Resume after the batches that were read.
+    """Restore a batch iterator, so that it continues after the batches that were read.
 
-    If the batches have changed, the epoch is repeated, with a warning.
+    Replaces fairseq's ``EpochBatchIterator.load_state_dict``. If the batches have changed, the epoch is
+    repeated, with a warning.
 
     Args:
         load_state_dict: fairseq's original method.
-        self: iterator over the epochs of a dataset.
-        state_dict: state of the iterator in the checkpoint.
+        self: fairseq's batch iterator.
+        state_dict: state of the iterator from a checkpoint.
 
     Returns:
         Result of the original method.
@@ -101,10 +115,13 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
 
 
 def _fingerprint(iterator: Any) -> int:
-    """Return a checksum of the sentences of every batch, in the order before shuffling.
+    """Return a checksum of all batches, in the order before shuffling.
 
     Args:
-        iterator: iterator over the epochs of a dataset.
+        iterator: fairseq's ``EpochBatchIterator``. It caches the checksum in an attribute.
+
+    Returns:
+        CRC-32 of the sentence indices.
     """
     batches = iterator.frozen_batches
     # The checksum is computed once for each list of batches, because such a list never changes.

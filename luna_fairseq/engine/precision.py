@@ -1,4 +1,7 @@
-"""Patch ``half-precision``: save float32 weights with --fp16 and --bf16, and clip gradients once."""
+"""Patch ``half-precision`` of fairseq: save float32 weights in --fp16 and --bf16 runs.
+
+With optimizers that clip the gradient of each parameter, the total norm is no longer clipped as well.
+"""
 
 from typing import Any, Dict
 
@@ -20,11 +23,17 @@ _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_s
 
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.state_dict")
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return the state of the optimizer with its float32 weights and the counters of the loss scale.
+    """Return the state of a half-precision optimizer for a checkpoint, including its float32 weights.
+
+    Replaces ``state_dict`` of fairseq's fp16 optimizers. fairseq saves weights rounded to 16 bits, and no
+    counters of the loss scale.
 
     Args:
         state_dict: fairseq's original method.
-        self: optimizer of fairseq for half precision.
+        self: fairseq's half-precision optimizer.
+
+    Returns:
+        State of the optimizer, with float32 weights and the counters of the loss scale.
     """
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
@@ -36,16 +45,17 @@ def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
 @HALF_PRECISION.replaces(f"{_OPTIMIZERS}:_FP16OptimizerMixin.load_state_dict")
 @torch.no_grad()
 def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
-    """Load the state of the optimizer, and restore the float32 weights.
+    """Restore a half-precision optimizer from a checkpoint, including its float32 weights.
 
-    Only float32 weights that round to the weights of the model are restored.
+    Replaces ``load_state_dict`` of fairseq's fp16 optimizers. A float32 weight is restored only if it rounds
+    to the weight of the model. The model may have loaded other weights, such as an average.
 
     Args:
         load: fairseq's original method.
-        self: optimizer of fairseq for half precision.
-        state_dict: state of the optimizer in the checkpoint.
+        self: fairseq's half-precision optimizer.
+        state_dict: state of the optimizer from the checkpoint.
         args: further arguments of the original method.
-        kwargs: further arguments of the original method.
+        kwargs: further keyword arguments of the original method.
     """
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
@@ -60,22 +70,31 @@ def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: 
 
 
 def _float32_weights(optimizer: Any) -> Any:
-    """Return the list of the float32 weights of a half-precision optimizer."""
+    """Return the float32 weights of a half-precision optimizer as a list of tensors.
+
+    Args:
+        optimizer: fairseq's half-precision optimizer, which stores them in a list or in a dictionary.
+
+    Returns:
+        List of tensors.
+    """
     weights = optimizer.fp32_params
     return list(weights.values() if isinstance(weights, dict) else weights)
 
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Clip the total norm of the gradients, unless the optimizer clips each tensor.
+    """Clip the gradients by their total norm, unless the optimizer clips each parameter itself.
+
+    Replaces fairseq's ``Trainer.clip_grad_norm``.
 
     Args:
         clip: fairseq's original method.
-        self: trainer of fairseq.
-        clip_norm: maximum norm of all gradients together. 0 for no limit.
+        self: fairseq's trainer.
+        clip_norm: maximum total norm of all gradients; 0 for no limit.
 
     Returns:
-        Norm of the gradients before clipping.
+        Total norm of the gradients before clipping.
     """
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)

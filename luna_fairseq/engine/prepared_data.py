@@ -1,4 +1,4 @@
-"""Patch ``checked-data``: compare prepared data with its checksums when it is loaded."""
+"""Patch ``checked-data`` of fairseq: verify the checksums of prepared data when it is loaded."""
 
 from pathlib import Path
 from typing import Any
@@ -16,19 +16,21 @@ CHECKED_DATA = Patch(
 
 @CHECKED_DATA.replaces("fairseq.data.indexed_dataset:make_dataset")
 def _check_and_make_dataset(make_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Check the files of a data set, and load them.
+    """Verify the checksums of a data set's files, and load the data set.
+
+    Replaces fairseq's ``indexed_dataset.make_dataset``.
 
     Args:
         make_dataset: fairseq's original function.
-        path: path of the data set without extensions.
+        path: path of the data set without file extensions.
         args: further arguments of the original function.
-        kwargs: further arguments of the original function.
+        kwargs: further keyword arguments of the original function.
 
     Returns:
         fairseq's dataset.
 
     Raises:
-        InputError: A file differs from its checksum.
+        InputError: A file does not match its checksum.
     """
     from fairseq.distributed.utils import get_global_rank
 

@@ -1,6 +1,6 @@
-"""Patch ``processes``: train with several processes on CPUs and under torchrun.
+"""Patch ``processes`` of fairseq: distributed training on CPUs and under torchrun.
 
-If one of the processes fails, all processes end.
+If one process fails, all processes end.
 """
 
 import functools
@@ -38,16 +38,19 @@ PROCESSES = Patch(
 
 @PROCESSES.replaces("fairseq.distributed.utils:call_main")
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
-    """Call ``main`` in the number of processes that the configuration or torchrun determines.
+    """Start distributed training: run ``main`` in every process of the job.
+
+    Replaces fairseq's ``distributed.utils.call_main``. The configuration or the environment of torchrun gives
+    the number of processes.
 
     Args:
         call_main: fairseq's original function.
-        cfg: configuration of the command.
+        cfg: configuration of the command, updated in place.
         main: main function of the command.
         kwargs: further arguments of ``main``.
 
     Returns:
-        Result of ``main``, if it runs in this process.
+        Result of ``main``; None if it runs in other processes.
 
     Raises:
         InputError: Apollo is used with sharded parameters.
@@ -81,13 +84,14 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
 
 
 def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
-    """Run ``main`` in a spawned process, and print one line for an error of the user.
+    """Run ``main`` in a spawned process, and print a user error as one line in place of a traceback.
+
+    If several processes have the same error, only the first prints it.
 
     Args:
-        main: fairseq's function for training.
-        reported: number that all processes share. The first process that prints an error sets it to 1, so
-            that an error that all processes have is printed once.
-        cfg: fairseq's configuration.
+        main: main function of the command.
+        reported: shared multiprocessing value, set to 1 when a process has printed an error.
+        cfg: configuration of the command.
         kwargs: further arguments of ``main``.
     """
     try:
@@ -103,13 +107,17 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
         sys.exit(1)
 
 
-def refuse_to_train_apart(cfg: Any) -> None:
-    """Raise InputError if each process of torchrun would train a separate model.
+def check_world_size(cfg: Any) -> None:
+    """Check that the processes started by torchrun train one model together.
 
-    This happens under fairseq-hydra-train, which imports a plugin too late to read the number of processes.
+    Under fairseq-hydra-train, the plugin is imported too late to read the number of processes from torchrun.
+    Each process would then train a separate model.
 
     Args:
-        cfg: fairseq's configuration.
+        cfg: configuration of the command.
+
+    Raises:
+        InputError: torchrun started several processes, but the configured world size is 1.
     """
     if in_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
@@ -119,10 +127,12 @@ def refuse_to_train_apart(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """Start a process for each rank, as fairseq does for GPUs.
+    """Spawn a training process for each rank on the CPU.
+
+    fairseq does the same for GPUs.
 
     Args:
-        cfg: configuration of the command.
+        cfg: configuration of the command, updated in place.
         main: main function of the command.
         kwargs: further arguments of ``main``.
     """
@@ -141,16 +151,18 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
 def _wrap_on_any_device(
     ddp: Function, module: Any, device_ids: Any = None, output_device: Any = None, *args: Any, **kw: Any
 ) -> Any:
-    """Wrap a model for distributed training on GPUs or CPUs.
+    """Wrap a model in torch's DistributedDataParallel, on GPUs or CPUs.
+
+    Replaces the class in fairseq's ``distributed_fairseq_model``. torch rejects device numbers for a model on
+    the CPU, so they are dropped there.
 
     Args:
-        ddp: original constructor of torch's wrapper.
+        ddp: torch's original class.
         module: model.
-        device_ids: device numbers, which are dropped on CPUs because torch rejects them there (default:
-            None).
-        output_device: device number of the output, dropped likewise (default: None).
+        device_ids: device numbers, for GPUs only (default: None).
+        output_device: device number of the output, for GPUs only (default: None).
         args: further arguments of the constructor.
-        kw: further arguments of the constructor.
+        kw: further keyword arguments of the constructor.
 
     Returns:
         The wrapped model.
@@ -162,10 +174,13 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager that forwards SIGTERM to the processes started in it, and ends all if one fails.
+    """Context manager that forwards SIGTERM to all child processes, and exits if one of them fails.
 
     Args:
-        reported: number that all processes share, 1 if a process has printed its error.
+        reported: shared multiprocessing value, 1 if a process has already printed an error.
+
+    Raises:
+        SystemExit: A process has failed, or was ended by SIGTERM.
     """
     from torch.multiprocessing import ProcessExitedException
 
@@ -174,8 +189,8 @@ def _manage_children(reported: Any) -> Iterator[None]:
             process.terminate()
 
     previous = signal.signal(signal.SIGTERM, terminate)
-    ended = threading.Event()
-    threading.Thread(target=_kill_survivors, args=(ended,), daemon=True).start()
+    stop_event = threading.Event()
+    threading.Thread(target=_kill_remaining_processes, args=(stop_event,), daemon=True).start()
     try:
         yield
     except ProcessExitedException as error:
@@ -188,22 +203,22 @@ def _manage_children(reported: Any) -> Iterator[None]:
             "training"
         )
     finally:
-        ended.set()
+        stop_event.set()
         signal.signal(signal.SIGTERM, previous)
 
 
-def _kill_survivors(ended: threading.Event) -> None:
-    """Kill processes that still run ``PATIENCE`` seconds after the failure of another process.
+def _kill_remaining_processes(stop_event: threading.Event) -> None:
+    """Kill the other processes of a job ``PATIENCE`` seconds after one has failed.
 
-    Before torch 2.4, ``spawn`` only sends SIGTERM. A process that waits for the failed process then never
-    ends.
+    Before torch 2.4, ``spawn`` sends only SIGTERM to them. A process that waits for the failed process would
+    never end.
 
     Args:
-        ended: event that stops this function.
+        stop_event: event that ends this function.
     """
     seen: Set[Any] = set()
     deadline = math.inf
-    while not ended.wait(1.0):
+    while not stop_event.wait(1.0):
         seen.update(multiprocessing.active_children())
         if any(process.exitcode not in (None, 0) for process in seen):
             deadline = min(deadline, time.monotonic() + PATIENCE)

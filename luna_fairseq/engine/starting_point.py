@@ -1,6 +1,7 @@
-"""Patch ``starting-point``: choose the checkpoint from which a training starts.
+"""Patch ``starting-point`` of fairseq: choose the checkpoint from which training starts.
 
-The patch also ensures that no other training uses the folder, and that the validation text can be read.
+It also ensures that no other training run uses the checkpoint folder, and that the validation data can be
+read.
 """
 
 import copy
@@ -11,7 +12,7 @@ import torch
 
 from luna_fairseq.command_errors import in_command
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
-from luna_fairseq.engine.processes import refuse_to_train_apart
+from luna_fairseq.engine.processes import check_world_size
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import find_intact
 from luna_fairseq.files.sole_writer import claim
@@ -30,19 +31,22 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
-    """Lock the folder, check the validation text, and load the checkpoint from which training starts.
+    """Prepare for training, and load the checkpoint from which it starts.
+
+    Replaces fairseq's ``checkpoint_utils.load_checkpoint``. First, the checkpoint folder is locked, and the
+    batches of the validation data are made, so that errors appear before the first epoch.
 
     Args:
         load_checkpoint: fairseq's original function.
-        cfg: configuration of the checkpoints.
-        trainer: trainer of fairseq.
+        cfg: checkpoint options.
+        trainer: fairseq's trainer.
         passthrough_args: further arguments of the original function.
 
     Returns:
-        Further content of the checkpoint, and the iterator over the epochs.
+        The entry ``extra_state`` of the checkpoint or None, and the batch iterator.
 
     Raises:
-        InputError: Another training uses the folder, a validation sentence is too long, or the file of
+        InputError: Another training run uses the folder, a validation sentence is too long, or the file of
             --restore-file does not exist.
     """
     from fairseq.distributed.utils import get_global_rank
@@ -50,7 +54,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
     if not isinstance(trainer, Trainer):  # other programs may pass another kind of object
         return load_checkpoint(cfg, trainer, **passthrough_args)
-    refuse_to_train_apart(trainer.cfg)
+    check_world_size(trainer.cfg)
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         claim(Path(cfg.save_dir))
     # fairseq checks the lengths of the validation text when it makes batches, so make them before training.
@@ -62,11 +66,14 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Return the options of checkpoints, with the newest intact checkpoint in place of a damaged one.
+    """Choose the checkpoint to load: --restore-file, or the newest checkpoint that is not damaged.
 
     Args:
-        cfg: fairseq's options of checkpoints.
+        cfg: checkpoint options.
         trainer: fairseq's trainer.
+
+    Returns:
+        Checkpoint options whose ``restore_file`` is the chosen file.
 
     Raises:
         InputError: The file of --restore-file does not exist.

@@ -1,9 +1,11 @@
-"""Patch ``stopping``: stop a training after SIGTERM, and at --max-update.
+"""Patch ``stopping`` of fairseq: save a checkpoint and stop after SIGTERM, and stop at --max-update.
 
-A batch system sends SIGTERM before the time limit of a job. The run then finishes the current update, saves a
-checkpoint and exits with status 143. All processes stop after the same update, because the signal is counted
-among the statistics that fairseq sums over the processes in every update. If the update is followed by
-validation or by saving, these still happen, so that a resumed run equals an uninterrupted run.
+A batch system sends SIGTERM before the time limit of a job. Training then finishes the current update, saves
+a checkpoint and exits with status 143. If the update is followed by validation or saving, this still happens,
+so that a resumed run equals an uninterrupted run.
+
+All processes stop after the same update. In every update, fairseq sums statistics over the processes, and the
+signal is one of them.
 """
 
 import logging
@@ -23,15 +25,15 @@ logger = logging.getLogger(__name__)
 TERMINATED = 143
 
 
-class _Run:
-    """The training run of this process.
+class _TrainingRun:
+    """State of the training run in this process.
 
     Attributes:
         trainer: fairseq's trainer; None before training.
         epoch_itr: fairseq's iterator over the current epoch.
-        saved_at: number of updates in the last checkpoint.
+        saved_at: number of updates in the last checkpoint; -1 without a checkpoint.
         requested: True if this process has received SIGTERM.
-        agreed: True if any process has received SIGTERM, and all processes have been told.
+        agreed: True if all processes know that one of them has received SIGTERM.
     """
 
     trainer: Any = None
@@ -41,11 +43,20 @@ class _Run:
     agreed = False
 
     def request(self, *_: Any) -> None:
-        """Handle SIGTERM, which the batch system, the launcher and the parent process may all send."""
+        """Remember that this process has received SIGTERM.
+
+        Signal handler. The batch system, the launcher and the parent process may each send the signal.
+        """
         self.requested = True
 
     def stop_if_requested(self) -> None:
-        """Save a checkpoint and exit if SIGTERM was received. Call this method between two updates."""
+        """Save a checkpoint and exit if SIGTERM was received.
+
+        Call this method between two updates.
+
+        Raises:
+            SystemExit: SIGTERM was received. The exit status is 143.
+        """
         trainer = self.trainer
         distributed = trainer is not None and trainer.data_parallel_world_size > 1
         if trainer is None or not (self.agreed if distributed else self.requested):
@@ -64,7 +75,7 @@ class _Run:
         sys.exit(TERMINATED)
 
 
-_run = _Run()
+_run = _TrainingRun()
 
 
 STOPPING = Patch(
@@ -76,15 +87,17 @@ STOPPING = Patch(
 
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
-def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save a checkpoint, and record its number of updates.
+def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Save a checkpoint, and remember its number of updates.
+
+    Replaces fairseq's ``checkpoint_utils.save_checkpoint``.
 
     Args:
         save: fairseq's original function.
-        cfg: configuration of the checkpoints.
-        trainer: trainer of fairseq.
+        cfg: checkpoint options.
+        trainer: fairseq's trainer.
         args: further arguments of the original function.
-        kwargs: further arguments of the original function.
+        kwargs: further keyword arguments of the original function.
 
     Returns:
         Result of the original function.
@@ -96,13 +109,15 @@ def _record_save(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: A
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Train for an epoch, and handle SIGTERM. If --max-update is already reached, do nothing.
+    """Train for an epoch, unless --max-update is already reached.
+
+    Replaces fairseq-train's function ``train``. Before the first epoch, the handler of SIGTERM is installed.
 
     Args:
         train: fairseq's original function.
         cfg: configuration of the command.
-        trainer: trainer of fairseq.
-        task: task of fairseq.
+        trainer: fairseq's trainer.
+        task: fairseq task.
         epoch_itr: iterator over the epochs of the training set.
 
     Returns:
@@ -124,17 +139,19 @@ def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, e
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Sum the statistics of all processes, and count the processes that have received SIGTERM.
+    """Sum statistics over all processes, and find out whether any process has received SIGTERM.
+
+    Replaces fairseq's ``Trainer._aggregate_logging_outputs``.
 
     Args:
         aggregate: fairseq's original method.
-        self: trainer of fairseq.
+        self: fairseq's trainer.
         logging_outputs: statistics of this process.
         extra: further numbers to sum over the processes.
-        ignore: True if the batch of this process is a dummy (default: False).
+        ignore: True if this process has a dummy batch, whose statistics do not count (default: False).
 
     Returns:
-        Statistics of all processes, and the sums of the further numbers.
+        Statistics of all processes, and the sums of ``extra``.
     """
     extra = (*extra, float(_run.requested))
     outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
@@ -144,33 +161,45 @@ def _sum_requests(
 
 @STOPPING.replaces("fairseq.data.iterators:GroupedIterator.__next__")
 def _stop_before_next_update(get_next: Function, self: Any) -> Any:
-    """Return the batches of the next update, unless SIGTERM was received."""
+    """Return the batches of the next update. If SIGTERM was received, save a checkpoint and exit.
+
+    Replaces fairseq's ``GroupedIterator.__next__``.
+
+    Args:
+        get_next: fairseq's original method.
+        self: fairseq's iterator over updates.
+
+    Returns:
+        List of batches, as the original method returns it.
+    """
     _run.stop_if_requested()
     return get_next(self)
 
 
 @STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build the iterator, with a collate function that protects its worker processes from SIGTERM.
+    """Build a batch iterator whose data loader workers ignore SIGTERM from a batch system.
+
+    Replaces the constructor of fairseq's ``EpochBatchIterator``.
 
     Args:
         init: original constructor of the iterator.
-        self: the iterator.
+        self: batch iterator.
         args: arguments of the constructor.
-        kwargs: arguments of the constructor.
+        kwargs: keyword arguments of the constructor.
     """
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
 
 class _ShieldedCollate:
-    """Collate function that protects its worker process from SIGTERM.
+    """Collate function that makes its data loader worker ignore SIGTERM from a batch system.
 
-    A batch system sends SIGTERM to every process of a job. The workers of torch's data loader would end, and
-    the loader would raise an error during an update.
+    A batch system sends SIGTERM to every process of a job. If a worker ended, torch's data loader would raise
+    an error during an update.
 
     Args:
-        collate_fn: function that makes a batch from samples.
+        collate_fn: original collate function, which makes a batch from samples.
     """
 
     def __init__(self, collate_fn: Function) -> None:
@@ -178,13 +207,13 @@ class _ShieldedCollate:
         self.shielded_process: Optional[int] = None
 
     def __call__(self, samples: Any) -> Any:
-        """Make a batch from samples. In a worker process, the first call protects the process.
+        """Make a batch from samples. The first call in a worker also changes its handling of SIGTERM.
 
         Args:
             samples: samples of the batch.
 
         Returns:
-            Batch, as the original collate function makes it.
+            Result of the original collate function.
         """
         if torch.utils.data.get_worker_info() is not None and self.shielded_process != os.getpid():
             self.shielded_process = os.getpid()
@@ -193,7 +222,10 @@ class _ShieldedCollate:
 
 
 def _ignore_sigterm_of_others() -> None:
-    """Make this process ignore SIGTERM unless its parent process sends the signal."""
+    """Make this process end at a SIGTERM of its parent process, and ignore SIGTERM from others.
+
+    On macOS, nothing changes.
+    """
     if not hasattr(signal, "sigwaitinfo"):  # on macOS
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})

@@ -1,56 +1,67 @@
 """Table of all changes to fairseq.
 
-We change fairseq only if it does not run on a supported version, or if one of our models, tasks or recipes
-gives a wrong result or loses work without the change. Each :class:`~luna_fairseq.engine.patch.Patch` is
-defined in the module with its code. No function of fairseq is replaced by two patches.
+fairseq is changed only if it does not run on a supported version, or if a model, task or recipe of this
+project gives wrong results or loses work without the change. Each module with changes defines its own
+:class:`~luna_fairseq.engine.patch.Patch`. No function of fairseq is replaced by two patches.
 """
 
 import os
 from importlib import import_module
-from typing import FrozenSet, Tuple
+from typing import FrozenSet, List, Tuple
 
 from luna_fairseq.engine.patch import Patch
 from luna_fairseq.errors import InputError
 
 # Environment variable with the names of patches that are not applied.
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
-# The modules with patches.
-_SUBJECTS = (
-    *("batches", "checkpoint_contents", "checkpoints", "entry_points", "loader_threads", "numpy_2"),
-    *(
-        "old_layers",
-        "place_in_epoch",
-        "precision",
-        "prepared_data",
-        "processes",
-        "starting_point",
-        "stopping",
-    ),
+# Modules of this package that define patches.
+_MODULES = (
+    "batches",
+    "checkpoint_contents",
+    "checkpoints",
+    "entry_points",
+    "loader_threads",
+    "numpy_2",
+    "old_layers",
+    "place_in_epoch",
+    "precision",
+    "prepared_data",
+    "processes",
+    "starting_point",
+    "stopping",
 )
-_CONTENTS = (vars(import_module(f"luna_fairseq.engine.{subject}")).values() for subject in _SUBJECTS)
-TABLE: Tuple[Patch, ...] = tuple(
-    sorted(
-        (value for values in _CONTENTS for value in values if isinstance(value, Patch)),
-        key=lambda patch: patch.importance,
-    )
-)
+
+
+def _collect_patches() -> Tuple[Patch, ...]:
+    """Return all patches of fairseq: first those without which fairseq does not run, then the others."""
+    patches: List[Patch] = []
+    for name in _MODULES:
+        module = import_module(f"luna_fairseq.engine.{name}")
+        patches += [value for value in vars(module).values() if isinstance(value, Patch)]
+    return tuple(sorted(patches, key=lambda patch: patch.importance))
+
+
+TABLE = _collect_patches()
 
 
 def patch_fairseq() -> None:
-    """Apply every patch that the installed versions need and that is not left out.
+    """Apply every patch that the installed versions need, except those that the user has disabled.
 
-    A second call does nothing.
+    The environment variable LUNA_FAIRSEQ_LEAVE_OUT lists the disabled patches. A second call does nothing.
 
     Raises:
-        InputError: LUNA_FAIRSEQ_LEAVE_OUT names a patch that does not exist.
+        InputError: The variable names a patch that does not exist.
     """
-    left_out = names_left_out()
+    left_out = left_out_patches()
     for patch in TABLE:
         patch.apply(patch.name in left_out)
 
 
-def names_left_out() -> FrozenSet[str]:
-    """Return the names in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, separated by commas.
+def left_out_patches() -> FrozenSet[str]:
+    """Return the names of the patches that the user has disabled.
+
+    Returns:
+        Names listed in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, where commas separate them.
 
     Raises:
         InputError: The variable names a patch that does not exist.

@@ -59,7 +59,7 @@ def test_dictionaries_are_recorded_for_every_task_of_this_package():
 def save_state(task, **state):
     """Return what a trainer of this task stores in a checkpoint."""
     trainer, stored = SimpleNamespace(task=task), {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
-    checkpoint_contents._save_identity(
+    checkpoint_contents._save_with_training_info(
         lambda self, name, extra: stored.update(extra_state=extra), trainer, "x.pt", {}
     )
     return stored

@@ -8,7 +8,7 @@ from forked import run_code
 import luna_fairseq  # noqa: F401  changes fairseq
 from luna_fairseq.engine import listing
 from luna_fairseq.engine.patch import APPLIED, NOT_NEEDED, RESULTS, RUNS
-from luna_fairseq.engine.table import SWITCH, TABLE, names_left_out
+from luna_fairseq.engine.table import SWITCH, TABLE, left_out_patches
 from luna_fairseq.engine.versions import is_at_least
 from luna_fairseq.errors import InputError
 
@@ -35,7 +35,7 @@ def test_every_patch_is_applied_or_not_needed(patch):
 
 
 def test_the_listing_names_every_patch_and_the_versions():
-    text = "\n".join(listing.lines())
+    text = "\n".join(listing.format_report())
     assert all(f"\n  {name}\n" in text for name in NAMES)
     assert all(f"  {package} " in text for package in ("Python", "fairseq", "torch", "numpy"))
     assert f"applied: {sum(patch.state == APPLIED for patch in TABLE)}\n" in text
@@ -51,10 +51,10 @@ def test_fairseq_is_unchanged_without_patches():
     code = """
 import luna_fairseq
 from luna_fairseq.engine import listing, table
-from luna_fairseq.engine.patch import find
-places = [find(target) for patch in table.TABLE for target, _ in patch.replacements]
+from luna_fairseq.engine.patch import find_target
+places = [find_target(target) for patch in table.TABLE for target, _ in patch.replacements]
 print([place for place in places if place[0] and hasattr(getattr(*place), "patched_by")])
-print(*listing.lines(), sep="\\n")
+print(*listing.format_report(), sep="\\n")
 """
     printed = run_code(code, **{SWITCH: ", ".join(NAMES)})
     assert printed.startswith("[]\n"), printed[:2000]
@@ -63,7 +63,7 @@ print(*listing.lines(), sep="\\n")
 
 def test_names_to_leave_out_and_an_unknown_name(monkeypatch):
     monkeypatch.setenv(SWITCH, " stopping,,whole-files ")
-    assert names_left_out() == {"stopping", "whole-files"}
+    assert left_out_patches() == {"stopping", "whole-files"}
     monkeypatch.setenv(SWITCH, "stopping, stoping")
     with pytest.raises(InputError, match=f"^{SWITCH} has the unknown name stoping: choose from .*, stopping"):
-        names_left_out()
+        left_out_patches()

@@ -7,7 +7,7 @@ import textwrap
 import pytest
 
 import luna_fairseq  # noqa: F401  changes fairseq
-from luna_fairseq.engine.patch import APPLIED, find
+from luna_fairseq.engine.patch import APPLIED, find_target
 from luna_fairseq.engine.table import TABLE
 
 P = inspect.Parameter
@@ -17,7 +17,7 @@ def find_originals(patches):
     """Yield each function of fairseq and its replacement."""
     for patch in patches:
         for target, function in patch.replacements if patch.state == APPLIED else ():
-            owner, name = find(target)
+            owner, name = find_target(target)
             current = None if owner is None else getattr(owner, name)
             if callable(current):
                 yield pytest.param(inspect.unwrap(current), function, id=f"{patch.name} {target}")
