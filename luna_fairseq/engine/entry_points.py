@@ -61,8 +61,8 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
     if any(folder.samefile(named) for folder in imported_folders):
         return import_user_module(Namespace(user_dir=str(imported_folders[0])))
     raise InputError(
-        f"--user-dir {user_dir} is another copy of {imported_folders[0]}, which this process has imported already. "
-        "Use that folder, or uninstall it"
+        f"--user-dir {user_dir} is another copy of {imported_folders[0]}, which this process has imported "
+        "already. Use that folder, or uninstall it"
     )
 
 
