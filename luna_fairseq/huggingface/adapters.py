@@ -1,8 +1,8 @@
 """Adapters between transformers and the plain PyTorch modules of Luna.
 
-The exported encoder and decoder are the classes of ``luna_fairseq.modules``. The functions of this file
-translate a configuration of transformers into the options of these classes. :class:`TransformersStack` adds
-the methods that transformers calls.
+The exported encoder and decoder subclass ``LunaEncoder`` and ``LunaDecoder`` of ``luna_fairseq.modules``. The
+functions in this file translate a transformers configuration into the options of these classes.
+:class:`TransformersStack` adds the methods that transformers calls.
 """
 
 from typing import Any, Dict, Iterable, Optional, Tuple
@@ -37,24 +37,24 @@ def get_activation(name: str) -> Any:
     """Return the activation function with the given fairseq name.
 
     Args:
-        name: one of the keys of ``ACTIVATIONS``, such as "gelu".
+        name: fairseq's name of an activation function, such as "gelu"; a key of ``ACTIVATIONS``.
 
     Returns:
-        A callable from a tensor to a tensor of the same shape.
+        Function from a tensor to a tensor of the same shape.
     """
     return ACT2FN[ACTIVATIONS[name]]
 
 
 def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
-    """Translate the fields of a configuration that an encoder and a decoder have in common.
+    """Translate the configuration fields that exist for both the encoder and the decoder.
 
     Args:
-        config: configuration of an exported model.
-        side: "encoder" or "decoder", the prefix of the fields to read.
-        max_positions: number of learned positions, which limits the sequence length.
+        config: configuration of an exported model, such as :class:`LunaConfig`.
+        side: "encoder" or "decoder". The fields ``{side}_layers``, ``{side}_embed_dim`` and so on are read.
+        max_positions: maximum sequence length, which is the number of learned positions.
 
     Returns:
-        Keyword arguments of :class:`luna_fairseq.modules.options.StackOptions`.
+        Keyword arguments of :class:`luna_fairseq.modules.options.StackOptions`, such as ``num_layers``.
     """
     positions = LEARNED if getattr(config, f"{side}_learned_pos") else SINUSOIDAL
     return {
@@ -81,10 +81,10 @@ def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
 
 
 def encoder_options(config: Any) -> EncoderOptions:
-    """Translate a configuration into the options of the encoder.
+    """Translate a transformers configuration into the options of the plain PyTorch encoder.
 
     Args:
-        config: configuration of an exported model with an encoder.
+        config: configuration of an exported model that has an encoder, such as :class:`LunaConfig`.
 
     Returns:
         Options of :class:`luna_fairseq.modules.luna_encoder.LunaEncoder`.
@@ -99,10 +99,10 @@ def encoder_options(config: Any) -> EncoderOptions:
 
 
 def decoder_options(config: Any) -> DecoderOptions:
-    """Translate a configuration into the options of the decoder.
+    """Translate a transformers configuration into the options of the plain PyTorch decoder.
 
     Args:
-        config: configuration of an exported model with a decoder.
+        config: configuration of an exported model that has a decoder, such as :class:`LunaDecoderConfig`.
 
     Returns:
         Options of :class:`luna_fairseq.modules.luna_decoder.LunaDecoder`.
@@ -117,36 +117,39 @@ def decoder_options(config: Any) -> DecoderOptions:
 
 
 class TransformersStack(TokenEmbedding):
-    """Base class of the exported encoder and decoder, with the methods that transformers calls.
+    """Base class of the exported encoder and decoder, with the methods that transformers expects.
+
+    The methods give access to the token embedding, run layers with gradient checkpointing, and check the
+    inputs.
 
     Attributes:
-        gradient_checkpointing: True if layers are computed again in the backward pass to save memory. Set by
-            transformers' ``gradient_checkpointing_enable``.
+        gradient_checkpointing: True if the backward pass computes the layers again to save memory. Set by
+            ``gradient_checkpointing_enable`` of transformers.
     """
 
     gradient_checkpointing = False
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding."""
+        """Return the token embedding (overrides ``PreTrainedModel.get_input_embeddings``)."""
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding.
+        """Replace the token embedding (overrides ``PreTrainedModel.set_input_embeddings``).
 
         Args:
-            value: new token embedding, such as one with a resized vocabulary.
+            value: new token embedding, such as an embedding of a resized vocabulary.
         """
         self.embed_tokens = value
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer, with gradient checkpointing if it is enabled.
+        """Call a layer, with gradient checkpointing if it is enabled and the model is in training mode.
 
         Args:
             layer: encoder or decoder layer.
             *inputs: positional arguments of the layer.
 
         Returns:
-            The output of the layer.
+            The outputs of the layer.
         """
         if self.gradient_checkpointing and self.training:
             return self._gradient_checkpointing_func(layer.__call__, *inputs)
@@ -155,14 +158,15 @@ class TransformersStack(TokenEmbedding):
     def compute_padding_mask(
         self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]
     ) -> Tensor:
-        """Compute the padding mask of a batch.
+        """Compute the padding mask of a batch of B sequences with T positions.
+
+        Without an attention mask, padding is found by the padding id. Vectors are then never padding.
 
         Args:
             input_ids: token ids [B, T], or None if ``inputs_embeds`` is given.
-            inputs_embeds: token vectors [B, T, C], or None if ``input_ids`` is given.
-            attention_mask: 1 at tokens and 0 at padding. It may be longer than T, as in generation with a
-                cache. Its last T columns are then used. None: every id other than the padding id is a token,
-                and every vector is a token.
+            inputs_embeds: token vectors [B, T, C] of width C, or None if ``input_ids`` is given.
+            attention_mask: mask, 1 at tokens and 0 at padding, or None. During generation with a cache, it
+                also covers the earlier positions. Only its last T columns are used.
 
         Returns:
             Boolean mask [B, T], True at padding.
@@ -180,13 +184,15 @@ class TransformersStack(TokenEmbedding):
         return torch.zeros(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
 
     def check_length(self, length: int) -> None:
-        """Check that the learned positions suffice for a sequence.
+        """Raise ValueError if a sequence is longer than the learned positional embeddings allow.
+
+        Sinusoidal positions have no limit.
 
         Args:
-            length: number of tokens, padding included.
+            length: number of tokens, including padding.
 
         Raises:
-            ValueError: The sequence is longer than the number of learned positions.
+            ValueError: The sequence is too long.
         """
         longest = self.options.max_positions
         if self.options.positions == LEARNED and length > longest:
@@ -208,13 +214,15 @@ def build_token_embedding(config: Any, side: str) -> nn.Embedding:
     return nn.Embedding(size or config.vocab_size, width, padding_idx=config.pad_token_id)
 
 
-def batch_first(states: Iterable[Tensor]) -> Tuple[Tensor, ...]:
-    """Swap the first two dimensions of each tensor.
+def to_batch_first(states: Iterable[Tensor]) -> Tuple[Tensor, ...]:
+    """Convert hidden states from [T, B, C] to [B, T, C], the layout of transformers.
+
+    T is the sequence length, B the batch size, and C the model width.
 
     Args:
-        states: hidden states of all layers, [T, B, C] each.
+        states: hidden states [T, B, C] of each layer.
 
     Returns:
-        Hidden states of all layers, [B, T, C] each, as transformers expects them.
+        Hidden states [B, T, C] of each layer.
     """
     return tuple(state.transpose(0, 1) for state in states)

@@ -1,4 +1,4 @@
-"""Load the checkpoint of a model to export."""
+"""Load the fairseq checkpoint that is to be exported."""
 
 from pathlib import Path
 from typing import Any, Dict, NamedTuple
@@ -9,12 +9,12 @@ from luna_fairseq.errors import InputError
 
 
 class Checkpoint(NamedTuple):
-    """Model of a checkpoint with its task and metadata.
+    """Contents of a fairseq checkpoint.
 
     Attributes:
         model: fairseq model in float32 and evaluation mode.
         task: fairseq task with its dictionaries.
-        state: contents of the file without parameters and optimizer state.
+        state: other contents of the file, without parameters and optimizer state.
     """
 
     model: Any
@@ -23,7 +23,7 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: Path, data: Path) -> Checkpoint:
-    """Load a model with its classification heads and its task.
+    """Load a fairseq checkpoint with its model, classification heads and task.
 
     Args:
         path: file of the checkpoint.

@@ -1,4 +1,4 @@
-"""Compare an exported model with the fairseq model on sequences of many lengths."""
+"""Check that an exported model and the fairseq model compute the same logits for many sequence lengths."""
 
 from typing import Any, List, Sequence, Tuple
 
@@ -7,20 +7,22 @@ from torch import Tensor
 
 from luna_fairseq.anchored.segments import DENSE_LENGTH
 from luna_fairseq.errors import InputError
-from luna_fairseq.huggingface.conversion import Kind
+from luna_fairseq.huggingface.conversion import ModelKind
 
 # Largest difference relative to the largest logit. A larger difference is a defect of the export.
 LARGEST_DIFFERENCE = 1e-4
 LONG_LENGTH = 200  # number of tokens of a long sequence
 
 
-def compare(model: Any, exported: Any, kind: Kind) -> None:
-    """Check that an exported model computes the logits of the fairseq model.
+def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
+    """Check that an exported model computes the same logits as the fairseq model.
+
+    The largest difference may be 1e-4 of the largest logit.
 
     Args:
         model: fairseq model in evaluation mode.
         exported: exported model in evaluation mode.
-        kind: kind of the model.
+        kind: kind of the model, from :func:`luna_fairseq.huggingface.conversion.find_kind`.
 
     Raises:
         InputError: The logits differ by more than rounding.
@@ -35,18 +37,19 @@ def compare(model: Any, exported: Any, kind: Kind) -> None:
 
 
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
-    """Return sequence lengths on both sides of each length at which the computation changes.
+    """Return the sequence lengths of two batches that together cover every case of the computation.
 
-    The computation changes at the length of the packed sequence P, and at the largest length that a look-up
-    attends to densely.
+    Some steps are computed differently for short and for long sequences. The lengths lie just below, at and
+    just above the limits: the length of the packed sequence P, and ``DENSE_LENGTH``, up to which a look-up of
+    tokens uses dense attention.
 
     Args:
         config: configuration of the exported model.
-        longest: largest sequence length that the model accepts.
+        longest: maximum sequence length of the model.
 
     Returns:
-        Lengths of two batches in decreasing order. The first batch has short sequences only, the second has
-        short and long sequences.
+        Lengths of two batches, each in decreasing order. The first batch has short sequences only. The second
+        batch has short and long sequences.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -58,12 +61,13 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
     """Return random token ids, padded on the right.
 
     Args:
-        size: size of the vocabulary. Ids are drawn from 4 to ``size`` - 1, above the special tokens.
-        lengths: number of tokens of each sequence.
+        size: size of the vocabulary. Ids are drawn from 4 to ``size`` - 1, because lower ids are special
+            tokens.
+        lengths: number of tokens of each of the B sequences. The largest length is T.
         pad: id of the padding token.
 
     Returns:
-        Token ids [B, T]. Equal arguments give equal ids.
+        Token ids [B, T]. The same arguments always give the same ids.
 
     Example:
         >>> random_tokens(5, [3, 1], pad=1)
@@ -75,19 +79,22 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
     return tokens.masked_fill(torch.arange(tokens.size(1)) >= torch.tensor(lengths)[:, None], pad)
 
 
-def longest_sequence(config: Any, side: str) -> int:
-    """Return the length of the longest sequence to compare.
+def length_to_compare(config: Any, side: str) -> int:
+    """Return the length of the longest sequence on which two models are compared.
 
     Args:
         config: configuration of the exported model.
-        side: "encoder" or "decoder", the side that reads the sequence.
+        side: "encoder" or "decoder", the part of the model that reads the sequence.
+
+    Returns:
+        Number of tokens. It exceeds the length of the packed sequence P if the model accepts so many tokens.
     """
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))
 
 
-def compute_logits(model: Any, exported: Any, kind: Kind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of both models on several batches.
+def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
+    """Compute the logits of the fairseq model and of the exported model on the same random batches.
 
     Args:
         model: fairseq model in evaluation mode.
@@ -95,8 +102,9 @@ def compute_logits(model: Any, exported: Any, kind: Kind) -> Tuple[Tensor, Tenso
         kind: kind of the model.
 
     Returns:
-        Logits of the fairseq model and of the exported model, [N, V] each. N counts the tokens of all
-        batches, or the sequences if the model is a classifier.
+        Logits of the fairseq model and of the exported model, [N, V] each. N is the number of tokens in all
+        batches and V the size of the vocabulary. For a classifier, N is the number of sequences and V the
+        number of classes.
     """
     config = exported.config
     if getattr(config, "reads_pixels", False):
@@ -104,37 +112,40 @@ def compute_logits(model: Any, exported: Any, kind: Kind) -> Tuple[Tensor, Tenso
         return model(pixels), exported(pixel_values=pixels).logits
     sides = ["decoder"] if config.model_type == "luna_lm" else ["encoder"]
     sides += ["decoder"] if config.is_encoder_decoder else []
-    longest = min(longest_sequence(config, side) for side in sides)
-    pairs = [
-        _batch_logits(model, exported, kind, random_tokens(config.vocab_size, lengths, config.pad_token_id))
-        for lengths in batch_lengths(config, longest)
-    ]
-    expected, actual = (torch.cat(logits) for logits in zip(*pairs))
-    return expected, actual
+    longest = min(length_to_compare(config, side) for side in sides)
+    all_expected, all_actual = [], []
+    for lengths in batch_lengths(config, longest):
+        tokens = random_tokens(config.vocab_size, lengths, config.pad_token_id)
+        expected, actual = _compute_batch_logits(model, exported, kind, tokens)
+        all_expected.append(expected)
+        all_actual.append(actual)
+    return torch.cat(all_expected), torch.cat(all_actual)
 
 
-def _batch_logits(model: Any, exported: Any, kind: Kind, tokens: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of both models for a batch.
+def _compute_batch_logits(
+    model: Any, exported: Any, kind: ModelKind, tokens: Tensor
+) -> Tuple[Tensor, Tensor]:
+    """Compute the logits of the fairseq model and of the exported model for one batch.
 
     Args:
-        model: model of fairseq.
-        exported: model of transformers.
-        kind: kind of the model.
-        tokens: token ids [B, T].
+        model: fairseq model in evaluation mode.
+        exported: exported model in evaluation mode.
+        kind: kind of the model. It determines the arguments of both models.
+        tokens: token ids [B, T] of B sequences with up to T tokens.
 
     Returns:
-        Logits of the model of fairseq, and logits of the model of transformers.
+        Logits of the fairseq model and of the exported model, without positions that are padding.
     """
     config = exported.config
-    if kind.model == "LunaForSequenceClassification":
+    if kind.class_name == "LunaForSequenceClassification":
         return model(tokens, classification_head_name=kind.head)[0], exported(tokens).logits
-    if kind.model == "LunaForLongSequenceClassification":
+    if kind.class_name == "LunaForLongSequenceClassification":
         if config.pair_combination:
             second = tokens.flip(0)
             return model(tokens, None, second), exported(tokens, second_input_ids=second).logits
         return model(tokens), exported(tokens).logits
     is_token = tokens.ne(config.pad_token_id)
-    if kind.model == "LunaForConditionalGeneration":
+    if kind.class_name == "LunaForConditionalGeneration":
         source = (tokens.flip(0) % config.source_vocab_size).clamp(min=4).masked_fill(~is_token.flip(0), 1)
         actual = exported(source, decoder_input_ids=tokens).logits
         return model(source, None, tokens)[0][is_token], actual[is_token]

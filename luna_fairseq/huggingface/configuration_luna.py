@@ -1,7 +1,7 @@
-"""Configurations of the Luna models for Hugging Face's transformers.
+"""Configuration classes of the Luna models for Hugging Face's transformers.
 
-The fields have the names of fairseq's options (``encoder_embed_dim``, ``encoder_layers``). The names that
-transformers uses for the common fields (``hidden_size``, ``num_hidden_layers``) work as well.
+Fields have the names of fairseq's options, such as ``encoder_embed_dim``. The names that are common in
+transformers, such as ``hidden_size``, are aliases of these fields.
 """
 
 from typing import Any, Dict
@@ -59,14 +59,14 @@ DECODER_DEFAULTS: Dict[str, Any] = {
 
 
 def _attribute_map(side: str, positions: str) -> Dict[str, str]:
-    """Map transformers' names of the common fields to the names of the fields here.
+    """Build the table of field aliases that ``PretrainedConfig`` reads.
 
     Args:
-        side: "encoder" or "decoder", the prefix of the fields that the names of transformers refer to.
+        side: "encoder" or "decoder", the prefix of the fields that the aliases refer to.
         positions: name of the field that ``max_position_embeddings`` refers to.
 
     Returns:
-        Name of a field here, by transformers' name.
+        Field by alias: ``{"hidden_size": "encoder_embed_dim", ...}``.
     """
     names = {
         "hidden_size": "embed_dim",
@@ -83,25 +83,26 @@ def _attribute_map(side: str, positions: str) -> Dict[str, str]:
 class LunaConfig(PretrainedConfig):
     """Configuration of a Luna masked language model, classifier or translation model.
 
-    P is the packed sequence, a short sequence of L vectors. Each layer packs the tokens into P (pack
-    attention) and lets the tokens attend to the result (unpack attention).
+    In each layer, the packed sequence P, a short sequence of L vectors, attends to the tokens (pack
+    attention). Then the tokens attend to P (unpack attention).
 
     Args:
-        vocab_size: number of tokens in the vocabulary; the target vocabulary of a translation model (default:
+        vocab_size: size of the vocabulary, or of the target vocabulary in a translation model (default:
             50265).
         pad_token_id: id of the padding token (default: 1).
-        projection_length: length L of P (default: 128).
-        fix_projection_length: use all L rows of P for every sequence. Otherwise P is at most as long as the
-            sequence (default: False).
+        projection_length: length L of the packed sequence P (default: 128).
+        fix_projection_length: use all L vectors of P for every sequence. Otherwise P is at most as long as
+            the sequence (default: False).
         untie_luna_kv: use separate projections for keys and values (default: False).
-        non_contextual_packed: every layer reads the learned P instead of the P that the preceding layer
-            packed (default: False).
-        packed_is_read: the classification head reads P, so the norm of the last P has a gain and a bias
+        non_contextual_packed: every layer reads the learned initial P instead of the output P of the
+            preceding layer (default: False).
+        packed_is_read: the classification head reads P. The layer normalization of the last P then has a gain
+            and a bias (default: False).
+        anchored_packed: assign each vector of P to a place in the sequence, so that it prefers nearby tokens
             (default: False).
-        anchored_packed: give each row of P a place in the sequence and favour nearby tokens (default: False).
-        anchor_strength: initial strength of the anchors, if ``anchored_packed`` is set (default: 4.0).
-        local_parts: number of segments in the window of nearby tokens that each encoder token also reads; 0
-            for no window (default: 0).
+        anchor_strength: initial strength of this preference, if ``anchored_packed`` is set (default: 4.0).
+        local_parts: number of neighbouring text segments that each encoder token also attends to directly; 0
+            for none (default: 0).
         activation_fn: fairseq's name of the activation function (default: "gelu").
         dropout: dropout probability of embeddings and layer outputs (default: 0.1).
         attention_dropout: dropout probability of attention weights (default: 0.1).
@@ -112,16 +113,17 @@ class LunaConfig(PretrainedConfig):
         no_scale_embedding: do not multiply token vectors by the square root of their width (default: True).
         layernorm_embedding: apply layer normalization to the embeddings (default: True).
         no_token_positional_embeddings: use no positional embeddings (default: False).
-        encoder_embed_dim: width C of the encoder (default: 768).
+        encoder_embed_dim: width of the encoder (default: 768).
         encoder_ffn_embed_dim: inner width of the feed-forward blocks (default: 3072).
         encoder_layers: number of encoder layers (default: 12).
         encoder_attention_heads: number of heads of unpack attention (default: 12).
         encoder_projected_attention_heads: number of heads of pack attention (default: 12).
         encoder_normalize_before: use pre-norm layers (default: False).
         encoder_learned_pos: use learned instead of sinusoidal positions (default: True).
-        max_source_positions: largest number of tokens of an input (default: 512).
+        max_source_positions: maximum number of input tokens (default: 512).
         **kwargs: all other fields. A translation model (``is_encoder_decoder=True``) also has the decoder
-            fields of :class:`LunaDecoderConfig`, and :class:`transformers.PretrainedConfig` has its own.
+            fields of :class:`LunaDecoderConfig`. Other names are fields of
+            :class:`transformers.PretrainedConfig`.
 
     Example:
         >>> config = LunaConfig(vocab_size=1000, hidden_size=64)
@@ -147,8 +149,8 @@ class LunaConfig(PretrainedConfig):
 class LunaLongConfig(LunaConfig):
     """Configuration of a Luna classifier for Long Range Arena.
 
-    It is a class of its own because transformers 5 maps each configuration class to one model class, and
-    ``AutoModelForSequenceClassification`` has to load two kinds of Luna classifiers.
+    transformers 5 maps a configuration class to a single model class. This class lets
+    ``AutoModelForSequenceClassification`` tell the two Luna classifiers apart.
 
     Args:
         **kwargs: arguments of :class:`LunaConfig`.
@@ -168,20 +170,20 @@ class LunaLongConfig(LunaConfig):
 class LunaDecoderConfig(LunaConfig):
     """Configuration of a Luna causal language model.
 
-    Fields of an encoder (``encoder_*``, ``max_source_positions``) do not exist. The fields that concern a
-    source are used by translation models only. P is the packed sequence; see :class:`LunaConfig`.
+    A translation model has these fields as well, and only there do the fields about the source have an
+    effect. A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``). P is the
+    packed sequence; see :class:`LunaConfig`.
 
     Args:
         pack_activation: activation of causal pack attention, "softplus" or "elu" (default: "softplus").
         causal_decay: let the weight of earlier tokens decay with distance (default: False).
-        cross_attention: attention to the source of a translation model. "luna" reads the source through P,
-            "softmax" reads all source tokens (default: "luna").
-        packed_lookup: number of rows of P whose source tokens are read as well; 0 for none (default: 0).
-        diagonal_prior: favour source tokens near the diagonal of the alignment (default: False).
-        separators: ids of the sentence separator in the source and in the target. The diagonal then starts
-            again with each sentence (default: None, the diagonal spans the whole text).
-        no_decoder_final_norm: omit the last layer normalization of a pre-norm decoder (default: False).
-        decoder_embed_dim: width C of the decoder (default: 512).
+        cross_attention: attention to the source. "luna" reads the source through P, and "softmax" attends to
+            all source tokens (default: "luna").
+        packed_lookup: number of vectors of P whose text segments cross-attention also reads token by token; 0
+            for none (default: 0).
+        diagonal_prior: prefer source tokens at about the same relative position as the target token (default:
+            False).
+        decoder_embed_dim: width of the decoder (default: 512).
         decoder_ffn_embed_dim: inner width of the feed-forward blocks (default: 2048).
         decoder_layers: number of decoder layers (default: 6).
         decoder_attention_heads: number of heads of unpack attention (default: 8).
@@ -190,7 +192,7 @@ class LunaDecoderConfig(LunaConfig):
         decoder_output_dim: width of the input of the output projection (default: 512).
         decoder_normalize_before: use pre-norm layers (default: False).
         decoder_learned_pos: use learned instead of sinusoidal positions (default: False).
-        max_target_positions: largest number of tokens of a text (default: 1024).
+        max_target_positions: maximum number of tokens of a text (default: 1024).
         **kwargs: other arguments of :class:`LunaConfig`.
 
     Example:

@@ -1,7 +1,7 @@
-"""Convert fairseq models of this package to the classes that transformers loads.
+"""Convert fairseq models of this package to transformers models.
 
-A :class:`Kind` describes how one kind of model is converted. Each kind has a function that derives the
-exported configuration from the fairseq model.
+A :class:`ModelKind` describes how to convert one kind of model, such as a translation model. For each kind, a
+function derives the fields of config.json from the fairseq model.
 """
 
 from dataclasses import dataclass, fields
@@ -32,14 +32,17 @@ Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Read options from fairseq's nested configuration, in which all defaults have been resolved.
+    """Read options by their flat names from fairseq's nested configuration.
+
+    In the nested configuration, ``encoder_embed_dim`` is ``cfg.encoder.embed_dim``. fairseq has already
+    replaced missing options by their defaults.
 
     Args:
         cfg: nested configuration of an encoder or a decoder.
         names: flat names of options, such as "encoder_embed_dim".
 
     Returns:
-        Values by flat name, without options that the configuration lacks.
+        Values by flat name. Options that the configuration lacks are dropped.
     """
     options = {}
     for name in names:
@@ -54,9 +57,9 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 
 
 def declared_options(model: Any) -> Dict[str, Any]:
-    """Return the values of all options that the model's dataclass declares.
+    """Return the values of all options that the dataclass of a fairseq model declares.
 
-    An option that is added to the dataclass therefore reaches config.json without a change here.
+    config.json includes these options, so an option that is new in the dataclass is exported automatically.
 
     Args:
         model: fairseq model.
@@ -70,29 +73,42 @@ def declared_options(model: Any) -> Dict[str, Any]:
 
 
 def _encoder_options(encoder: Any) -> Dict[str, Any]:
-    """Return the fields of the exported configuration for an encoder without a decoder."""
+    """Return the config.json fields of an encoder that has no decoder.
+
+    Args:
+        encoder: fairseq encoder.
+
+    Returns:
+        Values by field.
+    """
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
     return {**resolved_options(encoder.cfg, DEFAULTS), "packed_is_read": packed_is_read}
 
 
 def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the options of the exported configuration for a masked language model.
+    """Return the config.json fields of a masked language model.
 
     Args:
-        model: model of fairseq.
-        head: ignored.
+        model: fairseq model.
+        head: ignored, because the model is exported without a classification head.
+
+    Returns:
+        Values by field.
     """
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
 
 def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the fields of the exported configuration for a masked language model with a classification head.
+    """Return the config.json fields of a masked language model with a classification head.
 
     Args:
         model: fairseq model.
         head: name of the classification head.
+
+    Returns:
+        Values by field.
     """
     layers = model.classification_heads[head]
     return {
@@ -108,11 +124,14 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the options of the exported configuration for a Long Range Arena classifier.
+    """Return the config.json fields of a Long Range Arena classifier.
 
     Args:
-        model: model of fairseq.
-        head: ignored.
+        model: fairseq model.
+        head: ignored, because the model has a single head.
+
+    Returns:
+        Values by field.
     """
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
@@ -134,10 +153,13 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the options of the exported configuration for a decoder.
+    """Return the config.json fields that all models with a decoder have.
 
     Args:
-        model: model of fairseq that has a decoder.
+        model: fairseq model with a decoder.
+
+    Returns:
+        Values by field.
     """
     decoder = model.decoder
     return {
@@ -152,21 +174,27 @@ def _decoder_options(model: Any) -> Dict[str, Any]:
 
 
 def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the options of the exported configuration for a causal language model.
+    """Return the config.json fields of a causal language model.
 
     Args:
-        model: model of fairseq.
-        head: ignored.
+        model: fairseq model.
+        head: ignored, because the model has no classification head.
+
+    Returns:
+        Values by field.
     """
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
 
 def _translation_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the options of the exported configuration for a translation model.
+    """Return the config.json fields of a translation model.
 
     Args:
-        model: model of fairseq.
-        head: ignored.
+        model: fairseq model.
+        head: ignored, because the model has no classification head.
+
+    Returns:
+        Values by field.
     """
     source = model.encoder.embed_tokens
     return {
@@ -180,47 +208,54 @@ def _translation_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """Kind of model with the names and the functions that its export needs.
+class ModelKind:
+    """Kind of model, such as a translation model, and how to convert it to transformers.
 
     Attributes:
-        title: name of the kind in README.md of the exported folder.
-        auto: class of transformers that loads the exported folder, such as "AutoModelForMaskedLM".
+        title: name of the kind in the model card, such as "masked language model".
+        auto_class: transformers class that loads the exported folder, such as "AutoModelForMaskedLM".
         module: module of this package that defines the exported class.
-        model: name of the exported class.
+        class_name: name of the exported class.
         options: function that maps a fairseq model and the name of its classification head to the fields of
-            the exported configuration.
-        prefixes: pairs of a prefix of parameter names in fairseq and its replacement in the exported model.
-            The first pair that matches a name applies.
+            config.json.
+        name_prefixes: pairs of a prefix of parameter names in fairseq and its replacement in the exported
+            model. The first matching pair applies.
         head: name of the classification head to export (default: "", no such head).
     """
 
     title: str
-    auto: str
+    auto_class: str
     module: str
-    model: str
+    class_name: str
     options: Callable[[Any, str], Dict[str, Any]]
-    prefixes: Prefixes
+    name_prefixes: Prefixes
     head: str = ""
 
     def load_class(self) -> Any:
-        """Import and return the class of the exported model."""
-        return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.model)
+        """Import the class of the exported model.
+
+        Returns:
+            The class, such as :class:`LunaForMaskedLM`.
+        """
+        return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.class_name)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """Return the entry ``auto_map`` of config.json, which tells transformers where its classes are.
+        """Return the entry ``auto_map`` of config.json, which tells transformers where to find its classes.
 
         Args:
             configuration: name of the configuration class.
 
         Returns:
-            File and class in the exported folder by the name of the auto class, such as "AutoConfig".
+            File and class by auto class, such as ``{"AutoConfig": "configuration_luna.LunaConfig", ...}``.
         """
-        return {"AutoConfig": f"configuration_luna.{configuration}", self.auto: f"{self.module}.{self.model}"}
+        return {
+            "AutoConfig": f"configuration_luna.{configuration}",
+            self.auto_class: f"{self.module}.{self.class_name}",
+        }
 
 
 _ENCODER = ("encoder.sentence_encoder.", "luna.")
-MASKED_LM = Kind(
+MASKED_LM = ModelKind(
     "masked language model",
     "AutoModelForMaskedLM",
     "modeling_luna",
@@ -233,7 +268,7 @@ MASKED_LM = Kind(
         ("encoder.lm_head.", "lm_head."),
     ),
 )
-LONG_CLASSIFIER = Kind(
+LONG_CLASSIFIER = ModelKind(
     "classifier of long sequences",
     "AutoModelForSequenceClassification",
     "modeling_luna_classifier",
@@ -245,7 +280,7 @@ LONG_CLASSIFIER = Kind(
         ("sentence_projection_layer.", "classifier.out_proj."),
     ),
 )
-CAUSAL_LM = Kind(
+CAUSAL_LM = ModelKind(
     "causal language model",
     "AutoModelForCausalLM",
     "modeling_luna_lm",
@@ -253,7 +288,7 @@ CAUSAL_LM = Kind(
     _causal_lm_options,
     (("decoder.output_projection.", "lm_head."), ("decoder.", "luna.")),
 )
-TRANSLATION = Kind(
+TRANSLATION = ModelKind(
     "translation model",
     "AutoModelForSeq2SeqLM",
     "modeling_luna_translation",
@@ -265,7 +300,7 @@ TRANSLATION = Kind(
         ("decoder.", "luna.decoder."),
     ),
 )
-# Class of the fairseq model -> kind, if no classification head is exported.
+# Class of a fairseq model -> kind of the model without a classification head.
 KINDS = {
     LunaModel: TRANSLATION,
     LunaLanguageModel: CAUSAL_LM,
@@ -274,13 +309,16 @@ KINDS = {
 }
 
 
-def fine_tuned_kind(head: str) -> Kind:
-    """Return the kind of a masked language model that is exported with a classification head.
+def fine_tuned_kind(head: str) -> ModelKind:
+    """Return the kind of a masked language model with a classification head.
 
     Args:
         head: name of the classification head.
+
+    Returns:
+        Description of how to convert the model and the head.
     """
-    return Kind(
+    return ModelKind(
         "fine-tuned classifier",
         "AutoModelForSequenceClassification",
         "modeling_luna_classifier",
@@ -291,12 +329,15 @@ def fine_tuned_kind(head: str) -> Kind:
     )
 
 
-def find_kind(model: Any, head: Optional[str] = None) -> Kind:
-    """Return the kind of a fairseq model.
+def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
+    """Return the kind of a fairseq model, which describes how to convert it.
 
     Args:
         model: fairseq model.
         head: name of the classification head to export (default: None, export the model without such a head).
+
+    Returns:
+        Description of how to convert the model.
 
     Raises:
         InputError: The model cannot be exported, or it has no head of this name.
@@ -311,13 +352,13 @@ def find_kind(model: Any, head: Optional[str] = None) -> Kind:
 
 
 def _check_exportable(model: Any) -> None:
-    """Check that a fairseq model has a counterpart among the exported classes.
+    """Raise InputError if no exported class can represent a fairseq model.
 
     Args:
-        model: model of fairseq.
+        model: fairseq model.
 
     Raises:
-        InputError: The model has no counterpart.
+        InputError: The model is not a Luna model, or has an adaptive softmax or an adaptive input.
     """
     decoder = getattr(model, "decoder", None)
     layer_type = getattr(getattr(model, "args", None), "layer_type", "luna")
@@ -338,61 +379,61 @@ def _check_exportable(model: Any) -> None:
 
 
 def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
-    """Map the parameter names of a checkpoint to those of the exported model.
+    """Map the parameter names of a checkpoint to those of an exported folder.
 
     Args:
         fairseq_names: parameter names of a checkpoint.
         config: contents of config.json in the exported folder.
 
     Returns:
-        Exported names by fairseq's names, without parameters that the exported model lacks.
+        Exported name by fairseq name, such as ``{"decoder.output_projection.weight": "lm_head.weight"}``.
+        Parameters that the exported model lacks are dropped.
 
     Raises:
-        InputError: The folder does not hold an exported model.
+        InputError: The folder does not contain an exported model.
     """
     architecture = (config.get("architectures") or ["none"])[0]
     for kind in (*KINDS.values(), fine_tuned_kind(config.get("classifier_head", ""))):
-        if kind.model == architecture:
+        if kind.class_name == architecture:
             return _map_names(fairseq_names, kind)
     raise InputError(
         f"Expected a folder that luna-export-huggingface wrote, got a model of the class {architecture}"
     )
 
 
-def _map_names(fairseq_names: Iterable[str], kind: Kind) -> Dict[str, str]:
-    """Map the parameter names of a checkpoint to those of an exported model of a known kind.
+def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
+    """Map the parameter names of a checkpoint to those of an exported model of a given kind.
 
     Args:
         fairseq_names: names in the state dictionary of the checkpoint.
-        kind: kind of the model.
+        kind: kind of the model, whose ``name_prefixes`` are applied.
 
     Returns:
-        Exported names by fairseq's names. Names of buffers, and of parameters that the exported model lacks,
-        are dropped.
+        Exported name by fairseq name. Buffers and parameters that the exported model lacks are dropped.
     """
     mapped = {}
     for name in fairseq_names:
-        pair = next((pair for pair in kind.prefixes if name.startswith(pair[0])), None)
+        pair = next((pair for pair in kind.name_prefixes if name.startswith(pair[0])), None)
         if pair is not None and not name.endswith(("version", "._float_tensor")):
-            ours, theirs = pair
-            mapped[name] = theirs + name[len(ours) :]
+            prefix, replacement = pair
+            mapped[name] = replacement + name[len(prefix) :]
     return mapped
 
 
-def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
-    """Convert a fairseq model to a model of transformers.
+def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
+    """Convert a fairseq model to a transformers model.
 
     Args:
         model: fairseq model.
         kind: kind of the model, from :func:`find_kind`.
-        dictionary: dictionary of the tokens that the model generates, or reads if it is a classifier
+        dictionary: dictionary of the tokens that the model generates or, if it generates none, reads
             (default: None, the model reads images).
 
     Returns:
-        The exported model in evaluation mode, with the same weights.
+        Exported model in evaluation mode, with the same weights.
 
     Raises:
-        InputError: Transformers lacks the activation function, or the weights do not fit the exported class.
+        InputError: transformers lacks the activation function, or the weights do not fit the exported class.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
@@ -423,17 +464,20 @@ def convert(model: Any, kind: Kind, dictionary: Any = None) -> Any:
     return exported
 
 
-def _generation_defaults(config: Any, kind: Kind) -> Dict[str, Any]:
-    """Return the default arguments of ``generate``.
+def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
+    """Return the default arguments of ``generate`` for an exported model.
 
-    A translation model uses the beam search of fairseq-generate, which writes at least one token and never
-    writes padding. The lengths are limited by ``max_length`` and ``min_length``, which count the start token
-    and a decoder prompt, because a caller's ``max_new_tokens`` and ``min_new_tokens`` override these limits.
-    The reverse does not hold.
+    A translation model uses the beam search of fairseq-generate, which generates at least one token and never
+    padding. The limits are given as ``max_length`` and ``min_length``, because a caller can override these by
+    ``max_new_tokens`` and ``min_new_tokens``, but not the other way round. They also count the start token
+    and a decoder prompt.
 
     Args:
         config: configuration of the exported model.
-        kind: causal language model or translation model.
+        kind: kind of the model, a causal language model or a translation model.
+
+    Returns:
+        Fields of ``transformers.GenerationConfig``.
     """
     options = {
         "bos_token_id": config.eos_token_id,

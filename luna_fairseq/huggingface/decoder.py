@@ -1,7 +1,7 @@
 """Luna decoder for Hugging Face's transformers, and its cache for ``generate``.
 
-Translation models use the decoder with an encoder, causal language models without. Letters of shapes: B batch
-size, T target length, C model width.
+In a translation model, the decoder attends to the output of an encoder. A causal language model consists of
+the decoder alone.
 """
 
 from typing import Any, Dict, Optional, Tuple, Union
@@ -13,11 +13,11 @@ from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttenti
 from luna_fairseq.anchored.decoder_attentions import choose_decoder_attentions
 from luna_fairseq.huggingface.adapters import (
     TransformersStack,
-    batch_first,
     build_token_embedding,
     decoder_options,
+    to_batch_first,
 )
-from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel, require_ids
+from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrainedModel, require_input_ids
 from luna_fairseq.modules.batch import Source, drop_empty_mask
 from luna_fairseq.modules.luna_decoder import LunaDecoder as Decoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
@@ -25,10 +25,11 @@ from luna_fairseq.modules.state import DecoderState
 
 
 class LunaCache:
-    """Decoding state of a model, passed to the model as ``past_key_values``.
+    """Cache of a Luna decoder, passed to the model as ``past_key_values``.
 
-    The size of the cache does not depend on the length of the text. Each forward pass returns a new cache, so
-    that a caller can continue from one cache several times.
+    The cache contains sums over the earlier positions instead of one entry for each position. Its size
+    therefore does not depend on the length of the text. A forward pass returns a new cache and leaves the
+    given cache unchanged, so a caller can continue several times from the same cache.
 
     Args:
         state: decoding state of all layers.
@@ -46,41 +47,50 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Number [B] of tokens of each hypothesis that were read so far, without padding."""
+        """Number of tokens of each hypothesis that the cache covers, without padding. Shape [batch size]."""
         return self.state.count
 
     @property
     def length(self) -> int:
-        """Number of positions read so far, padding included."""
+        """Number of positions that the cache covers, including padding."""
         return self.state.position
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of positions read so far, padding included.
+        """Return the number of positions that the cache covers, including padding.
+
+        This method is part of the interface of :class:`transformers.Cache`.
 
         Args:
-            layer_idx: ignored, because all layers have read the same positions (default: 0).
+            layer_idx: ignored, because all layers cover the same positions (default: 0).
+
+        Returns:
+            The number of positions.
         """
         return self.length
 
-    def select(self, rows: Tensor) -> "LunaCache":
-        """Return a cache with the selected hypotheses only.
+    def select(self, indices: Tensor) -> "LunaCache":
+        """Return a new cache that contains the selected hypotheses.
 
         Args:
-            rows: indices [R] of the R hypotheses to keep, in the order of the new cache.
+            indices: indices of the hypotheses, in the order of the new cache.
+
+        Returns:
+            The new cache.
         """
-        return LunaCache(self.state.select(rows))
+        return LunaCache(self.state.select(indices))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the hypotheses in place for beam search.
+        """Reorder the hypotheses in place, as beam search does after each step.
 
         Args:
-            beam_idx: for each new hypothesis, the number of the hypothesis that it continues [B].
+            beam_idx: for each new hypothesis, the index of the hypothesis that it continues. Shape [batch
+                size].
         """
         self.state = self.state.select(beam_idx)
 
 
 class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
-    """Luna decoder, which returns hidden states without an output projection.
+    """Luna decoder that returns hidden states, without an output projection.
 
     Args:
         config: configuration of the model. ``config.is_encoder_decoder`` adds attention to a source.
@@ -112,26 +122,30 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
-        """Compute the hidden states of a text, or of the next tokens after a cache.
+        """Compute the hidden states of a text, or of the tokens that follow a cached text.
+
+        B is the batch size and T the number of new tokens.
 
         Args:
-            input_ids: token ids [B, T], padded on either side. With ``past_key_values`` only the tokens after
-                the cache (default: None, ``inputs_embeds`` is given).
-            attention_mask: mask, 1 at tokens and 0 at padding, either [B, T] or for all positions including
-                those in the cache (default: None, every id other than the padding id is a token).
-            position_ids: position [B, T] of each token, 0 for the first token of the text (default: None,
-                tokens are counted from the left and padding is skipped).
+            input_ids: token ids [B, T], padded on either side. With ``past_key_values``, only the tokens
+                after the cache (default: None, ``inputs_embeds`` is given).
+            attention_mask: mask, 1 at tokens and 0 at padding. It covers the T new positions, or all
+                positions including the cache (default: None, every id other than the padding id is a token).
+            position_ids: position [B, T] of each token, counted from 0 at the beginning of the text (default:
+                None, positions are counted without padding).
             inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] in place of ``input_ids``
                 (default: None).
-            encoder_outputs: output of :class:`LunaModel`; None in a causal language model (default: None).
-            past_key_values: cache that the preceding call returned (default: None, the text starts here).
+            encoder_outputs: output of the encoder :class:`LunaModel` (default: None, a causal language
+                model).
+            past_key_values: cache that the preceding call returned (default: None, a new text).
             use_cache: return a cache (default: None, True if ``past_key_values`` is given).
-            **output_options: see :meth:`LunaModel.forward`. ``cross_attentions`` are the weights over the
-                source; weights of self-attention are not available.
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.BaseModelOutputWithPastAndCrossAttentions`, or a tuple of
-            its fields if ``return_dict`` is False. ``past_key_values`` is a :class:`LunaCache`, or None.
+            its fields if ``return_dict`` is False. ``past_key_values`` is a :class:`LunaCache` or None.
+            ``cross_attentions`` are the weights over the source. Weights of self-attention are not available.
 
         Raises:
             ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a text is longer
@@ -142,7 +156,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         state = None if past_key_values is None else past_key_values.state
         self.check_length(padding.size(1) + (0 if state is None else state.position))
         if self.config.is_encoder_decoder and self.config.separators:
-            require_ids(input_ids)
+            require_input_ids(input_ids)
         out, state = Decoder.forward(
             self,
             *(input_ids, to_core_output(encoder_outputs), state, inputs_embeds, padding, position_ids),
@@ -153,17 +167,17 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         output = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=out.x,
             past_key_values=cache,
-            hidden_states=batch_first(out.states) if states else None,
-            cross_attentions=batch_first(out.weights) if weights and encoder_outputs is not None else None,
+            hidden_states=to_batch_first(out.states) if states else None,
+            cross_attentions=to_batch_first(out.weights) if weights and encoder_outputs is not None else None,
         )
         return output if as_dict else output.to_tuple()
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the output of the exported encoder into the form that the layers of the decoder read.
+    """Convert the output of the exported encoder to the output type of ``luna_fairseq.modules``.
 
     Args:
-        encoder_outputs: output of :class:`LunaModel`, with batch-first tensors, or None without an encoder.
+        encoder_outputs: output of :class:`LunaModel` with batch-first tensors, or None without an encoder.
 
     Returns:
         The same output with time-first tensors, or None without an encoder.
@@ -180,7 +194,7 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
 
 # transformers 4.40 does not let a model generate if the name of this class contains "GenerationMixin".
 class CachedGeneration(nn.Module):
-    """Mixin with the methods that ``generate`` calls on a model with a :class:`LunaCache`.
+    """Mixin that lets ``generate`` of transformers use a :class:`LunaCache`.
 
     The model must have an output projection ``lm_head``.
     """
@@ -188,14 +202,14 @@ class CachedGeneration(nn.Module):
     _is_stateful = True
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the output projection."""
+        """Return the output projection (overrides ``PreTrainedModel.get_output_embeddings``)."""
         return self.lm_head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the output projection.
+        """Replace the output projection (overrides ``PreTrainedModel.set_output_embeddings``).
 
         Args:
-            value: new linear layer from the decoder's output to the vocabulary.
+            value: new linear layer from the output of the decoder to the vocabulary.
         """
         self.lm_head = value
 
@@ -208,20 +222,22 @@ class CachedGeneration(nn.Module):
     ) -> Dict[str, Any]:
         """Return the arguments of the next forward pass, which reads the positions after the cache.
 
+        ``generate`` calls this method before each step.
+
         Args:
-            input_ids: ids [B, T] of the whole text, which is the target in a translation model. A language
-                model also accepts the new ids alone, if the attention mask covers the whole text.
-            past_key_values: cache of the first positions, for B hypotheses or for one hypothesis of each
-                group of beams (default: None, the text starts here).
-            inputs_embeds: token vectors [B, T, C] of the prompt of a language model (default: None, the
+            input_ids: ids [B, T] of the T tokens of B texts. In a translation model, the text is the target.
+                A language model also accepts the new ids alone, if the attention mask covers the whole text.
+            past_key_values: cache of the first positions of each text. It may have one hypothesis for each
+                group of beams (default: None, a new text).
+            inputs_embeds: token vectors [B, T, C] of width C of a language model's prompt (default: None, the
                 prompt consists of ids).
-            **kwargs: all other arguments that ``generate`` passes from step to step.
+            **kwargs: other arguments that ``generate`` passes from step to step.
 
         Returns:
             Keyword arguments of ``forward``.
 
         Raises:
-            ValueError: The cache holds the whole text, or positions between the cache and the given ids are
+            ValueError: The cache covers the whole text, or positions between the cache and the given ids are
                 missing.
         """
         has_source = self.config.is_encoder_decoder
@@ -250,19 +266,20 @@ class CachedGeneration(nn.Module):
         return {**inputs, "past_key_values": past_key_values}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing, because the first forward pass creates the cache.
+        """Override a method of ``GenerationMixin`` to create no cache. The first forward pass creates it.
 
         Args:
-            args: ignored.
-            kwargs: ignored.
+            *args: ignored.
+            **kwargs: ignored.
         """
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
-        """Reorder a cache for beam search.
+        """Reorder the hypotheses of a cache in place, as beam search does after each step.
 
         Args:
             past_key_values: cache, changed in place.
-            beam_idx: index [R] of the previous hypothesis that each of R new hypotheses continues.
+            beam_idx: for each new hypothesis, the index of the hypothesis that it continues. Shape [batch
+                size].
 
         Returns:
             The same cache.
@@ -275,9 +292,13 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
     """Return the tokens that are not in the cache yet.
 
     Args:
-        tokens: ids [B, T] or vectors [B, T, C] of the last T positions of the text.
+        tokens: last T positions of the text, either ids [B, T] or vectors [B, T, C] of width C, for a batch
+            of B texts.
         length: number of positions of the whole text.
         cached: number of positions in the cache.
+
+    Returns:
+        The last ``length`` - ``cached`` positions of ``tokens``.
 
     Raises:
         ValueError: No token is new, or some of the new tokens are missing.
@@ -291,24 +312,26 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
     return tokens[:, -new:]
 
 
-def _repeat_for_beams(cache: LunaCache, rows: int) -> LunaCache:
-    """Repeat each hypothesis of a cache for the beams that start from it.
+def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
+    """Repeat each hypothesis of a cache so that several beams can continue it.
 
     Args:
-        cache: cache of B hypotheses.
-        rows: number of hypotheses of the new cache, a multiple of B.
+        cache: cache of N hypotheses.
+        num_hypotheses: number of hypotheses of the new cache, a multiple of N.
 
     Returns:
-        Cache with one hypothesis for each beam.
+        Cache in which the copies of each hypothesis are neighbours.
 
     Raises:
-        ValueError: ``rows`` is not a multiple of B.
+        ValueError: ``num_hypotheses`` is not a multiple of N.
     """
     size = cache.seen.size(0)
-    if size == rows:
+    if size == num_hypotheses:
         return cache
-    if rows % size:
+    if num_hypotheses % size:
         raise ValueError(
-            f"Expected past_key_values of {rows} sequences, got {size}. Pass the cache of this batch"
+            f"Expected past_key_values of {num_hypotheses} sequences, got {size}. Pass the cache of this "
+            "batch"
         )
-    return cache.select(torch.arange(size, device=cache.seen.device).repeat_interleave(rows // size))
+    indices = torch.arange(size, device=cache.seen.device)
+    return cache.select(indices.repeat_interleave(num_hypotheses // size))

@@ -32,9 +32,9 @@ class ConvertedCheckpoint(NamedTuple):
 
     Attributes:
         checkpoint: loaded checkpoint, a :class:`luna_fairseq.huggingface.checkpoint.Checkpoint`.
-        kind: kind of the model, a :class:`luna_fairseq.huggingface.conversion.Kind`.
-        model: exported model with the weights of the checkpoint.
-        tokenizer: tokenizer of the model; None if the model reads images.
+        kind: kind of the model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
+        model: transformers model with the weights of the checkpoint.
+        tokenizer: transformers tokenizer of the model, or None if the model reads images.
     """
 
     checkpoint: Any
@@ -44,13 +44,17 @@ class ConvertedCheckpoint(NamedTuple):
 
 
 def _export(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run the command: export the checkpoint, and print how to load the folder.
+
+    Args:
+        args: parsed options of the command.
+    """
     kind = export(args.path, args.data, args.folder, args.head, args.scores, args.ema)
-    print(f"{args.folder}: {kind.auto}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
+    print(f"{args.folder}: {kind.auto_class}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-export-huggingface."""
     parser = export_parser(PROGRAM, __doc__, EXAMPLE)
     shown = (
         "scores.json that luna-evaluate wrote, to be shown in README.md (default: the file in the folder of "
@@ -61,15 +65,15 @@ def build_parser() -> CommandParser:
 
 
 def export_parser(program: str, doc: Optional[str], example: str) -> CommandParser:
-    """Build a parser with the options that all export commands have in common.
+    """Build a command-line parser with the options that luna-export-huggingface and luna-export-onnx share.
 
     Args:
         program: name of the command.
-        doc: docstring of the command's module.
+        doc: docstring of the command's module, which ``--help`` shows.
         example: command line that ``--help`` ends with.
 
     Returns:
-        The parser.
+        The parser, to which a command may add options.
     """
     parser = CommandParser(program, doc, example)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
@@ -97,23 +101,23 @@ def export(
 
     Args:
         path: file of the checkpoint.
-        data: folder of the dictionaries and the tokenizer. For a fine-tuned model this is the folder that
+        data: folder of the dictionaries and the tokenizer. For a fine-tuned model, this is the folder that
             contains input0/dict.txt.
         folder: folder to write, which must not exist yet.
         head: name of the classification head of a masked language model; "none" exports the language model
             (default: None, the only head, or the language model if there is no head).
         scores: scores.json that luna-evaluate wrote, to be shown in README.md (default: None, the file in the
-            folder of the checkpoint's run, if there is one).
+            folder of the checkpoint's run, if it exists).
         ema: export the moving average of the weights that ``fairseq-train --store-ema`` stores (default:
             False).
 
     Returns:
-        The :class:`luna_fairseq.huggingface.conversion.Kind` of the model.
+        Kind of the model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
 
     Raises:
         InputError: An argument is wrong, the model cannot be exported, or the exported model computes other
-            numbers than the checkpoint.
-        MissingRequirementError: Transformers is not installed.
+            logits than the checkpoint.
+        MissingRequirementError: transformers is not installed.
 
     Example:
         >>> from pathlib import Path
@@ -122,38 +126,39 @@ def export(
     if scores is not None and not scores.is_file():
         raise InputError(f"--scores {scores} does not exist")
     checkpoint, kind, model, tokenizer = convert_checkpoint(path, data, folder, head, ema)
-    from luna_fairseq.huggingface.comparison import compare
-    from luna_fairseq.huggingface.model_card import model_card, score_files
+    from luna_fairseq.huggingface.comparison import check_logits
+    from luna_fairseq.huggingface.model_card import build_model_card, find_score_files
 
-    card = model_card(checkpoint, kind, score_files(path) if scores is None else [scores])
+    card = build_model_card(checkpoint, kind, find_score_files(path) if scores is None else [scores])
 
     with replacing_folder(folder) as temporary:
         write_model(model, temporary)
         if tokenizer is not None:
             write_tokenizer(tokenizer, temporary)
         (temporary / "README.md").write_text(card, encoding="utf-8")
-        compare(checkpoint.model, type(model).from_pretrained(str(temporary)).eval(), kind)
+        check_logits(checkpoint.model, type(model).from_pretrained(str(temporary)).eval(), kind)
     return kind
 
 
 def convert_checkpoint(
     path: Path, data: Path, folder: Path, head: Optional[str], ema: bool
 ) -> ConvertedCheckpoint:
-    """Load a checkpoint and convert its model and its tokenizer.
+    """Load a checkpoint, and convert its model and its tokenizer to transformers.
 
     Args:
-        path: see :func:`export`.
-        data: see :func:`export`.
-        folder: folder that will be written. It is only checked here.
-        head: see :func:`export`.
-        ema: see :func:`export`.
+        path: file of the checkpoint.
+        data: folder of the dictionaries and the tokenizer.
+        folder: folder that the caller will write. This function only checks that it does not exist yet.
+        head: name of the classification head to export, "none" for the language model, or None for the only
+            head.
+        ema: convert the moving average of the weights instead of the weights.
 
     Returns:
         The checkpoint with the converted model and tokenizer.
 
     Raises:
         InputError: An argument is wrong, or the model cannot be exported.
-        MissingRequirementError: Transformers is not installed.
+        MissingRequirementError: transformers is not installed.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one")
@@ -175,27 +180,37 @@ def convert_checkpoint(
     with ema_checkpoint(path, ema) as file:
         checkpoint = load(file, data)
     kind = conversion.find_kind(checkpoint.model, _choose_head(checkpoint.model, head))
-    model = conversion.convert(checkpoint.model, kind, _dictionary(checkpoint.task))
+    model = conversion.convert(checkpoint.model, kind, _generation_dictionary(checkpoint.task))
     model.config.trained_as = stored_identity(checkpoint.state)
     tokenizer = tokenizer_for_task(checkpoint.task, [path.parent, data], model.config)
     model.config.vocabularies = vocabulary_digests(tokenizer)
     return ConvertedCheckpoint(checkpoint, kind, model, tokenizer)
 
 
-def _dictionary(task: Any) -> Any:
-    """Return the target dictionary of a translation task, and the source dictionary of any other task."""
+def _generation_dictionary(task: Any) -> Any:
+    """Return the dictionary of the tokens that a model generates or, if it generates none, reads.
+
+    Args:
+        task: fairseq task of the model.
+
+    Returns:
+        Target dictionary of a translation task, and source dictionary of any other task.
+    """
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
-    """Return the name of the classification head to export, or None for the model without such a head.
+    """Choose the classification head to export.
 
     Args:
         model: fairseq model.
-        head: name that the user gave, "none", or None if the user gave no name.
+        head: name of a head, "none" for the language model, or None for the only head.
+
+    Returns:
+        Name of the head, or None to export the language model.
 
     Raises:
-        InputError: The model has several heads and the user gave no name.
+        InputError: ``head`` is None and the model has several heads.
     """
     if head is not None:
         return None if head == "none" else head
@@ -206,10 +221,10 @@ def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
 
 
 def write_model(model: Any, folder: Path) -> None:
-    """Write a model and its code to a folder.
+    """Write a model to a folder, together with the code that defines its class.
 
     Args:
-        model: exported model.
+        model: transformers model.
         folder: folder to write to.
     """
     model.save_pretrained(str(folder))
@@ -217,10 +232,10 @@ def write_model(model: Any, folder: Path) -> None:
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer and its code to a folder.
+    """Write a tokenizer to a folder, together with the code that defines its class.
 
     Args:
-        tokenizer: tokenizer of an exported model.
+        tokenizer: transformers tokenizer.
         folder: existing folder to write to.
     """
     tokenizer.save_pretrained(str(folder))

@@ -1,16 +1,17 @@
 """Command ``luna-export-onnx``: export a trained model to ONNX graphs for onnxruntime.
 
-FOLDER then holds the graphs and the tokenizer. A masked language model or a classifier becomes model.onnx,
-which maps input_ids to logits.
+FOLDER then holds the graphs and the tokenizer. Which graphs it holds depends on the model:
 
-A translation model becomes encoder.onnx and decoder.onnx. encoder.onnx maps input_ids [batch, length], padded
-on either side, to the initial decoding state. decoder.onnx maps one token of each sentence [batch, 1] and the
-state to logits [batch, vocabulary] and to the tensors of the state that change, under the names next_NAME.
-The first token is the end-of-sentence token. A sentence whose token is padding keeps its state, so prompts
-may be padded on either side. The size of the state does not depend on the length of the text.
+- Masked language model or classifier: model.onnx maps input_ids [batch, length] to logits.
+- Translation model: encoder.onnx maps input_ids [batch, length] of the source to the initial decoding state.
+  decoder.onnx computes one decoding step.
+- Causal language model: start.npz holds the initial decoding state of one text. Repeat it for each text of a
+  batch. decoder.onnx computes one decoding step.
 
-A causal language model becomes decoder.onnx and start.npz, which holds the initial state of one text. Repeat
-this state for each text of a batch.
+A decoding step reads one token of each sentence [batch, 1] and the state. It returns logits [batch,
+vocabulary] and the changed tensors of the state, named next_NAME. The first token is the end-of-sentence
+token. A padding token leaves the state of its sentence unchanged, so sources and prompts may be padded on
+either side. The size of the state does not depend on the length of the text.
 
 Before FOLDER appears, the output of the graphs is compared with the output of the model for several batch
 sizes and lengths. The command needs the extra packages that pip install "luna_fairseq[onnx]" installs.
@@ -41,21 +42,25 @@ PROGRAM = "luna-export-onnx"
 EXAMPLE = "luna-export-onnx onnx --path checkpoints/checkpoint_best.pt --data data-bin"
 # Largest difference relative to the largest value. A larger difference is a defect of the export.
 LARGEST_DIFFERENCE = 1e-4
-# Batch size and sequence length of the example that each graph is traced with, and of two further examples
-# that its output is compared on.
+# Batch size and sequence length of the example with which each graph is traced, and of two more examples on
+# which its output is compared.
 BATCHES = ((3, 11), (1, 5), (4, 23))
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-export-onnx."""
     return export_parser(PROGRAM, __doc__, EXAMPLE)
 
 
 def _export(args: argparse.Namespace) -> None:
-    """Export a model to ONNX, and compare the results.
+    """Run the command: convert the checkpoint, write its ONNX graphs and tokenizer, and print the file names.
 
     Args:
         args: parsed options of the command.
+
+    Raises:
+        InputError: An option is wrong, or the model cannot be exported.
+        MissingRequirementError: onnxruntime or onnxscript is not installed.
     """
     # The exporters warn about optional packages that are not installed, such as torchvision.
     for exporter in ("torch.onnx", "onnxscript"):
@@ -77,19 +82,23 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def write_onnx(model: Any, folder: Path) -> None:
-    """Write the graphs of an exported model to a folder, and compare their logits with those of the model.
+    """Write the ONNX graphs of a model, and check that they compute the same logits as the model.
 
     Args:
-        model: exported model in evaluation mode. Its modules are switched to the forms that graphs need, so
-            the model should not be used afterwards.
+        model: transformers model in evaluation mode. The export changes its modules, so the model should not
+            be used afterwards.
         folder: existing folder to write to.
 
     Raises:
         InputError: ONNX cannot express the model, or a graph computes other logits.
     """
     from luna_fairseq.huggingface.decoder import CachedGeneration
-    from luna_fairseq.huggingface.onnx_parts import WholeModel, source_tokens
-    from luna_fairseq.huggingface.onnx_runs import batches_to_compare, graph_logits, model_logits
+    from luna_fairseq.huggingface.onnx_parts import WholeModel, random_source
+    from luna_fairseq.huggingface.onnx_runs import (
+        batches_to_compare,
+        compute_graph_logits,
+        compute_model_logits,
+    )
 
     if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
         raise InputError(
@@ -99,9 +108,10 @@ def write_onnx(model: Any, folder: Path) -> None:
         raise InputError(
             "A model with --sentence-diagonal cannot be exported to ONNX. Use luna-export-huggingface"
         )
-    # The logits to compare with are computed before the modules are switched to the forms that graphs need.
+    # The expected logits are computed first, because the modules are then switched to the forms that graphs
+    # need.
     with torch.no_grad():
-        expected = [(batch, model_logits(model, batch)) for batch in batches_to_compare(model.config)]
+        expected = [(batch, compute_model_logits(model, batch)) for batch in batches_to_compare(model.config)]
     for module in model.modules():
         if isinstance(module, PackedEmbedding):
             module.has_fixed_shape = True
@@ -109,25 +119,27 @@ def write_onnx(model: Any, folder: Path) -> None:
             module.attentions.for_export = True
         elif isinstance(module, LunaAttention):
             module.prepares = False
-    tokens = [(source_tokens(model, *size),) for size in BATCHES]
+    tokens = [(random_source(model, *size),) for size in BATCHES]
     if not isinstance(model, CachedGeneration):
         _write_graph(WholeModel(model), folder / "model.onnx", tokens)
     else:
         _write_decoder(model, folder, tokens)
     for batch, logits in expected:
-        check_close("The exported folder", "logits", logits, graph_logits(model.config, folder, batch))
+        actual = compute_graph_logits(model.config, folder, batch)
+        check_close("The exported folder", "logits", logits, actual)
 
 
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
-    """Write the initial state and the graph of a decoding step.
+    """Write the initial decoding state and the graph of one decoding step.
 
-    The initial state of a translation model depends on the source and is a graph. A causal language model has
-    one initial state, which is written as arrays.
+    The initial state of a translation model depends on the source, so it is written as the graph
+    encoder.onnx. The initial state of a causal language model is constant and is written as the arrays of
+    start.npz.
 
     Args:
-        model: exported model with a decoder.
+        model: transformers model with a decoder.
         folder: existing folder to write to.
-        tokens: source token ids of the examples in ``BATCHES``, [B, T] each.
+        tokens: example inputs. Each is a tuple with the token ids [batch size, length] of one batch.
     """
     from luna_fairseq.huggingface.onnx_parts import DecodingStep, InitialState
 
@@ -144,13 +156,13 @@ def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -
     _write_graph(DecodingStep(model, initial), folder / "decoder.onnx", steps)
 
 
-def _write_graph(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Export a module to a graph, and compare their outputs on several examples.
+def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
+    """Export a module to an ONNX graph, and compare their outputs on several examples.
 
     Args:
-        part: one of the modules in ``onnx_parts.py``.
+        module: module of ``onnx_parts.py``.
         path: file to write.
-        examples: inputs of the module in several shapes. The first example is used to trace the module.
+        examples: inputs of the module in several shapes. The module is traced with the first example.
 
     Raises:
         InputError: ONNX cannot express the module, or the graph computes other values.
@@ -160,22 +172,22 @@ def _write_graph(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> N
         {dim: torch.export.Dim.AUTO for dim in range(x.dim()) if x.size(dim) != y.size(dim)}
         for x, y in zip(first, last)
     )
-    names = {"input_names": part.input_names, "output_names": part.output_names}
+    names = {"input_names": module.input_names, "output_names": module.output_names}
     try:
-        program = torch.export.export(part, first, dynamic_shapes=(shapes,), strict=False)
+        program = torch.export.export(module, first, dynamic_shapes=(shapes,), strict=False)
         torch.onnx.export(program, first, str(path), dynamo=True, verbose=False, **names)
     except Exception as error:  # The exporters raise errors of many types for unknown operations.
         lines = str(error).strip().split("\n")
         reason = next((line for line in lines if "No ONNX function" in line), lines[0])
         raise InputError(f"ONNX cannot express this model: {type(error).__name__}: {reason}") from error
-    _compare_graph(part, path, examples)
+    _compare_graph(module, path, examples)
 
 
-def _compare_graph(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Check that a graph computes the outputs of the module that it was exported from.
+def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
+    """Check that an ONNX graph computes the same outputs as the module from which it was exported.
 
     Args:
-        part: module that was exported.
+        module: module that was exported.
         path: file of the graph.
         examples: inputs of the module in several shapes.
 
@@ -186,17 +198,17 @@ def _compare_graph(part: Any, path: Path, examples: List[Tuple[Tensor, ...]]) ->
 
     session = onnxruntime.InferenceSession(str(path))
     # The exporter drops inputs that no operation reads.
-    read = {node.name for node in session.get_inputs()}
+    input_names = {node.name for node in session.get_inputs()}
     for example in examples:
-        arrays = {name: x.numpy() for name, x in zip(part.input_names, example) if name in read}
+        arrays = {name: x.numpy() for name, x in zip(module.input_names, example) if name in input_names}
         with torch.no_grad():
-            expected = part(*example)
-        for name, value, actual in zip(part.output_names, expected, session.run(None, arrays)):
+            expected = module(*example)
+        for name, value, actual in zip(module.output_names, expected, session.run(None, arrays)):
             check_close(path.name, name, value, torch.from_numpy(actual))
 
 
 def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None:
-    """Check that a tensor that a graph computed equals the tensor of the model up to rounding.
+    """Check that a tensor computed by an ONNX graph equals that of the model up to rounding.
 
     Args:
         graph: name of the graph, for the message.

@@ -34,7 +34,7 @@ EXAMPLE = "luna-import-huggingface fine-tuned --like checkpoints/checkpoint_best
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser of luna-import-huggingface."""
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     parser.path("folder", "folder that contains config.json and model.safetensors", "FOLDER")
     parser.path("--like", "checkpoint that was exported", "CHECKPOINT", required=True)
@@ -43,18 +43,18 @@ def build_parser() -> CommandParser:
 
 
 def import_folder(folder: Path, like: Path, path: Path) -> None:
-    """Write a checkpoint with the parameters of an exported folder.
+    """Write a fairseq checkpoint with the parameters of an exported folder.
 
     Args:
         folder: folder that ``save_pretrained`` or luna-export-huggingface wrote.
-        like: fairseq checkpoint from which the folder was exported. Everything but the parameters is copied
-            from it, without the optimizer state.
+        like: fairseq checkpoint from which the folder was exported. Options, task and other contents are
+            copied from it, without the optimizer state.
         path: checkpoint to write, which must not exist yet.
 
     Raises:
-        InputError: A file is missing, ``path`` exists, or model or vocabulary of the folder differs from
-            that of the checkpoint.
-        MissingRequirementError: Transformers is not installed.
+        InputError: A file is missing, ``path`` exists, or the folder has another model or vocabulary than the
+            checkpoint.
+        MissingRequirementError: transformers is not installed.
 
     Example:
         >>> from pathlib import Path
@@ -75,26 +75,26 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
     state = load(like)
     model = state["model"]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    _check_training(config.get("trained_as", {}), stored_identity(state), folder, like)
+    _check_same_training(config.get("trained_as", {}), stored_identity(state), folder, like)
     _check_vocabularies(config.get("vocabularies", {}), folder)
     names = map_names(model, config)
     weights = _load_weights(folder)
     if config.get("tie_word_embeddings", True):
         _restore_tied_weights(weights, names.values(), bool(config.get("share_all_embeddings")))
     _check_weights(weights, names, model, folder)
-    for ours, theirs in {**names, **_find_tied(names, model)}.items():
+    for ours, theirs in {**names, **_find_tied_parameters(names, model)}.items():
         model[ours] = weights[theirs].to(model[ours].dtype)
     state["last_optimizer_state"] = None
     with replacing(path) as temporary:
         torch.save(state, str(temporary))
 
 
-# Endings of the names of tied weights. safetensors stores a tied tensor under one of its names only.
+# Endings of the names of tied parameters. safetensors stores a tied parameter under one of its names only.
 TIED = ("embed_tokens.weight", "lm_head.weight", "lm_head.decoder.weight")
 
 
 def _load_weights(folder: Path) -> Dict[str, Tensor]:
-    """Load the parameters of an exported model from one or several files of a folder.
+    """Load the parameters of an exported model from all safetensors files of a folder.
 
     Args:
         folder: folder of the exported model.
@@ -103,7 +103,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
         Parameters by name.
 
     Raises:
-        InputError: The folder has no such file.
+        InputError: The folder has no safetensors file.
     """
     from safetensors.torch import load_file
 
@@ -114,13 +114,14 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
 
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
-    """Add the missing names of a tied tensor, in place.
+    """Add the tied parameters that safetensors did not store, in place.
+
+    safetensors stores a tensor that several parameters share under one of their names only.
 
     Args:
-        weights: parameters by the names in the exported folder.
+        weights: parameters of the exported folder by name, extended in place.
         names: names of all parameters of the exported model.
-        all_shared: True if the source embedding is tied as well. Otherwise the source has a vocabulary and an
-            embedding of its own.
+        all_shared: True if the source embedding is tied to the target embedding as well.
     """
     untied = () if all_shared else ("luna.encoder.",)
     tied = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(untied)]
@@ -129,18 +130,19 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
         weights.update({name: stored for name in tied if name not in weights})
 
 
-def _find_tied(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Find parameters of a checkpoint that are tied to an imported embedding but are not imported themselves.
+def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
+    """Find parameters of the checkpoint that share their tensor with an imported embedding.
 
-    A fine-tuned classifier has no LM head, but the weight of the checkpoint's LM head is the embedding.
-    fairseq loads the head after the embedding, so an old head would replace the imported embedding.
+    A fine-tuned classifier is exported without the LM head, whose weight is tied to the embedding in the
+    checkpoint. fairseq loads the LM head after the embedding, so an old weight of the head would overwrite
+    the imported embedding.
 
     Args:
-        names: names of the imported parameters in the exported model, by their names in the checkpoint.
-        model: parameters of the checkpoint.
+        names: name of each imported parameter in the exported model, by its name in the checkpoint.
+        model: parameters of the checkpoint by name.
 
     Returns:
-        Name of the exported embedding by the name of the tied parameter in the checkpoint.
+        Name of the exported embedding, by the name of the tied parameter in the checkpoint.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
@@ -152,37 +154,40 @@ def _find_tied(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[st
     }
 
 
-def _check_training(exported: Dict[str, Any], ours: Dict[str, Any], folder: Path, like: Path) -> None:
-    """Check that a folder was exported from a checkpoint of the same training.
+def _check_same_training(
+    exported: Dict[str, Any], original: Dict[str, Any], folder: Path, like: Path
+) -> None:
+    """Check that a folder was exported from a checkpoint of the same training run.
 
-    Parameters of another training may fit, and would then be used with the wrong direction or dictionary.
+    The parameters of another model may have the same shapes. They would then be used with the wrong languages
+    or dictionary.
 
     Args:
-        exported: identity of the training in the configuration of the folder.
-        ours: identity of the training in the checkpoint.
+        exported: settings of the training by name, such as the languages, in the configuration of the folder.
+        original: the same settings in the checkpoint.
         folder: exported folder, for the message.
         like: file of the checkpoint, for the message.
 
     Raises:
-        InputError: The identities differ.
+        InputError: A setting differs.
     """
     for name, value in exported.items():
-        if name in ours and ours[name] != value:
+        if name in original and original[name] != value:
             raise InputError(
                 f"{folder} was exported from another training than --like {like}: its "
-                f"{name.replace('_', ' ')} is {value}, not {ours[name]}. Give the exported checkpoint"
+                f"{name.replace('_', ' ')} is {value}, not {original[name]}. Give the exported checkpoint"
             )
 
 
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
-    """Check that the tokenizers of a folder still have the vocabularies that were exported.
+    """Check that the tokenizers in a folder still have the vocabularies that were exported.
 
     Args:
         exported: digest of each vocabulary by the name of the tokenizer's file.
-        folder: exported folder, whose tokenizers may have been replaced.
+        folder: exported folder, in which a user may have replaced the tokenizers.
 
     Raises:
-        InputError: A tokenizer cannot be read, or its ids stand for other tokens.
+        InputError: A tokenizer cannot be read, or its vocabulary has changed.
     """
     from tokenizers import Tokenizer
 
@@ -208,9 +213,9 @@ def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any
     """Check that the parameters of an exported folder fit a checkpoint.
 
     Args:
-        weights: parameters of the exported folder.
-        names: names of the parameters in the exported folder, by their names in the checkpoint.
-        model: parameters of the checkpoint.
+        weights: parameters of the exported folder by name.
+        names: name of each parameter in the exported folder, by its name in the checkpoint.
+        model: parameters of the checkpoint by name.
         folder: exported folder, for the message.
 
     Raises:
@@ -230,7 +235,11 @@ def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any
 
 
 def _import(args: argparse.Namespace) -> None:
-    """Run the command."""
+    """Run the command: write the checkpoint, and print its path.
+
+    Args:
+        args: parsed options of the command.
+    """
     import_folder(args.folder, args.like, args.path)
     print(args.path)
 

@@ -1,4 +1,4 @@
-"""Model card, the README.md of an exported folder."""
+"""Model card of an exported folder, which is its README.md."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any, Dict, List, Optional
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.checkpoint import Checkpoint
-from luna_fairseq.huggingface.conversion import Kind
+from luna_fairseq.huggingface.conversion import ModelKind
 
 _CARD = """---
 library_name: transformers
@@ -31,35 +31,35 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 """
 
 
-def model_card(checkpoint: Checkpoint, kind: Kind, scores: List[Path]) -> str:
-    """Write the model card of a checkpoint.
+def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: List[Path]) -> str:
+    """Build the model card of an exported checkpoint.
 
-    The card shows how to load the model, its training, its options and its score.
+    The card shows how to load the model, and a table of its training, scores and options.
 
     Args:
-        checkpoint: checkpoint that is exported.
+        checkpoint: exported checkpoint.
         kind: kind of the model.
-        scores: files of scores. The first that exists is shown.
+        scores: paths of score files. The first existing file is shown.
 
     Returns:
         Text of README.md.
 
     Raises:
-        InputError: The file of scores was not written by luna-evaluate or luna-score.
+        InputError: The score file was not written by luna-evaluate or luna-score.
     """
-    rows = {**_training_details(checkpoint), **_scores(scores), **_options(checkpoint)}
+    rows = {**_training_details(checkpoint), **_read_scores(scores), **_model_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
-    return _CARD.format(title=kind.title, auto=kind.auto, rows="\n".join(lines))
+    return _CARD.format(title=kind.title, auto=kind.auto_class, rows="\n".join(lines))
 
 
 def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the number of parameters and what is known about the training.
+    """Return facts about the training for the model card.
 
     Args:
         checkpoint: loaded checkpoint.
 
     Returns:
-        Values by their name in the model card.
+        Values by heading, such as "parameters", "updates" and "source language". Unknown values are dropped.
     """
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
@@ -77,12 +77,12 @@ def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
 
 
 def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
-    """Return the number of epochs that a training has finished.
+    """Return the number of epochs that a training run has finished.
 
-    fairseq stores the epoch in progress. After the last batch of an epoch it stores the next epoch.
+    fairseq stores the number of the current epoch. After the last batch of an epoch, this is the next epoch.
 
     Args:
-        iterator: state of fairseq's iterator over epochs, from the checkpoint.
+        iterator: state of fairseq's epoch iterator, from the checkpoint.
 
     Returns:
         Number of epochs, or None if it is unknown.
@@ -91,27 +91,27 @@ def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
     return None if epoch is None else epoch - 1
 
 
-def score_files(path: Path) -> List[Path]:
-    """Return the files in which luna-evaluate may have written the scores of a checkpoint.
+def find_score_files(path: Path) -> List[Path]:
+    """Return the paths at which luna-evaluate may have written the scores of a checkpoint.
 
     Args:
         path: file of the checkpoint, in the folder of the run or in its subfolder ``checkpoints``.
 
     Returns:
-        Paths of files that need not exist.
+        Paths of scores.json. The files need not exist.
     """
     run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
     return [folder / "scores.json" for folder in (path.parent, run, run / "results")]
 
 
-def _scores(files: List[Path]) -> Dict[str, str]:
-    """Read the scores from the first file that exists.
+def _read_scores(files: List[Path]) -> Dict[str, str]:
+    """Read the scores from the first existing file.
 
     Args:
-        files: files that luna-evaluate may have written.
+        files: paths of score files, from :func:`find_score_files`.
 
     Returns:
-        Formatted scores by name. Empty if no file exists.
+        Score and signature as text, by the name of the score. Empty if no file exists.
 
     Raises:
         InputError: The file contains no scores.
@@ -126,14 +126,14 @@ def _scores(files: List[Path]) -> Dict[str, str]:
         raise InputError(f"{path} contains no scores. Give a scores.json that luna-evaluate wrote") from error
 
 
-def _options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options that the model was built with.
+def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
+    """Return the options with which the model was built.
 
     Args:
         checkpoint: loaded checkpoint.
 
     Returns:
-        Values by the name of the option, in backticks.
+        Values by the name of the option. The names are in backticks for Markdown.
     """
     model = checkpoint.state["cfg"]["model"]
     options = dict(model) if hasattr(model, "keys") else vars(model)

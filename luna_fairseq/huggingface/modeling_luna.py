@@ -1,8 +1,7 @@
 """Luna encoder and masked language model for Hugging Face's transformers.
 
-Luna is Linear Unified Nested Attention (NeurIPS 2021). P is its packed sequence. Letters of shapes: B batch
-size, T sequence length, L length of P, C model width, H attention heads, V vocabulary size. Inputs and
-outputs are batch-first. The layers inside are time-first.
+Luna is Linear Unified Nested Attention (NeurIPS 2021). A short packed sequence P attends to the tokens, and
+the tokens attend to P, so the time is linear in the number of tokens. Inputs and outputs are batch-first.
 """
 
 import shutil
@@ -23,10 +22,10 @@ from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.anchored.strengths import LearnedStrength, LookupGate
 from luna_fairseq.huggingface.adapters import (
     TransformersStack,
-    batch_first,
     build_token_embedding,
     encoder_options,
     get_activation,
+    to_batch_first,
 )
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
 from luna_fairseq.modules.embedding import sinusoidal_table
@@ -38,16 +37,18 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 class LunaModelOutput(ModelOutput):
     """Output of the Luna encoder.
 
+    Shapes: B batch size, T sequence length, C model width, L length of the packed sequence P, H attention
+    heads.
+
     Attributes:
         last_hidden_state: output [B, T, C] of the last layer.
-        packed: normalized packed sequence P [B, L, C] of the last layer.
-        packed_mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
-        source_mask: mask [B, T] of the tokens, 1 at tokens and 0 at padding. With ``config.separators`` the
-            number of the sentence that each token belongs to, from 1, and 0 at padding.
-        hidden_states: output of the embedding and of each layer, [B, T, C] each; None unless requested by
+        packed: packed sequence P [B, L, C] after the last layer, normalized.
+        packed_mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
+        source_mask: mask [B, T] of the tokens, 1 at tokens and 0 at padding. With ``config.separators``, each
+            token has the number of its sentence instead of 1, counted from 1.
+        hidden_states: output [B, T, C] of the embedding and of each layer, or None without
             ``output_hidden_states``.
-        attentions: self-attention weights of each layer, [B, H, T, T] each; None unless requested by
-            ``output_attentions``.
+        attentions: self-attention weights [B, H, T, T] of each layer, or None without ``output_attentions``.
     """
 
     # The first four are always set. transformers requires a default for every field.
@@ -64,7 +65,10 @@ OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 class LunaPreTrainedModel(PreTrainedModel):
-    """Base class of all Luna models, which handles weight initialization, saving and output options."""
+    """Base class of all Luna models for transformers.
+
+    It initializes weights, saves the code beside the weights, and resolves the output options of ``forward``.
+    """
 
     config_class: Type[PretrainedConfig] = LunaConfig
     base_model_prefix = "luna"
@@ -73,15 +77,15 @@ class LunaPreTrainedModel(PreTrainedModel):
     _no_split_modules = ["LunaEncoderLayer", "LunaDecoderLayer"]
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
-        """Save the model and its code to a folder.
+        """Save the model, together with its code if the model was loaded from an exported folder.
 
-        Some versions of transformers copy only the code of the configuration. Such a folder could not be
-        loaded, so this method copies the other files of the code.
+        Some versions of transformers copy only part of the code, and the saved folder could not be loaded.
+        This method copies the missing files.
 
         Args:
             save_directory: folder to write, which is created if it does not exist.
-            *args: further arguments of :meth:`transformers.PreTrainedModel.save_pretrained`.
-            **kwargs: further keyword arguments of the same method.
+            *args: positional arguments of :meth:`transformers.PreTrainedModel.save_pretrained`.
+            **kwargs: keyword arguments of the same method.
         """
         super().save_pretrained(save_directory, *args, **kwargs)
         code = Path(str(sys.modules[type(self).__module__].__file__))
@@ -92,7 +96,9 @@ class LunaPreTrainedModel(PreTrainedModel):
                 shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize a module as BERT does, and fill the buffers of a model created on the meta device.
+        """Initialize the parameters of a module, as in BERT: normal with a standard deviation of 0.02.
+
+        Sinusoidal tables are computed as well, because transformers creates a model without values first.
 
         Args:
             module: module of the model.
@@ -113,17 +119,16 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Fill in missing output options of a call from the configuration.
+        """Return the output options of a forward call, with missing options taken from the configuration.
 
         Args:
-            options: keyword arguments of the call. A missing option, or None, takes the value of the
-                configuration.
+            options: keyword arguments of the call. A value of None counts as missing.
 
         Returns:
             Values of ``output_hidden_states``, ``output_attentions`` and ``return_dict``.
 
         Raises:
-            TypeError: A keyword argument is none of these three.
+            TypeError: There is a keyword argument of another name.
         """
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
@@ -133,11 +138,11 @@ class LunaPreTrainedModel(PreTrainedModel):
 
 
 class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
-    """Luna encoder, which returns hidden states without a task-specific head.
+    """Luna encoder that returns hidden states, without a task-specific head.
 
-    An encoder without a decoder normalizes the last packed sequence P and sets padding rows of the initial P
-    to zero. The norm has a gain and a bias if ``config.packed_is_read`` is set. The stack of layers is
-    applied ``config.layer_repeats`` times (default: 1).
+    Unless the model also has a decoder, the packed sequence P is normalized after the last layer, and the
+    padding vectors of the initial P are zero. The normalization has a gain and a bias if
+    ``config.packed_is_read`` is set. The layers are applied ``config.layer_repeats`` times (default: 1).
 
     Args:
         config: configuration of the model.
@@ -164,17 +169,17 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         inputs_embeds: Optional[Tensor] = None,
         **output_options: Optional[bool],
     ) -> Union[LunaModelOutput, Tuple[Any, ...]]:
-        """Encode a batch of sequences.
+        """Encode a batch of B sequences with T positions.
 
         Args:
             input_ids: token ids [B, T], padded on either side (default: None, ``inputs_embeds`` is given).
             attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, every id other than the
                 padding id is a token).
-            position_ids: position [B, T] of each token, 0 for the first token (default: None, tokens are
-                counted from the left and padding is skipped).
-            inputs_embeds: token vectors [B, T, C] in place of ``input_ids`` (default: None).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict``, as in all
-                models of transformers (default: None, the value in the configuration).
+            position_ids: position [B, T] of each token, counted from 0 (default: None, positions are counted
+                without padding).
+            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
             A :class:`LunaModelOutput`, or a tuple of its fields if ``return_dict`` is False.
@@ -197,29 +202,32 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
             packed_mask = (~packed_padding).long()
         source_mask = (~padding).long()
         if getattr(self.config, "separators", None):
-            is_separator = require_ids(input_ids).eq(self.config.separators[0])
+            is_separator = require_input_ids(input_ids).eq(self.config.separators[0])
             source_mask = sentence_numbers(is_separator & ~padding, padding)
         output = LunaModelOutput(
             out.x.transpose(0, 1),
             packed,
             packed_mask,
             source_mask,
-            batch_first(out.states) if states else None,
-            batch_first(out.weights) if weights else None,
+            to_batch_first(out.states) if states else None,
+            to_batch_first(out.weights) if weights else None,
         )
         return output if as_dict else output.to_tuple()
 
 
-def require_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids of a call, or raise ValueError if the caller passed vectors.
+def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
+    """Return the token ids of a call, or raise ValueError if the caller passed vectors instead.
 
-    A model with ``config.separators`` calls this function because it counts the separators between sentences.
+    A model with ``config.separators`` needs the ids to find the separators between sentences.
 
     Args:
-        input_ids: token ids [B, T], or None if the caller passed vectors.
+        input_ids: token ids of any shape, or None if the caller passed vectors.
+
+    Returns:
+        The same token ids.
 
     Raises:
-        ValueError: The caller passed vectors, in which no separator can be found.
+        ValueError: ``input_ids`` is None.
     """
     if input_ids is None:
         raise ValueError(
@@ -229,7 +237,7 @@ def require_ids(input_ids: Optional[Tensor]) -> Tensor:
 
 
 class LunaLMHead(nn.Module):
-    """Language modelling head of RoBERTa: dense layer, activation, layer norm and output projection.
+    """Language modelling head of RoBERTa: dense layer, activation, layer normalization and output projection.
 
     Args:
         config: configuration of the model.
@@ -244,13 +252,13 @@ class LunaLMHead(nn.Module):
         self.decoder = nn.Linear(C, config.vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the logits of the vocabulary.
+        """Compute the logits of all tokens in the vocabulary.
 
         Args:
-            x: hidden states [..., C].
+            x: hidden states [..., C] of width C.
 
         Returns:
-            Logits [..., V].
+            Logits [..., V] for a vocabulary of V tokens.
         """
         return self.decoder(self.layer_norm(self.activation(self.dense(x))))
 
@@ -281,10 +289,10 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         return self.lm_head.decoder
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the output projection.
+        """Replace the output projection (overrides ``PreTrainedModel.set_output_embeddings``).
 
         Args:
-            value: new linear layer from C to the vocabulary.
+            value: new linear layer from the model width to the vocabulary.
         """
         self.lm_head.decoder = value
 
@@ -297,22 +305,26 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         labels: Optional[Tensor] = None,
         **output_options: Optional[bool],
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
-        """Compute the logits of the vocabulary at every token, and the loss if labels are given.
+        """Compute the logits at every position, and the loss if labels are given.
+
+        B is the batch size, T the sequence length, and V the size of the vocabulary.
 
         Args:
-            input_ids: see :meth:`LunaModel.forward`.
-            attention_mask: see :meth:`LunaModel.forward`.
-            position_ids: see :meth:`LunaModel.forward`.
-            inputs_embeds: see :meth:`LunaModel.forward`.
+            input_ids: token ids [B, T] (default: None, ``inputs_embeds`` is given).
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, found by the padding
+                id).
+            position_ids: position [B, T] of each token (default: None, counted from 0 without padding).
+            inputs_embeds: token vectors in place of ``input_ids`` (default: None).
             labels: ids [B, T] of the tokens to predict, -100 at all other positions (default: None, no loss).
-            **output_options: see :meth:`LunaModel.forward`.
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.MaskedLMOutput` with ``logits`` [B, T, V] and the mean
             cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: See :meth:`LunaModel.forward`.
+            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

@@ -1,8 +1,7 @@
 """Luna classifiers for Hugging Face's transformers.
 
 :class:`LunaForSequenceClassification` is a masked language model that was fine-tuned with a classification
-head. :class:`LunaForLongSequenceClassification` is the classifier of Long Range Arena. Letters of shapes: B
-batch size, T sequence length, L length of the packed sequence P, C model width.
+head. :class:`LunaForLongSequenceClassification` is a classifier of the Long Range Arena benchmark.
 """
 
 from typing import Any, Dict, Optional, Tuple, Union
@@ -20,10 +19,10 @@ from luna_fairseq.ops.softmax import softmax_attention
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean over the unmasked positions of each sequence.
+    """Compute the mean of the vectors of each sequence, without padding.
 
     Args:
-        x: vectors [B, T, C].
+        x: vectors [B, T, C] of width C at T positions of B sequences.
         mask: mask [B, T], 1 at positions to average and 0 at padding.
 
     Returns:
@@ -37,14 +36,14 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
     return (x * weights).sum(dim=1) / weights.sum(dim=1)
 
 
-def first_token(out: LunaModelOutput) -> Tensor:
-    """Return the hidden state of the first token of each sequence.
+def first_hidden_state(out: LunaModelOutput) -> Tensor:
+    """Return the last hidden state of the first token of each sequence, which may be padded on the left.
 
     Args:
-        out: output of the encoder. Padding may stand before the first token.
+        out: output of the encoder for B sequences.
 
     Returns:
-        Hidden states [B, C].
+        Hidden states [B, C] of width C.
     """
     x = out.last_hidden_state
     first = out.source_mask.argmax(dim=1)[:, None, None]
@@ -52,7 +51,7 @@ def first_token(out: LunaModelOutput) -> Tensor:
 
 
 class AttentionToPacked(nn.Module):
-    """Multi-head softmax attention from the first token to the rows of the packed sequence P.
+    """Multi-head softmax attention from the first token to the packed sequence P.
 
     Args:
         config: configuration of the model.
@@ -65,30 +64,33 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Compute the attention output of the first token.
+        """Let the first token of each sequence attend to the packed sequence P.
 
         Args:
-            first: hidden state [B, C] of the first token, the query.
-            packed: packed sequence P [B, L, C], the keys and values.
-            mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
+            first: hidden state [B, C] of the first token of B sequences, the query.
+            packed: packed sequence P [B, L, C] of length L, the keys and values.
+            mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
 
         Returns:
             Attention output [B, C].
         """
-        rows = packed.transpose(0, 1)
+        packed = packed.transpose(0, 1)
         q, k, v = (
             split_heads(projection(x), self.num_heads)
-            for projection, x in ((self.q_proj, first[None]), (self.k_proj, rows), (self.v_proj, rows))
+            for projection, x in ((self.q_proj, first[None]), (self.k_proj, packed), (self.v_proj, packed))
         )
         return self.out_proj(merge_heads(softmax_attention(q, k, v, mask[:, None, None, :].eq(0))))[0]
 
 
 class LunaClassificationHead(nn.Module):
-    """Classification head of RoBERTa on one vector for each sequence.
+    """Classification head of RoBERTa: dropout, dense layer, activation, dropout and output projection.
 
-    The vector goes through dropout, a dense layer, an activation, dropout and the output projection.
-    ``config.classifier_reads`` selects the vector: "first" for the hidden state of the first token, "mean" or
-    "maximum" over the rows of the last packed sequence P, or "attention" from the first token to the last P.
+    The head classifies one vector of each sequence. ``config.classifier_reads`` selects this vector:
+
+    - "first": hidden state of the first token.
+    - "mean": mean of the vectors of the packed sequence P after the last layer.
+    - "maximum": elementwise maximum of the projected vectors of P.
+    - "attention": output of attention from the first token to P.
 
     Args:
         config: configuration of the model.
@@ -111,24 +113,24 @@ class LunaClassificationHead(nn.Module):
         """Compute the logits of the classes.
 
         Args:
-            out: output of the encoder.
+            out: output of the encoder for B sequences.
 
         Returns:
             Logits [B, ``config.num_labels``].
         """
-        x = self.dropout(self.pool(first_token(out), out.packed, out.packed_mask))
+        x = self.dropout(self.pool(first_hidden_state(out), out.packed, out.packed_mask))
         return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Compute the vector that the head classifies.
+        """Compute the vector of each sequence that the head classifies.
 
         Args:
-            first: hidden state [B, C] of the first token.
-            packed: last packed sequence P [B, L, C].
-            mask: mask [B, L] of P, 1 at rows in use and 0 at padding.
+            first: hidden state [B, C] of the first token of B sequences.
+            packed: packed sequence P [B, L, C] of length L after the last layer.
+            mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
 
         Returns:
-            One vector [B, C] for each sequence.
+            Vectors [B, C].
         """
         if self.reads == "mean":
             return masked_mean(packed, mask)
@@ -140,10 +142,10 @@ class LunaClassificationHead(nn.Module):
 
 
 class LunaForSequenceClassification(LunaPreTrainedModel):
-    """Luna encoder with a classification head, fine-tuned from a masked language model.
+    """Luna encoder with a classification head, as fine-tuned from a masked language model.
 
     Args:
-        config: configuration of the model. ``config.num_labels`` is the number of classes; 1 stands for
+        config: configuration of the model. ``config.num_labels`` is the number of classes, or 1 for
             regression.
 
     Example:
@@ -169,24 +171,25 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
         labels: Optional[Tensor] = None,
         **output_options: Optional[bool],
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Classify a batch of sequences, and compute the loss if labels are given.
+        """Classify a batch of B sequences with T positions, and compute the loss if labels are given.
 
         Args:
-            input_ids: see :meth:`LunaModel.forward`.
-            attention_mask: see :meth:`LunaModel.forward`.
-            position_ids: see :meth:`LunaModel.forward`.
-            inputs_embeds: see :meth:`LunaModel.forward`.
-            labels: numbers [B] of the classes, or values to predict if the model has one label (default:
-                None, no loss).
-            **output_options: see :meth:`LunaModel.forward`.
+            input_ids: token ids [B, T] (default: None, ``inputs_embeds`` is given).
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, found by the padding
+                id).
+            position_ids: position [B, T] of each token (default: None, counted from 0 without padding).
+            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
+            labels: index [B] of each class, or target value for regression (default: None, no loss).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
-            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B, classes], or
-            a tuple of its fields if ``return_dict`` is False. The loss is the mean cross-entropy, or the mean
-            squared error of a regression.
+            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B,
+            ``config.num_labels``], or a tuple of its fields if ``return_dict`` is False. ``loss`` is the mean
+            cross-entropy, or the mean squared error for regression.
 
         Raises:
-            ValueError: See :meth:`LunaModel.forward`.
+            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})
@@ -195,16 +198,17 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
     def build_output(
         self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Compute the loss and build the output of a forward pass.
+        """Compute the loss if labels are given, and build the return value of ``forward``.
 
         Args:
-            out: output of the encoder.
-            logits: logits [B, classes].
-            labels: labels [B], or None for no loss.
-            output_options: output options of the call, see :meth:`LunaModel.forward`.
+            out: output of the encoder for B sequences.
+            logits: logits [B, ``config.num_labels``].
+            labels: index [B] of each class, target value for regression, or None for no loss.
+            output_options: keyword arguments of the call, such as ``return_dict``.
 
         Returns:
-            The return value of :meth:`forward`.
+            A :class:`transformers.modeling_outputs.SequenceClassifierOutput`, or a tuple of its fields if
+            ``return_dict`` is False.
         """
         loss = None
         if labels is not None and logits.size(-1) == 1:
@@ -228,13 +232,13 @@ class LunaPixelEmbedding(nn.Module):
         self.cls = nn.Parameter(torch.zeros(config.encoder_embed_dim)) if config.prepends_cls else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Embed a batch of images.
+        """Embed the pixels of a batch of B images with T pixels.
 
         Args:
-            pixels: normalized intensities [B, T], the pixels of each image row by row.
+            pixels: normalized intensities [B, T], row by row.
 
         Returns:
-            Pixel vectors [B, T, C], or [B, 1 + T, C] with the class token.
+            Pixel vectors [B, T, C] of width C, or [B, 1 + T, C] with the class token.
         """
         x = self.linear(pixels.unsqueeze(-1).to(self.linear.weight.dtype))
         return x if self.cls is None else torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)
@@ -243,9 +247,12 @@ class LunaPixelEmbedding(nn.Module):
 class LunaLongClassifierHead(nn.Module):
     """Classification head of Long Range Arena: hidden layers and an output projection.
 
+    The head reads one vector of width C for a sequence. For a pair of sequences with vectors x and y, it
+    reads the concatenation [x, y] or [x, y, x * y, x - y].
+
     Args:
-        config: configuration of the model. ``config.pair_combination`` is "" for single sequences, and
-            "concat" or "nli" for pairs, whose vectors are joined to an input of width 2 C or 4 C.
+        config: configuration of the model. ``config.pair_combination`` is "" for single sequences, "concat"
+            for [x, y], and "nli" for [x, y, x * y, x - y].
     """
 
     def __init__(self, config: LunaConfig):
@@ -260,7 +267,7 @@ class LunaLongClassifierHead(nn.Module):
         """Compute the logits of the classes.
 
         Args:
-            x: vector [B, C] of each sequence, or joined vectors of each pair [B, 2 C] or [B, 4 C].
+            x: vectors [B, C] of B sequences, or joined vectors [B, 2 C] or [B, 4 C] of B pairs.
 
         Returns:
             Logits [B, ``config.num_labels``].
@@ -271,11 +278,13 @@ class LunaLongClassifierHead(nn.Module):
 
 
 class LunaForLongSequenceClassification(LunaForSequenceClassification):
-    """Luna classifier of Long Range Arena for token sequences, pairs of token sequences, or images.
+    """Luna classifier of Long Range Arena for sequences, pairs of sequences, or images.
 
-    ``config.classifier_reads`` selects the vector of a sequence: "first" for the hidden state of the first
-    token, "tokens" for the mean over the tokens, or "mean" for the mean over the rows of the last packed
-    sequence P.
+    ``config.classifier_reads`` selects the vector of a sequence that the head classifies:
+
+    - "first": hidden state of the first token.
+    - "tokens": mean of the hidden states of all tokens.
+    - "mean": mean of the vectors of the packed sequence P after the last layer.
 
     Args:
         config: configuration of the model.
@@ -305,25 +314,28 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
         """Classify a batch of sequences, pairs or images, and compute the loss if labels are given.
 
+        B is the batch size, T the length of the (first) sequences, and U the length of the second sequences.
+
         Args:
             input_ids: token ids [B, T] (default: None, the model reads images).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, every id other than the
-                padding id is a token).
-            second_input_ids: token ids [B, T'] of the second sequences of pairs (default: None).
-            second_attention_mask: mask [B, T'] of the second sequences (default: None, as for
-                ``attention_mask``).
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, found by the padding
+                id).
+            second_input_ids: token ids [B, U] of the second sequences of pairs (default: None, no pairs).
+            second_attention_mask: mask [B, U] of the second sequences (default: None, found by the padding
+                id).
             pixel_values: normalized intensities [B, T] of images, in place of ``input_ids`` (default: None).
-            inputs_embeds: token vectors [B, T, C] in place of ``input_ids`` (default: None).
-            labels: numbers [B] of the classes (default: None, no loss).
-            **output_options: see :meth:`LunaModel.forward`.
+            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
+            labels: index [B] of each class (default: None, no loss).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
-            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B, classes], or
-            a tuple of its fields if ``return_dict`` is False.
+            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B,
+            ``config.num_labels``], or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            VAlueError: A model of pairs did not receive second sequences, a model of single sequences
-                received some, or :meth:`LunaModel.forward` refuses the input.
+            ValueError: A model of pairs received single sequences, a model of single sequences received
+                pairs, or the inputs are invalid for :meth:`LunaModel.forward`.
         """
         if pixel_values is not None:
             inputs_embeds = self.luna.embed_tokens(pixel_values)
@@ -336,21 +348,21 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         x = self.pool(out)
         if second_input_ids is not None:
             y = self.pool(self.luna(second_input_ids, second_attention_mask, return_dict=True))
-            both = [x, y] if self.config.pair_combination == "concat" else [x, y, x * y, x - y]
-            x = torch.cat(both, dim=-1)
+            joined = [x, y] if self.config.pair_combination == "concat" else [x, y, x * y, x - y]
+            x = torch.cat(joined, dim=-1)
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
         """Compute the vector of each sequence that the head classifies.
 
         Args:
-            out: output of the encoder.
+            out: output of the encoder for B sequences.
 
         Returns:
-            One vector [B, C] for each sequence.
+            Vectors [B, C] of width C.
         """
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":
             return masked_mean(out.last_hidden_state, out.source_mask)
-        return first_token(out)
+        return first_hidden_state(out)

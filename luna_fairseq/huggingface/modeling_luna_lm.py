@@ -1,6 +1,6 @@
 """Luna causal language model for Hugging Face's transformers.
 
-Luna is Linear Unified Nested Attention (NeurIPS 2021).
+Luna is Linear Unified Nested Attention (NeurIPS 2021), whose time is linear in the number of tokens.
 """
 
 from typing import Any, Optional, Tuple, Union
@@ -16,7 +16,7 @@ from luna_fairseq.huggingface.modeling_luna import LunaPreTrainedModel
 
 
 class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
-    """Luna decoder without an encoder, and an output projection to the vocabulary.
+    """Luna causal language model: a decoder without an encoder, and an output projection.
 
     Args:
         config: configuration of the model.
@@ -50,23 +50,28 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
     ) -> Union[CausalLMOutputWithPast, Tuple[Any, ...]]:
         """Compute the logits of the next token at every position, and the loss if labels are given.
 
+        B is the batch size, T the number of new tokens, and V the size of the vocabulary.
+
         Args:
-            input_ids: see :meth:`LunaDecoder.forward`.
-            attention_mask: see :meth:`LunaDecoder.forward`.
-            position_ids: see :meth:`LunaDecoder.forward`.
-            inputs_embeds: see :meth:`LunaDecoder.forward`.
-            past_key_values: see :meth:`LunaDecoder.forward`.
+            input_ids: token ids [B, T]. With ``past_key_values``, only the tokens after the cache (default:
+                None, ``inputs_embeds`` is given).
+            attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding
+                (default: None, found by the padding id).
+            position_ids: position [B, T] of each token (default: None, counted from 0 without padding).
+            inputs_embeds: token vectors in place of ``input_ids`` (default: None).
+            past_key_values: cache that the preceding call returned (default: None, a new text).
             labels: token ids [B, T], usually a copy of ``input_ids``, with -100 at positions that do not
                 count. The model shifts the labels itself (default: None, no loss).
-            use_cache: see :meth:`LunaDecoder.forward`.
-            **output_options: see :meth:`LunaModel.forward`.
+            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.CausalLMOutputWithPast` with ``logits`` [B, T, V] and the
             mean cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: See :meth:`LunaDecoder.forward`.
+            ValueError: The inputs are invalid; see :meth:`LunaDecoder.forward`.
         """
         out = self.luna(
             input_ids,

@@ -1,7 +1,6 @@
 """Luna translation model for Hugging Face's transformers.
 
-Luna is Linear Unified Nested Attention (NeurIPS 2021). Letters of shapes: B batch size, S source length, T
-target length, C model width, V size of the target vocabulary.
+Luna is Linear Unified Nested Attention (NeurIPS 2021), whose time is linear in the number of tokens.
 """
 
 from typing import Any, Optional, Tuple, Union
@@ -17,12 +16,12 @@ from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, L
 
 
 class LunaEncoderDecoder(LunaPreTrainedModel):
-    """Luna encoder and decoder, without the output projection.
+    """Luna encoder and decoder that return hidden states, without an output projection.
 
     Args:
         config: configuration of the model. ``config.source_vocab_size`` and ``config.vocab_size`` are the
-            sizes of the source and the target vocabulary. With ``config.share_all_embeddings`` both languages
-            have one vocabulary and one token embedding.
+            sizes of the source and the target vocabulary. With ``config.share_all_embeddings``, both
+            languages share one vocabulary and one token embedding.
     """
 
     def __init__(self, config: LunaConfig):
@@ -34,7 +33,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         self.post_init()
 
     def _tie_weights(self) -> None:
-        """Tie the embeddings of encoder and decoder if ``config.share_all_embeddings`` is set.
+        """Tie the token embeddings of encoder and decoder if ``config.share_all_embeddings`` is set.
 
         transformers 4 calls this method. transformers 5 reads ``_tied_weights_keys`` instead.
         """
@@ -45,8 +44,8 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         """Return the encoder.
 
         Args:
-            args: ignored. Some versions of transformers pass arguments.
-            kwargs: ignored.
+            *args: ignored. Some versions of transformers pass arguments.
+            **kwargs: ignored.
         """
         return self.encoder
 
@@ -54,17 +53,17 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         """Return the decoder.
 
         Args:
-            args: ignored. Some versions of transformers pass arguments.
-            kwargs: ignored.
+            *args: ignored. Some versions of transformers pass arguments.
+            **kwargs: ignored.
         """
         return self.decoder
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding of the decoder, which the encoder may share."""
+        """Return the token embedding of the decoder, which may be shared with the encoder."""
         return self.decoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding of the decoder, and of the encoder if it is shared.
+        """Replace the token embedding of the decoder, and that of the encoder if they are shared.
 
         Args:
             value: new token embedding.
@@ -86,24 +85,29 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[Seq2SeqModelOutput, Tuple[Any, ...]]:
-        """Encode the source and compute the hidden states of the target.
+        """Encode the source, and compute the hidden states of the target.
+
+        B is the batch size, S the source length, and T the number of new target tokens.
 
         Args:
             input_ids: token ids [B, S] of the source (default: None, ``inputs_embeds`` or ``encoder_outputs``
                 is given).
-            attention_mask: mask [B, S] of the source, 1 at tokens and 0 at padding (default: None, every id
-                other than the padding id is a token).
-            decoder_input_ids: token ids [B, T] of the target, shifted right. With ``past_key_values`` only
+            attention_mask: mask [B, S] of the source, 1 at tokens and 0 at padding (default: None, found by
+                the padding id).
+            decoder_input_ids: token ids [B, T] of the target, shifted right. With ``past_key_values``, only
                 the tokens after the cache (default: None, ``decoder_inputs_embeds`` is given).
-            decoder_attention_mask: mask of the target, see :meth:`LunaDecoder.forward` (default: None).
+            decoder_attention_mask: mask of the new or of all target positions (default: None, found by the
+                padding id).
             encoder_outputs: output of the encoder, a :class:`LunaModelOutput` or a tuple of its fields. The
                 encoder then does not run (default: None).
-            past_key_values: cache that an earlier call returned (default: None, the target starts here).
-            inputs_embeds: token vectors of the source [B, S, C] in place of ``input_ids`` (default: None).
-            decoder_inputs_embeds: token vectors of the target [B, T, ``config.decoder_input_dim``] in place
+            past_key_values: cache that the preceding call returned (default: None, a new target).
+            inputs_embeds: token vectors [B, S, C] of the source, of width C, in place of ``input_ids``
+                (default: None).
+            decoder_inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] of the target in place
                 of ``decoder_input_ids`` (default: None).
             use_cache: return a cache (default: None, True if ``past_key_values`` is given).
-            **output_options: see :meth:`LunaModel.forward`.
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.Seq2SeqModelOutput`, or a tuple of its fields if
@@ -111,7 +115,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
             of the output projection.
 
         Raises:
-            ValueError: See :meth:`LunaModel.forward`.
+            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
         """
         options = {**output_options, "return_dict": True}
         source = encoder_outputs
@@ -170,8 +174,8 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
         """Return the encoder.
 
         Args:
-            args: ignored. Some versions of transformers pass arguments.
-            kwargs: ignored.
+            *args: ignored. Some versions of transformers pass arguments.
+            **kwargs: ignored.
         """
         return self.luna.encoder
 
@@ -179,21 +183,22 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
         """Return the decoder.
 
         Args:
-            args: ignored. Some versions of transformers pass arguments.
-            kwargs: ignored.
+            *args: ignored. Some versions of transformers pass arguments.
+            **kwargs: ignored.
         """
         return self.luna.decoder
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift the labels right by one position, with the start token in front.
+        """Shift labels right by one position to obtain the input of the decoder.
 
-        As in fairseq, the start token is the end-of-sentence token.
+        The first token is the start token, which is the end-of-sentence token as in fairseq. The labels [5,
+        6, 2] give the input [2, 5, 6].
 
         Args:
-            labels: token ids to predict [B, T], -100 or the padding id at padding.
+            labels: token ids [B, T] to predict for B targets of length T, -100 or the padding id at padding.
 
         Returns:
-            Input [B, T] of the decoder.
+            Token ids [B, T], with the padding id in place of -100.
         """
         shifted = labels.roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
@@ -215,26 +220,34 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
     ) -> Union[Seq2SeqLMOutput, Tuple[Any, ...]]:
         """Compute the logits of the next target token at every position, and the loss if labels are given.
 
+        B is the batch size, S the source length, T the number of new target tokens, and V the size of the
+        target vocabulary.
+
         Args:
-            input_ids: see :meth:`LunaEncoderDecoder.forward`.
-            attention_mask: see :meth:`LunaEncoderDecoder.forward`.
-            decoder_input_ids: see :meth:`LunaEncoderDecoder.forward`. If neither this argument nor
-                ``decoder_inputs_embeds`` is given, the labels shifted right are used.
-            decoder_attention_mask: see :meth:`LunaEncoderDecoder.forward`.
-            encoder_outputs: see :meth:`LunaEncoderDecoder.forward`.
-            past_key_values: see :meth:`LunaEncoderDecoder.forward`.
-            inputs_embeds: see :meth:`LunaEncoderDecoder.forward`.
-            decoder_inputs_embeds: see :meth:`LunaEncoderDecoder.forward`.
+            input_ids: token ids [B, S] of the source (default: None, ``inputs_embeds`` or ``encoder_outputs``
+                is given).
+            attention_mask: mask [B, S] of the source, 1 at tokens and 0 at padding (default: None, found by
+                the padding id).
+            decoder_input_ids: token ids [B, T] of the target, shifted right (default: None, the labels
+                shifted right unless ``decoder_inputs_embeds`` is given).
+            decoder_attention_mask: mask of the new or of all target positions (default: None, found by the
+                padding id).
+            encoder_outputs: output of the encoder, which then does not run (default: None).
+            past_key_values: cache that the preceding call returned (default: None, a new target).
+            inputs_embeds: token vectors of the source in place of ``input_ids`` (default: None).
+            decoder_inputs_embeds: token vectors of the target in place of ``decoder_input_ids`` (default:
+                None).
             labels: target token ids [B, T], -100 at positions that do not count (default: None, no loss).
-            use_cache: see :meth:`LunaEncoderDecoder.forward`.
-            **output_options: see :meth:`LunaModel.forward`.
+            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
+                the values in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.Seq2SeqLMOutput` with ``logits`` [B, T, V] and the mean
             cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: See :meth:`LunaModel.forward`.
+            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
         """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)

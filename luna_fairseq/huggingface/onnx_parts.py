@@ -1,6 +1,8 @@
 """PyTorch modules that are exported to ONNX graphs.
 
-A model without a decoder is one graph. Decoding needs two: the initial state, and one step.
+A masked language model or classifier is exported as one graph (:class:`WholeModel`). A translation model is
+exported as two graphs: :class:`InitialState` and :class:`DecodingStep`. They take and return the decoding
+state as separate named tensors, because an ONNX graph has no other data structure.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
@@ -15,39 +17,43 @@ from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.modules.state import DecoderState, LayerState
 
 # Names of tensors in the graphs.
-MASK = "packed_mask"  # mask of P [B, L], 1 at rows in use
-SEEN = "seen"  # number of tokens of each text read so far [B]
+MASK = "packed_mask"  # mask [B, L] of the packed sequence P, 1 at vectors in use
+SEEN = "seen"  # number [B] of tokens that the decoder has read of each text
 
 
-def source_tokens(model: Any, batch: int, length: int) -> Tensor:
-    """Return random token ids as input of a model, padded on the right.
+def random_source(model: Any, batch: int, length: int) -> Tensor:
+    """Return random token ids as input of an exported model, padded on the right.
 
     Args:
         model: exported model.
-        batch: batch size B.
-        length: length T of the first sequence. The next sequences have T / 2, T / 6, T, ... tokens.
+        batch: number of sequences.
+        length: length of the first sequence. The lengths of the sequences repeat the pattern ``length``,
+            ``length`` // 2, ``length`` // 6.
 
     Returns:
-        Token ids [B, T].
+        Token ids [``batch``, ``length``].
     """
     lengths = [max(1, length // (1, 2, 6)[row % 3]) for row in range(batch)]
-    return random_tokens(source_size(model.config), lengths, model.config.pad_token_id)
+    return random_tokens(source_vocabulary_size(model.config), lengths, model.config.pad_token_id)
 
 
-def source_size(config: Any) -> int:
-    """Return the size of the vocabulary of the input.
+def source_vocabulary_size(config: Any) -> int:
+    """Return the size of the vocabulary of the model's input.
 
     Args:
         config: configuration of an exported model.
+
+    Returns:
+        Size of the source vocabulary of a translation model, and of the only vocabulary of any other model.
     """
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
 class WholeModel(nn.Module):
-    """Model without a decoder, which maps token ids to logits.
+    """Module for the graph of a masked language model or classifier, which maps token ids to logits.
 
     Args:
-        model: exported masked language model or classifier.
+        model: exported model without a decoder.
     """
 
     input_names, output_names = ["input_ids"], ["logits"]
@@ -57,25 +63,26 @@ class WholeModel(nn.Module):
         self.model = model
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor]:
-        """Compute the logits.
+        """Compute the logits of a batch.
 
         Args:
-            *inputs: token ids [B, T], the only input.
+            *inputs: token ids [B, T] of B sequences with up to T tokens, the only input.
 
         Returns:
-            Logits, in a tuple of one element.
+            Tuple with the logits as its only element.
         """
         return (self.model(inputs[0], return_dict=True).logits,)
 
 
 def named_tensors(state: DecoderState) -> Dict[str, Tensor]:
-    """Return the tensors of all layers of a decoding state by name.
+    """Flatten a decoding state into named tensors.
 
     Args:
         state: decoding state of all layers.
 
     Returns:
-        Tensors by names such as "layer0_causal_key_sum". A tensor that the state holds twice has one name.
+        Tensors by name, such as "layer0_causal_key_sum". A tensor that occurs twice in the state appears
+        once.
     """
     tensors: Dict[str, Tensor] = {}
     for number, layer in enumerate(state.layers):
@@ -87,12 +94,17 @@ def named_tensors(state: DecoderState) -> Dict[str, Tensor]:
 
 
 class InitialState(nn.Module):
-    """ONNX part that encodes the source and returns the decoding state before the first target token.
+    """Module for the graph that encodes a source and returns the state before the first decoding step.
 
-    The state is obtained from a decoding step on a padding token. Such a step leaves the state as it was.
+    A decoding step on a padding token yields this state, because padding leaves the state unchanged.
 
     Args:
-        model: exported model with a decoder. Without an encoder only the batch size of the input matters.
+        model: exported model with a decoder. If the model has no encoder, only the batch size of the input
+            matters.
+
+    Attributes:
+        example: decoding state of an example, which shows how to rebuild a state from its tensors.
+        output_names: names of the tensors that ``forward`` returns.
     """
 
     input_names = ["input_ids"]
@@ -101,18 +113,18 @@ class InitialState(nn.Module):
         super().__init__()
         self.model = model
         with torch.no_grad():
-            state, _ = self.compute_state(source_tokens(model, 2, 3))
+            state, _ = self.compute_state(random_source(model, 2, 3))
         self.example = state
         self.output_names = [*named_tensors(state), SEEN, *mask_names(model)]
 
     def compute_state(self, input_ids: Tensor) -> Tuple[DecoderState, Optional[LunaModelOutput]]:
-        """Compute the initial state.
+        """Compute the decoding state before the first target token.
 
         Args:
-            input_ids: token ids [B, T] of the source.
+            input_ids: token ids [B, S] of B sources with up to S tokens.
 
         Returns:
-            Initial state, and the output of the encoder or None without an encoder.
+            Decoding state, and the output of the encoder or None without an encoder.
         """
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
@@ -122,13 +134,13 @@ class InitialState(nn.Module):
         return expand_packed(out.past_key_values.state, input_ids.size(0)), source
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the initial state as a tuple of tensors.
+        """Compute the decoding state before the first target token as a tuple of tensors.
 
         Args:
-            *inputs: token ids [B, T] of the source, the only input.
+            *inputs: token ids [B, S] of B sources with up to S tokens, the only input.
 
         Returns:
-            Tensors with the names in ``output_names``.
+            Tensors in the order of ``output_names``.
         """
         state, source = self.compute_state(inputs[0])
         masks = (getattr(source, name) for name in mask_names(self.model))
@@ -136,14 +148,14 @@ class InitialState(nn.Module):
 
 
 def mask_names(model: Any) -> List[str]:
-    """Return the names of the masks that a decoding step reads.
+    """Return the names of the source masks that a decoding step reads.
 
     Args:
         model: exported model with a decoder.
 
     Returns:
-        The name of the mask of the packed sequence P. If attention reads all source tokens, also the name of
-        the source mask. Empty without an encoder.
+        "packed_mask", the mask of the packed sequence P, and also "source_mask" if cross-attention reads all
+        source tokens. Empty without an encoder.
     """
     config = model.config
     if not config.is_encoder_decoder:
@@ -151,32 +163,39 @@ def mask_names(model: Any) -> List[str]:
     return [MASK, "source_mask"] if config.cross_attention == "softmax" else [MASK]
 
 
-def expand_packed(state: DecoderState, rows: int) -> DecoderState:
-    """Expand the projected packed sequence P of each layer to one copy for each hypothesis.
+def expand_packed(state: DecoderState, num_hypotheses: int) -> DecoderState:
+    """Give every hypothesis its own copy of the projected packed sequence P.
+
+    All hypotheses may share one projected P until it is expanded. In the ONNX graphs, all tensors have the
+    same batch size.
 
     Args:
-        state: decoding state, in which all hypotheses may share one projected P.
-        rows: number of hypotheses.
+        state: decoding state of all layers.
+        num_hypotheses: number of hypotheses N.
 
     Returns:
-        State in which the projected P of each layer has the shape [``rows``, H, L, K].
+        State in which the projected P of each layer has N as its first dimension.
     """
 
     def expand(layer: LayerState) -> LayerState:
-        pack_q = layer.causal.pack_q.expand(rows, -1, -1, -1)
+        pack_q = layer.causal.pack_q.expand(num_hypotheses, -1, -1, -1)
         return layer._replace(causal=layer.causal._replace(pack_q=pack_q))
 
     return state._replace(layers=tuple(expand(layer) for layer in state.layers))
 
 
 class DecodingStep(nn.Module):
-    """One step of the decoder, which reads one token of each sentence.
+    """Module for the graph of one decoding step, which reads one token of each sentence.
 
-    A sentence whose token is padding keeps its state.
+    A padding token leaves the state of its sentence unchanged.
 
     Args:
         model: exported model with a decoder.
-        initial: module that computes the initial state.
+        initial: module that computes the initial decoding state.
+
+    Attributes:
+        input_names: "token", then the names of the tensors of the state.
+        output_names: "logits", then "next_NAME" for each tensor of the state that a step changes.
     """
 
     def __init__(self, model: Any, initial: InitialState):
@@ -189,29 +208,30 @@ class DecodingStep(nn.Module):
 
     @staticmethod
     def is_changing(name: str) -> bool:
-        """Return True if a tensor of the state changes from step to step.
+        """Return True if a decoding step changes a tensor of the state.
 
         Args:
-            name: name of the tensor, from :func:`named_tensors`.
+            name: name of the tensor, such as "layer0_causal_key_sum" (True) or "packed_mask" (False).
         """
         return name == SEEN or "_causal_" in name and not name.endswith("pack_q")
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the logits of the next token and the next state.
+        """Compute the logits of the next token, and the next decoding state.
 
         Args:
-            *inputs: token [B, 1] of each sentence, then the tensors of the state in the order of
-                ``input_names``.
+            *inputs: token ids [B, 1], one for each of B sentences, then the tensors of the state in the order
+                of ``input_names``.
 
         Returns:
-            Logits [B, V], then the tensors of the next state that change.
+            Logits [B, V] for a vocabulary of V tokens, then the changed tensors of the state in the order of
+            ``output_names``.
         """
         token, state = inputs[0], dict(zip(self.input_names[1:], inputs[1:]))
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
             decoder = self.model.luna.decoder
-            # The state holds the packed source. The decoder does not read the encoder's output again, so an
-            # empty tensor takes its place.
+            # The state contains everything that the decoder needs of the source. A dummy tensor takes the
+            # place of the encoder's output.
             unused = decoder.embed_tokens.weight.new_zeros(1, 1, self.model.config.encoder_embed_dim)
             mask = state.get("source_mask", token.ne(-1))
             source = LunaModelOutput(unused, unused, state[MASK], mask)
@@ -223,10 +243,10 @@ class DecodingStep(nn.Module):
         return (logits, *(next_tensors[name] for name in self.changing))
 
     def build_state(self, state: Dict[str, Tensor]) -> DecoderState:
-        """Build a decoding state from named tensors.
+        """Rebuild a decoding state from named tensors, the inverse of :func:`named_tensors`.
 
         Args:
-            state: tensors by the names in ``input_names``.
+            state: tensors of the state by name.
 
         Returns:
             The decoding state.

@@ -1,4 +1,4 @@
-"""Compute the logits of an exported model and of its ONNX graphs on the same batches."""
+"""Compute the logits of an exported model and of its ONNX graphs for the same batches."""
 
 from pathlib import Path
 from typing import Any, Callable, Dict, List
@@ -7,26 +7,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from luna_fairseq.huggingface.comparison import batch_lengths, longest_sequence, random_tokens
-from luna_fairseq.huggingface.onnx_parts import source_size
+from luna_fairseq.huggingface.comparison import batch_lengths, length_to_compare, random_tokens
+from luna_fairseq.huggingface.onnx_parts import source_vocabulary_size
 
 STEPS = 4  # number of target tokens that a translation model is compared on
 Arrays = Dict[str, np.ndarray]
 
 
 def batches_to_compare(config: Any) -> List[Tensor]:
-    """Return batches on both sides of each length at which the computation of the model changes.
+    """Return random batches on which a model and its graphs are compared.
+
+    The sequence lengths cover every case of the computation; see :func:`batch_lengths`.
 
     Args:
         config: configuration of the exported model.
 
     Returns:
-        Batches of token ids, [B, T] each: several sequences padded on the right, single sequences, and, for
-        models with a decoder, several sequences padded on the left.
+        Batches of token ids [batch size, length]: several sequences padded on the right, single sequences,
+        and several sequences padded on the left if the model has a decoder.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
-    size, pad = source_size(config), config.pad_token_id
-    lengths = batch_lengths(config, longest_sequence(config, side))
+    size, pad = source_vocabulary_size(config), config.pad_token_id
+    lengths = batch_lengths(config, length_to_compare(config, side))
     right_padded = [random_tokens(size, batch, pad) for batch in lengths]
     single = [random_tokens(size, batch[:1], pad) for batch in lengths]
     if not config.is_encoder_decoder and side == "encoder":
@@ -36,16 +38,16 @@ def batches_to_compare(config: Any) -> List[Tensor]:
     return right_padded + single + left_padded
 
 
-def model_logits(model: Any, batch: Tensor) -> Tensor:
-    """Compute the logits of an exported model.
+def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
+    """Compute the logits of an exported model for a batch.
 
     Args:
         model: exported model in evaluation mode.
-        batch: token ids [B, T].
+        batch: token ids [B, T] of B sequences with up to T tokens.
 
     Returns:
-        Logits at the target tokens [B, T', V] of a translation model, of each sequence [B, V] of a
-        classifier, or at each token that is not padding [N, V].
+        Logits over V tokens or classes. The shape is [B, number of target tokens, V] for a translation model,
+        [B, V] for a classifier, and [number of tokens without padding, V] for a language model.
     """
     config = model.config
     if config.is_encoder_decoder:
@@ -54,16 +56,16 @@ def model_logits(model: Any, batch: Tensor) -> Tensor:
     return logits if logits.dim() == 2 else logits[batch.ne(config.pad_token_id)]
 
 
-def graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
-    """Compute the logits of an exported model with its ONNX graphs.
+def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
+    """Compute the logits of a model with its ONNX graphs.
 
     Args:
         config: configuration of the exported model.
-        folder: folder that holds the graphs.
-        batch: token ids [B, T].
+        folder: folder that contains the graphs.
+        batch: token ids [B, T] of B sequences with up to T tokens.
 
     Returns:
-        Logits in the shape that :func:`model_logits` returns.
+        Logits in the shape that :func:`compute_model_logits` returns.
     """
     is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
@@ -78,28 +80,28 @@ def graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
 
 
 def target_tokens(config: Any, batch: Tensor) -> Tensor:
-    """Return the input of a translation model's decoder: the start token, then random tokens.
+    """Return an input for the decoder of a translation model: the start token, then random tokens.
 
     Args:
         config: configuration of the exported model.
-        batch: token ids [B, T] of the source.
+        batch: token ids [B, S] of the sources. Only the batch size B matters.
 
     Returns:
-        Token ids [B, ``STEPS``].
+        Token ids [B, 4].
     """
     tokens = random_tokens(config.vocab_size, [STEPS] * len(batch), config.pad_token_id)
     return tokens.index_fill(1, torch.tensor([0]), config.decoder_start_token_id)
 
 
 def open_graph(path: Path) -> Callable[[Arrays], Arrays]:
-    """Load a graph as a function of named arrays.
+    """Load an ONNX graph as a Python function.
 
     Args:
         path: file of the graph.
 
     Returns:
-        Function from the inputs by name to the outputs by name. Inputs that the graph does not read are
-        ignored.
+        Function that maps input arrays by name to output arrays by name. It ignores arrays that the graph
+        does not read.
     """
     import onnxruntime
 
@@ -114,15 +116,15 @@ def open_graph(path: Path) -> Callable[[Arrays], Arrays]:
 
 
 def decode_step_by_step(step: Callable[[Arrays], Arrays], state: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits of a text with the graph of one decoding step.
+    """Compute the logits of a batch of texts with the graph of one decoding step.
 
     Args:
         step: graph of one decoding step, from :func:`open_graph`.
-        state: initial decoding state by name.
-        tokens: token ids [B, T], which the graph reads one by one.
+        state: initial decoding state, arrays by name.
+        tokens: token ids [B, T] of B texts. Each step reads one position.
 
     Returns:
-        Logits [B, T, V].
+        Logits [B, T, V] over V tokens.
     """
     logits = []
     for token in tokens.t():

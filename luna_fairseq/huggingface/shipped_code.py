@@ -1,11 +1,11 @@
-"""Write the code of a model into its exported folder.
+"""Copy the code of an exported model into its folder.
 
-transformers loads code from single files beside the model, but not from subfolders. The files of this folder
-(configuration, model, tokenizer) are therefore copied one by one. Each other subpackage of ``luna_fairseq``
-becomes one file: ``luna_ops.py``, for example, contains all modules of ``luna_fairseq.ops`` that the model
+transformers loads code from single files beside the model, but not from subfolders. The files of this package
+(configuration, model, tokenizer) are therefore copied one by one. Every other subpackage of ``luna_fairseq``
+becomes one file. For example, ``luna_ops.py`` contains all modules of ``luna_fairseq.ops`` that the model
 needs, in the order of their imports. Only import statements are changed.
 
-Triton kernels are not shipped; see ``ops/causal_luna/no_triton.py``.
+Triton kernels are not copied; see ``ops/causal_luna/no_triton.py``.
 """
 
 import ast
@@ -22,14 +22,14 @@ _REMAINING_IMPORT = re.compile(rf"^ *(?:from|import) {_PACKAGE}\b.*", flags=re.M
 
 
 class _Module(NamedTuple):
-    """Source code of a module, split into docstring, imports and body.
+    """Source code of a Python module, split into docstring, imports and body.
 
     Attributes:
-        name: full name of the module.
+        name: full name of the module, such as "luna_fairseq.errors".
         doc: docstring of the module.
         body: source below the docstring, without top-level imports and without ``__all__``.
-        imports: top-level imports as tuples of the module, the imported name and its local name. The imported
-            name is empty for ``import module``.
+        imports: top-level imports as tuples (module, imported name, local name). The imported name is empty
+            for ``import module``.
         names: names that the module defines at top level.
     """
 
@@ -41,15 +41,15 @@ class _Module(NamedTuple):
 
 
 def write_code(model: str, folder: Path) -> None:
-    """Write a module, and all modules of this package that it imports, into a folder.
+    """Copy a module, and all modules of ``luna_fairseq`` that it imports, into a folder.
 
     Args:
         model: full name of a module of ``luna_fairseq.huggingface``.
-        folder: existing folder. A second call adds the code of another module, such as the tokenizer.
+        folder: existing folder. A second call may add the code of another module, such as the tokenizer.
 
     Raises:
-        ValueError: Two modules of a subpackage use one name for different things, a module imports this
-            package inside a function, or the folder contains another version of a file.
+        ValueError: Two modules of a subpackage use one name for different objects, a module imports
+            ``luna_fairseq`` inside a function, or the folder contains another version of a file.
     """
     modules: Dict[str, _Module] = {}
     _collect_modules(model, modules)
@@ -74,11 +74,11 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Parse a module and all modules of this package that it imports.
+    """Parse a module and all modules of ``luna_fairseq`` that it imports.
 
     Args:
         name: full name of the module.
-        modules: parsed modules by name, updated in place. A module stands after the modules that it imports.
+        modules: parsed modules by name, extended in place. Each module follows the modules that it imports.
     """
     if name in modules:
         return
@@ -90,10 +90,10 @@ def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
 
 
 def _parse_module(name: str) -> _Module:
-    """Read the source code of a module and split it into docstring, imports and body.
+    """Parse the source code of a module.
 
     Args:
-        name: name of the module, such as "luna_fairseq.errors".
+        name: full name of the module, such as "luna_fairseq.errors".
 
     Returns:
         Docstring, imports and body of the module.
@@ -124,10 +124,10 @@ def _parse_module(name: str) -> _Module:
 
 
 def _defined_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a top-level statement defines.
+    """Yield the names that a top-level statement defines: ``a = b = 1`` gives "a" and "b".
 
     Args:
-        node: top-level statement of a module.
+        node: syntax tree of the statement.
 
     Yields:
         Name of a function, class or variable.
@@ -141,21 +141,32 @@ def _defined_names(node: ast.stmt) -> Iterator[str]:
 
 
 def _file_name(module: str) -> str:
-    """Return the name of the shipped file that contains a module, without ".py"."""
+    """Return the name of the file, without ".py", to which a module is copied.
+
+    Args:
+        module: full name of the module.
+
+    Example:
+        >>> _file_name("luna_fairseq.ops.softmax"), _file_name("luna_fairseq.huggingface.decoder")
+        ('luna_ops', 'decoder')
+    """
     if module.startswith(f"{_ADAPTERS}."):
         return module[len(_ADAPTERS) + 1 :]
     return "luna_" + module.split(".")[1]
 
 
 def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> str:
-    """Return the source code of a shipped file.
+    """Build the source code of a shipped file from the modules that it contains.
 
     Args:
         file: name of the file, without ".py".
-        parts: modules that the file contains, each after the modules that it imports.
-        extra_imports: further files to import, without a name from them.
+        parts: modules that the file contains. Each module follows the modules that it imports.
+        extra_imports: other shipped files that the file imports only to make transformers copy them.
+
+    Returns:
+        Source code of the file.
     """
-    _check_names(file, parts)
+    _check_unique_names(file, parts)
     # Dictionaries without values serve as ordered sets.
     modules: Dict[str, None] = {}
     names: Dict[str, Dict[str, None]] = {}
@@ -177,18 +188,21 @@ def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> s
         doc, bodies = parts[0].doc, [parts[0].body]
     else:
         doc = f"Modules of {_PACKAGE}/{file[len('luna_') :]} that the exported model needs."
-        bodies = [_render_part(part) for part in parts]
+        bodies = [_render_module(part) for part in parts]
     prefix = "r" if "\\" in doc else ""
     head = f'{prefix}"""{doc}\n"""\n\n' + "\n".join(lines)
     return "\n\n\n".join([head, *bodies]) + "\n"
 
 
 def _import_line(module: str, names: List[str]) -> str:
-    """Return a statement that imports names from a module, on several lines if one line is too short.
+    """Build an import statement, split into several lines if one line would be too long.
 
     Args:
         module: name of the module.
-        names: names to import.
+        names: names to import from the module.
+
+    Returns:
+        The statement, such as "from torch import Tensor, nn".
     """
     line = f"from {module} import {', '.join(names)}"
     if len(line) <= 110:
@@ -196,22 +210,30 @@ def _import_line(module: str, names: List[str]) -> str:
     return f"from {module} import (\n" + "".join(f"    {name},\n" for name in names) + ")"
 
 
-def _render_part(part: _Module) -> str:
-    """Return the source code of a module below a comment with the module's path and docstring."""
+def _render_module(part: _Module) -> str:
+    """Build the section of a shipped file for one module: its path and docstring as comments, then its code.
+
+    Args:
+        part: the parsed module.
+
+    Returns:
+        Source code of the section.
+    """
     path = part.name.replace(".", "/")
     doc = "\n".join(f"# {line}".rstrip() for line in part.doc.splitlines())
     return f"# ---------- {path}\n#\n{doc}\n\n{part.body}".rstrip()
 
 
-def _check_names(file: str, parts: List[_Module]) -> None:
-    """Check that each name stands for one thing in a shipped file.
+def _check_unique_names(file: str, parts: List[_Module]) -> None:
+    """Check that the modules of a shipped file do not use one name for different objects.
 
     Args:
         file: name of the file, without ".py".
         parts: modules that the file contains.
 
     Raises:
-        VAlueError: A name stands for two things, or a module renames an object of another module of the file.
+        ValueError: A name refers to two objects, or a module imports an object of the same file under another
+            name.
     """
     meanings: Dict[str, str] = {}
     for part in parts:

@@ -1,7 +1,7 @@
 """Fast tokenizer of exported Luna models.
 
-As in fairseq, special tokens that stand in a text (such as "</s>") are read as ordinary text. The mask token
-is the exception.
+Special tokens in a text, such as "</s>", are read as ordinary text, as in fairseq. The mask token is an
+exception and is recognized.
 """
 
 from typing import Any, Optional, Tuple
@@ -13,16 +13,16 @@ MASK = "<mask>"
 
 
 class _LunaTokenizer(PreTrainedTokenizerFast):
-    """Base class that implements :class:`LunaTokenizer`.
+    """Implementation of :class:`LunaTokenizer`, which may have separate source and target vocabularies.
 
     Args:
-        *args: arguments of :class:`transformers.PreTrainedTokenizerFast`.
+        *args: positional arguments of :class:`transformers.PreTrainedTokenizerFast`.
         target_tokenizer_file: file of the tokenizer of the target language, which encodes ``text_target`` and
-            decodes ids (default: None, both languages have one vocabulary).
+            decodes ids (default: None, both languages share one vocabulary).
         **kwargs: keyword arguments of :class:`transformers.PreTrainedTokenizerFast`.
 
     Attributes:
-        target: tokenizer of the target language; None if both languages have one vocabulary.
+        target: tokenizer of the target language, or None if both languages share one vocabulary.
     """
 
     _tokenizer: Any  # transformers declares it as None
@@ -46,17 +46,17 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         self.target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add tokens to the vocabulary.
+        """Override ``_add_tokens`` of transformers to add the mask token as an ordinary token.
 
-        The mask token is not added as a special token, because it is recognized in a text. As in RoBERTa, it
-        includes the space before it.
+        Special tokens are not recognized in a text, but the mask token must be. As in RoBERTa, the mask token
+        absorbs the space before it.
 
         Args:
             new_tokens: tokens to add.
-            special_tokens: True to add them as special tokens (default: False).
+            special_tokens: add the other tokens as special tokens (default: False).
 
         Returns:
-            Number of added tokens, without the mask token.
+            Number of added tokens, not counting the mask token.
         """
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
@@ -65,22 +65,22 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         return super()._add_tokens(others, special_tokens) if others else 0
 
     def _switch_to_target_mode(self) -> None:
-        """Use the tokenizer of the target language."""
+        """Encode with the target tokenizer from now on, as transformers requires for ``text_target``."""
         self._tokenizer = self.target or self._source
 
     def _switch_to_input_mode(self) -> None:
-        """Use the tokenizer of the source language."""
+        """Encode with the source tokenizer from now on, as transformers requires after ``text_target``."""
         self._tokenizer = self._source
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode ids with the tokenizer of the target language.
+        """Override ``_decode`` of transformers to decode ids with the target tokenizer.
 
         Args:
-            args: arguments of transformers' method.
-            kwargs: arguments of transformers' method.
+            *args: positional arguments of the overridden method.
+            **kwargs: keyword arguments of the overridden method.
 
         Returns:
-            Text of the target language.
+            Text in the target language.
         """
         self._switch_to_target_mode()
         try:
@@ -89,12 +89,12 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
             self._switch_to_input_mode()
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
-        """Save the tokenizers of both languages and return the names of the files.
+        """Override ``_save_pretrained`` of transformers to save the target tokenizer as well.
 
         Args:
-            save_directory: folder of the tokenizer.
-            args: further arguments of transformers' method.
-            kwargs: further arguments of transformers' method.
+            save_directory: folder to write to.
+            *args: other positional arguments of the overridden method.
+            **kwargs: keyword arguments of the overridden method.
 
         Returns:
             Names of the written files.
@@ -110,13 +110,13 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 class LunaTokenizer(_LunaTokenizer):
     """Fast tokenizer of an exported Luna model.
 
-    The implementation is in a base class, because transformers 5 rebuilds a tokenizer class that defines a
-    constructor from its files and loses the extra arguments.
+    The base class contains the implementation. transformers 5 would otherwise rebuild the tokenizer from its
+    files and drop the additional arguments of the constructor.
 
     Args:
-        *args: arguments of :class:`transformers.PreTrainedTokenizerFast`.
+        *args: positional arguments of :class:`transformers.PreTrainedTokenizerFast`.
         target_tokenizer_file: file of the tokenizer of the target language, which encodes ``text_target`` and
-            decodes ids (default: None, both languages have one vocabulary).
+            decodes ids (default: None, both languages share one vocabulary).
         **kwargs: keyword arguments of :class:`transformers.PreTrainedTokenizerFast`.
 
     Example:

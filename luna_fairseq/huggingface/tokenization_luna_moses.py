@@ -14,16 +14,16 @@ WORD_END = "</w>"
 
 
 class Merges:
-    r"""Byte-pair merges of subword-nmt, which split words into subwords.
+    r"""Byte-pair encoding of subword-nmt, which splits words into subwords.
 
     Args:
         codes: contents of a code file of subword-nmt.
 
     Attributes:
-        pieces: function that splits a word, see :meth:`_pieces`, with a cache of the latest words.
+        split: function that splits a word into subwords. It caches the results of the latest words.
 
     Example:
-        >>> Merges("#version: 0.2\nl o\nlo w</w>").pieces("slow")
+        >>> Merges("#version: 0.2\nl o\nlo w</w>").split("slow")
         ['s@@', 'low']
     """
 
@@ -34,16 +34,16 @@ class Merges:
         self.ranks: Dict[Tuple[str, ...], int] = {}
         for rank, rule in enumerate(rules):
             self.ranks.setdefault(rule, rank)
-        self.pieces = lru_cache(maxsize=100_000)(self._pieces)
+        self.split = lru_cache(maxsize=100_000)(self._split_word)
 
-    def _pieces(self, word: str) -> List[str]:
-        """Split a word into subwords, of which all but the last end with "@@".
+    def _split_word(self, word: str) -> List[str]:
+        """Split a word into subwords: "slow" becomes ["s@@", "low"] with the merges of the class's example.
 
         Args:
             word: word without spaces.
 
         Returns:
-            Subwords in the order of the word.
+            Subwords in the order of the word. All but the last end with "@@".
         """
         if len(word) < 2:
             return [word]
@@ -65,38 +65,38 @@ class Merges:
 
 
 class PlainText:
-    """Normalizer of the ``tokenizers`` library that turns plain text into subwords separated by spaces.
+    """Normalizer of the ``tokenizers`` library that converts plain text to subwords separated by spaces.
 
     Args:
-        language: language code of the text, for Moses, such as "en".
-        merges: byte-pair merges that split the words.
+        language: language code of the text for Moses, such as "en".
+        merges: byte-pair encoding that splits the words.
     """
 
     def __init__(self, language: str, merges: Merges):
         self.language, self.merges = language, merges
 
     def normalize(self, text: NormalizedString) -> None:
-        """Replace a text by its subwords, in place.
+        """Replace plain text by its subwords, in place.
 
         Args:
-            text: plain text.
+            text: plain text, an object of the ``tokenizers`` library.
         """
         words = tokenize(normalize(text.normalized, self.language), self.language)
         text.clear()
-        text.append(" ".join(piece for word in words for piece in self.merges.pieces(word)))
+        text.append(" ".join(piece for word in words for piece in self.merges.split(word)))
 
 
 class _LunaMosesTokenizer(LunaTokenizer):
-    """Base class that implements :class:`LunaMosesTokenizer`.
+    """Implementation of :class:`LunaMosesTokenizer`.
 
     Args:
-        *args: arguments of :class:`LunaTokenizer`.
+        *args: positional arguments of :class:`LunaTokenizer`.
         codes_file: code file of subword-nmt.
-        languages: codes of the source and the target language. Ids are decoded to the target language.
+        languages: codes of the source and the target language, such as ("de", "en").
         **kwargs: keyword arguments of :class:`LunaTokenizer`.
 
     Raises:
-        ImportError: Sacremoses is not installed.
+        ImportError: sacremoses is not installed.
         ValueError: The code file or the languages are missing.
     """
 
@@ -119,7 +119,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
         self._set_normalizers()
 
     def _set_normalizers(self) -> None:
-        """Install the normalizers that apply Moses and the byte-pair merges."""
+        """Install the normalizers that apply Moses and the byte-pair encoding to source and target text."""
         merges = Merges(self.codes)
         source, target = (
             normalizers.Normalizer.custom(PlainText(language, merges)) for language in self.languages
@@ -130,7 +130,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
         self._switch_to_input_mode()
 
     def set_target(self, target: Tokenizer) -> None:
-        """Set the tokenizer of the target language.
+        """Set the tokenizer of the target language, and install its normalizer.
 
         Args:
             target: tokenizer that encodes ``text_target`` and decodes ids.
@@ -141,24 +141,24 @@ class _LunaMosesTokenizer(LunaTokenizer):
             target.normalizer = self._normalizers[1]
 
     def _switch_to_target_mode(self) -> None:
-        """Use the tokenizer and the normalizer of the target language."""
+        """Encode with the tokenizer and the normalizer of the target language from now on."""
         super()._switch_to_target_mode()
         self._tokenizer.normalizer = self._normalizers[1]
 
     def _switch_to_input_mode(self) -> None:
-        """Use the tokenizer and the normalizer of the source language."""
+        """Encode with the tokenizer and the normalizer of the source language from now on."""
         super()._switch_to_input_mode()
         self._tokenizer.normalizer = self._normalizers[0]
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
-        """Decode ids and detokenize each sentence of the text.
+        """Override ``_decode`` of :class:`LunaTokenizer` to return detokenized text.
 
         Args:
-            args: arguments of transformers' method.
-            kwargs: arguments of transformers' method.
+            *args: positional arguments of the overridden method.
+            **kwargs: keyword arguments of the overridden method.
 
         Returns:
-            Plain text. Sentences of a document are separated by the separator.
+            Plain text. The sentences of a document are joined by "<sep>".
         """
         sentences = super()._decode(*args, **kwargs).split(SEPARATOR)
         return f" {SEPARATOR} ".join(
@@ -166,12 +166,12 @@ class _LunaMosesTokenizer(LunaTokenizer):
         )
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
-        """Save the code file and the tokenizers, and return the names of the files.
+        """Override ``_save_pretrained`` of :class:`LunaTokenizer` to save the code file as well.
 
         Args:
-            save_directory: folder of the tokenizer.
-            args: further arguments of transformers' method.
-            kwargs: further arguments of transformers' method.
+            save_directory: folder to write to.
+            *args: other positional arguments of the overridden method.
+            **kwargs: keyword arguments of the overridden method.
 
         Returns:
             Names of the written files.
@@ -185,7 +185,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
             self._set_normalizers()
 
     def _remove_normalizers(self) -> None:
-        """Restore the original normalizers, because custom ones cannot be saved or pickled."""
+        """Restore the original normalizers, because normalizers in Python cannot be saved or pickled."""
         for tokenizer in (self._source, self.target):
             if tokenizer is not None:
                 tokenizer.normalizer = self._saved_normalizer
@@ -210,14 +210,15 @@ class _LunaMosesTokenizer(LunaTokenizer):
 
 
 class LunaMosesTokenizer(_LunaMosesTokenizer):
-    """Fast tokenizer that applies Moses and byte-pair merges to plain text.
+    """Fast tokenizer that applies Moses and the byte-pair encoding of subword-nmt to plain text.
 
-    The implementation is in a base class for the same reason as that of :class:`LunaTokenizer`.
+    Decoding joins the subwords and removes the tokenization of the target language. The base class contains
+    the implementation, for the same reason as in :class:`LunaTokenizer`.
 
     Args:
-        *args: arguments of :class:`LunaTokenizer`.
+        *args: positional arguments of :class:`LunaTokenizer`.
         codes_file: code file of subword-nmt.
-        languages: codes of the source and the target language. Ids are decoded to the target language.
+        languages: codes of the source and the target language, such as ("de", "en").
         **kwargs: keyword arguments of :class:`LunaTokenizer`.
 
     Example:

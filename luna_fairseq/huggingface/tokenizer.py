@@ -1,6 +1,6 @@
-"""Conversion of a model's text encoding in fairseq to a tokenizer for transformers.
+"""Convert the text encoding of a fairseq model to a transformers tokenizer.
 
-The tokenizer gives the same ids as fairseq and does not need fairseq.
+The tokenizer gives the same ids as fairseq, but does not need fairseq.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ _PROBE = "\ufb01\u2460\u00c5"
 
 
 class Template(NamedTuple):
-    """Special tokens around a sequence and around a pair, in the notation of the tokenizers library.
+    """Special tokens around a sequence and around a pair of sequences.
+
+    $A stands for the first and $B for the second sequence, as in the ``tokenizers`` library.
 
     Attributes:
         single: template of a sequence, such as "<s> $A </s>".
@@ -59,15 +61,15 @@ def build_tokenizer(
 ) -> LunaTokenizer:
     """Build a tokenizer that converts plain text to ids and back.
 
-    In a text, "<mask>" is the mask token and "<sep>" ends a sentence of a document. As in fairseq, other
-    special tokens are read as ordinary text.
+    In a text, "<mask>" is the mask token, and "<sep>" separates the sentences of a document. Other special
+    tokens are read as ordinary text, as in fairseq.
 
     Args:
-        files: options of fairseq that name the files of the encoding, from ``find_text_pipeline``. Empty if
-            the tokens are words.
+        files: fairseq options that name the files of the encoding, from ``find_text_pipeline``. Empty if the
+            tokens are words.
         dictionary: dictionary of the model.
-        positions: largest number of tokens that the model accepts.
-        template: special tokens around sequences (default: those of RoBERTa).
+        positions: maximum number of tokens of the model.
+        template: special tokens around sequences (default: the template of RoBERTa).
         padding_side: side on which shorter sequences of a batch are padded (default: "right").
         languages: codes of the source and the target language, for Moses (default: none).
 
@@ -135,18 +137,18 @@ def build_tokenizer(
 
 
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
-    """Build the tokenizer of an exported model.
+    """Build the tokenizer of an exported model, with a separate target tokenizer if the vocabularies differ.
 
     Args:
         task: fairseq task of the model.
-        folders: folders that may contain the files of the text encoding.
+        folders: folders in which the files of the text encoding are searched.
         config: configuration of the exported model.
 
     Returns:
         The tokenizer, or None if the model reads images.
 
     Raises:
-        InputError: See :func:`build_tokenizer`.
+        InputError: The files of the encoding do not belong to the dictionary, or cannot be converted.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -166,13 +168,13 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each vocabulary of a tokenizer.
+    """Return a digest of each vocabulary of a tokenizer, by which a later change can be detected.
 
     Args:
         tokenizer: tokenizer of an exported model, or None if the model reads images.
 
     Returns:
-        Digests by the name of the file in the exported folder, such as "tokenizer.json".
+        Digest by the name of the tokenizer's file, such as "tokenizer.json". Empty for None.
     """
     if tokenizer is None:
         return {}
@@ -181,10 +183,13 @@ def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
 
 
 def vocabulary_digest(tokenizer: Tokenizer) -> str:
-    """Return the SHA-256 digest of the tokens of a vocabulary and their ids.
+    """Return a SHA-256 digest of all tokens of a vocabulary with their ids.
 
     Args:
-        tokenizer: tokenizer of the tokenizers library.
+        tokenizer: tokenizer of the ``tokenizers`` library.
+
+    Returns:
+        The digest in hexadecimal.
     """
     return digest(sorted(tokenizer.get_vocab().items()))
 
@@ -194,6 +199,9 @@ def choose_template(config: Any) -> Template:
 
     Args:
         config: configuration of the exported model.
+
+    Returns:
+        Template of a sequence and of a pair, such as "$A </s>" and "$A $B </s>" for a translation model.
     """
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
@@ -207,12 +215,15 @@ def choose_template(config: Any) -> Template:
 
 
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
-    """Build a tokenizer that splits text at spaces.
+    """Build a tokenizer whose tokens are the words between spaces.
 
     Args:
         ids: id of each token.
-        join_pieces: the tokens are pieces of subword-nmt, and the decoder joins pieces that end with "@@" to
-            words (default: False).
+        join_pieces: the tokens are subwords of subword-nmt. Decoding then joins a token that ends with "@@"
+            to the next token (default: False).
+
+    Returns:
+        Tokenizer of the ``tokenizers`` library.
     """
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
@@ -229,8 +240,11 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
     """Build a tokenizer with GPT-2's byte-pair encoding.
 
     Args:
-        files: options of fairseq that name GPT-2's encoder.json and vocab.bpe.
-        ids: id of each symbol of the dictionary. In fairseq, the symbols are the numbers of GPT-2's pieces.
+        files: fairseq options with the paths of GPT-2's encoder.json and vocab.bpe.
+        ids: id of each dictionary symbol. In fairseq, a symbol is GPT-2's id of a piece, written as a number.
+
+    Returns:
+        Tokenizer of the ``tokenizers`` library.
     """
     pieces = json.loads(Path(files["gpt2_encoder_json"]).read_text(encoding="utf-8"))
     lines = Path(files["gpt2_vocab_bpe"]).read_text(encoding="utf-8").split("\n")[1:]
@@ -249,6 +263,9 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
     Args:
         model: sentencepiece model.
         ids: id of each piece.
+
+    Returns:
+        Tokenizer of the ``tokenizers`` library.
 
     Raises:
         InputError: The model is not a byte-pair encoding, normalizes text, or has pieces without an id.
@@ -285,10 +302,10 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
 
 
 def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
-    """Check that a sentencepiece model is a byte-pair encoding that does not normalize text.
+    """Check that a sentencepiece model is a byte-pair encoding and does not normalize text.
 
-    The pieces of a byte-pair encoding have the scores 0, -1, -2, ... The scores of other models are
-    probabilities.
+    The pieces of a byte-pair encoding have the scores 0, -1, -2, and so on. Other models have probabilities
+    as scores.
 
     Args:
         model: sentencepiece model.
@@ -305,11 +322,14 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
 
 
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
-    """Build a byte-pair encoding of the tokenizers library.
+    """Build a byte-pair encoding of the ``tokenizers`` library.
 
     Args:
         vocabulary: id of each piece.
         merges: pairs of pieces in the order in which they are merged.
+
+    Returns:
+        Byte-pair encoding model.
 
     Raises:
         InputError: A piece of a merge has no id.

@@ -32,7 +32,7 @@ _FIGURE = re.compile(r'([\w./]+)("?: "?|=| )([-+.\w]+)')
 _SAVED = re.compile(r"Saved checkpoint .*\(epoch (\d+) @ (\d+) updates, score ([^)\s]+)\)")
 _OPTIONS = re.compile(r"\{'_name': |Namespace\(")
 _PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
-_MADE_WITH = re.compile(r"luna_fairseq (\d[\w.+]*)(?: \(commit ([0-9a-f]{7,64})\))?$")
+_VERSION = re.compile(r"luna_fairseq (\d[\w.+]*)(?: \(commit ([0-9a-f]{7,64})\))?$")
 _MARK = re.compile(rb"begin training epoch|train_inner|epoch\b[^\n]{0,400}\bnum_updates\b")
 _HEAD = 1 << 20  # number of bytes at the beginning of a file that are searched for lines of training
 
@@ -47,7 +47,7 @@ class Log:
             values in the order of updates. A value is NaN if a line of the log lacks the column.
         options: options with which fairseq-train was started, or None if the log does not contain them.
         parameters: number of model parameters, or None if the log does not contain it.
-        made_with: version of luna_fairseq and, for a git checkout, its commit. None if the log does not
+        version: version of luna_fairseq and, for a git checkout, its commit. None if the log does not
             contain the version.
         finished: True if the training ended and was not resumed afterwards.
         is_truncated: True if the last line is incomplete.
@@ -56,7 +56,7 @@ class Log:
     tables: Dict[str, Table] = field(default_factory=dict)
     options: Optional[Options] = None
     parameters: Optional[int] = None
-    made_with: Optional[str] = None
+    version: Optional[str] = None
     finished: bool = False
     is_truncated: bool = False
 
@@ -84,7 +84,7 @@ def is_training_log(path: Path) -> bool:
         return False
 
 
-def made_with(text: Optional[str]) -> Optional[str]:
+def extract_version(text: Optional[str]) -> Optional[str]:
     """Extract the version of luna_fairseq from a line of a log or an entry of a checkpoint.
 
     Args:
@@ -94,10 +94,10 @@ def made_with(text: Optional[str]) -> Optional[str]:
         Version and abbreviated commit, or None if the text contains no version.
 
     Example:
-        >>> made_with("luna_fairseq 0.2.0 (commit 0123456789abcdef)")
+        >>> extract_version("luna_fairseq 0.2.0 (commit 0123456789abcdef)")
         '0.2.0, commit 0123456789ab'
     """
-    match = _MADE_WITH.search(text or "")
+    match = _VERSION.search(text or "")
     return ", commit ".join(part[:12] for part in match.groups() if part) if match else None
 
 
@@ -294,7 +294,7 @@ class _LogReader:
             found = _PARAMETERS.search(line)
             self._log.parameters = int(found[1].replace(",", "")) if found else None
         elif "luna_fairseq " in line:
-            self._log.made_with = made_with(line) or self._log.made_with
+            self._log.version = extract_version(line) or self._log.version
 
 
 def _to_numbers(column: Sequence[str]) -> np.ndarray:

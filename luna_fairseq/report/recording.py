@@ -152,7 +152,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
         Function without arguments that removes the hook.
 
     Raises:
-        InputError: torch is older than 2.0, whose hooks do not receive keyword arguments.
+        InputError: torch is older than 2.0, so its hooks cannot receive keyword arguments.
     """
     if version_numbers(torch.__version__) < (2,):
         raise InputError(

@@ -14,7 +14,7 @@ import numpy as np
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import progress
-from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, is_training_log, made_with, read_logs
+from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, extract_version, is_training_log, read_logs
 from luna_fairseq.report.options import Options, architecture, flatten_options, get_option, hydra_options
 
 # Levels of subfolders that are searched. luna-lra-seeds writes <task>/<model>/<seed>.
@@ -266,7 +266,7 @@ def _read_checkpoint_runs(path: Path) -> List[Run]:
     score = state.get("extra_state", {}).get("val_loss")
     if updates is not None and score is not None:
         run.log.tables[SAVED] = {UPDATES: np.array([float(updates)]), "score": np.array([float(score)])}
-    run.log.made_with = made_with(state.get("extra_state", {}).get("luna_fairseq"))
+    run.log.version = extract_version(state.get("extra_state", {}).get("luna_fairseq"))
     run.notes.append(f"No log was found. The figures come from {file.name}.")
     return [run]
 
@@ -351,7 +351,7 @@ def summarize_run(run: Run) -> Dict[str, str]:
     if run.log.parameters:
         cells["Parameters"] = f"{run.log.parameters:,}"
     cells["Seed"] = str(get_option(run.options, "seed") or "")
-    cells["luna_fairseq"] = run.log.made_with or ""
+    cells["luna_fairseq"] = run.log.version or ""
     return {heading: text for heading, text in cells.items() if text}
 
 

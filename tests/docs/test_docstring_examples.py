@@ -29,7 +29,13 @@ MODULES = [
         f"luna_fairseq.huggingface.{name}"
         for name in (
             *("comparison", "configuration_luna", "decoder", "modeling_luna", "modeling_luna_classifier"),
-            *("modeling_luna_lm", "modeling_luna_translation", "tokenization_luna_moses", "tokenizer"),
+            *(
+                "modeling_luna_lm",
+                "modeling_luna_translation",
+                "shipped_code",
+                "tokenization_luna_moses",
+                "tokenizer",
+            ),
         )
     ),
     "luna_fairseq.lra.listops",

@@ -18,7 +18,7 @@ pytest.importorskip("transformers")
 
 from luna_fairseq.errors import InputError  # noqa: E402
 from luna_fairseq.huggingface import shipped_code  # noqa: E402
-from luna_fairseq.huggingface.comparison import compare, compute_logits  # noqa: E402
+from luna_fairseq.huggingface.comparison import check_logits, compute_logits  # noqa: E402
 from luna_fairseq.huggingface.conversion import (  # noqa: E402
     CAUSAL_LM,
     MASKED_LM,
@@ -239,7 +239,7 @@ def test_a_different_model_is_refused():
     with torch.no_grad():
         exported.lm_head.layer_norm.weight.add_(1)
     with pytest.raises(InputError, match="The exported model differs"):
-        compare(model, exported, MASKED_LM)
+        check_logits(model, exported, MASKED_LM)
 
 
 OLDER = {
@@ -301,7 +301,7 @@ def expected(tmp_path_factory):
             inputs["generate"] = {"inputs": tokens, "max_new_tokens": 7, "num_beams": 3}
             outputs["generated"] = exported.generate(**inputs["generate"])
         torch.save(inputs, f"{folder}.in")
-        found[kind, variant] = folder, find_kind(model).auto, outputs
+        found[kind, variant] = folder, find_kind(model).auto_class, outputs
     return found
 
 

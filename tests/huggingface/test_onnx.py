@@ -21,7 +21,12 @@ for module in ("transformers", "onnxscript", "onnxruntime"):
 from luna_fairseq.huggingface import export_onnx  # noqa: E402
 from luna_fairseq.huggingface.conversion import convert, find_kind  # noqa: E402
 from luna_fairseq.huggingface.onnx_parts import WholeModel  # noqa: E402
-from luna_fairseq.huggingface.onnx_runs import decode_step_by_step, graph_logits, open_graph, target_tokens  # noqa: E402
+from luna_fairseq.huggingface.onnx_runs import (  # noqa: E402
+    compute_graph_logits,
+    decode_step_by_step,
+    open_graph,
+    target_tokens,
+)
 
 
 def slow(*values):
@@ -120,7 +125,7 @@ def test_a_branch_on_the_length_is_part_of_the_graph(tmp_path, monkeypatch):
         tokens = batch(sentences(lengths, 23))
         with torch.no_grad():
             expected = model(tokens, None, target_tokens(other.config, tokens))[0]
-        found = graph_logits(other.config, folder, tokens)
+        found = compute_graph_logits(other.config, folder, tokens)
         torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
     find = geometry.find_layout
     monkeypatch.setattr(geometry, "find_layout", lambda *given: find(*given[:3]))

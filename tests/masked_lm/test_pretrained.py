@@ -30,7 +30,7 @@ MODELS = [
 ]
 
 
-def built(words):
+def build_model(words):
     """Return the model that ``--arch`` and further words name, and its options."""
     words = ["data", "--task", "masked_lm", "--arch", *words]
     args = options.parse_args_and_arch(options.get_training_parser(default_task="masked_lm"), words)
@@ -44,7 +44,7 @@ def built(words):
 @pytest.mark.parametrize("words", MODELS, ids=" ".join)
 def test_the_same_function(words, tmp_path):
     words = [*words, "--max-positions", "24", "--tokens-per-sample", "24"]
-    model, args = built(words)
+    model, args = build_model(words)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(torch.randn_like(parameter), alpha=0.1)
@@ -58,7 +58,7 @@ def test_the_same_function(words, tmp_path):
     }
     torch.save(checkpoint, str(tmp_path / "pretrained.pt"))
     pretrained = PretrainedCheckpoint.load(tmp_path / "pretrained.pt")
-    again, _ = built([*pretrained.options[1:], "--tokens-per-sample", "24"])
+    again, _ = build_model([*pretrained.options[1:], "--tokens-per-sample", "24"])
     assert set(again.state_dict()) == set(state)
     again.load_state_dict(state)
     tokens = torch.randint(4, 20, (2, 24))

@@ -19,7 +19,7 @@ def find_chromium():
 
 
 @contextmanager
-def opened(browser, path, size="desktop", **settings):
+def open_page(browser, path, size="desktop", **settings):
     """Context manager that opens a file in the browser and checks it for errors and requests at the end.
 
     ``page.requests`` lists the addresses that the page requested, and ``page.complaints`` its messages.
@@ -43,7 +43,7 @@ def opened(browser, path, size="desktop", **settings):
 
 
 @contextmanager
-def shown_in_notebook(browser, html, folder):
+def open_in_notebook(browser, html, folder):
     """Context manager with the frame in which a notebook displays the HTML of ``_repr_html_``."""
     path = folder / "notebook.html"
     path.write_text(f"<!DOCTYPE html><title>notebook</title>{html}", encoding="utf-8")
@@ -58,6 +58,6 @@ def shown_in_notebook(browser, html, folder):
     context.close()
 
 
-def fits(page):
+def fits_window(page):
     """Return True if no element is wider than the window."""
     return page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")

@@ -1,7 +1,7 @@
 """The page of luna-report in a real browser."""
 
 import pytest
-from browser import fits, opened, shown_in_notebook
+from browser import fits_window, open_in_notebook, open_page
 from test_report_page import HOSTILE
 from training_logs import write_run, write_translations
 
@@ -33,8 +33,8 @@ def report(tmp_path_factory):
 @pytest.mark.parametrize("size", ["phone", "desktop"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_page_is_drawn_and_fits_the_window(browser, report, size, scheme):
-    with opened(browser, report, size, color_scheme=scheme) as page:
-        assert fits(page)
+    with open_page(browser, report, size, color_scheme=scheme) as page:
+        assert fits_window(page)
         assert page.title() == "Training runs"
         assert page.locator("h2").all_inner_texts() == [
             "Runs",
@@ -45,7 +45,7 @@ def test_page_is_drawn_and_fits_the_window(browser, report, size, scheme):
 
 
 def test_runs_can_be_hidden(browser, report):
-    with opened(browser, report) as page:
+    with open_page(browser, report) as page:
         page.get_by_label("transformer").first.uncheck()
         assert "transformer" not in page.locator("main table").first.inner_text()
         assert "transformer" not in page.locator("#samples dl").first.inner_text()
@@ -56,7 +56,7 @@ def test_runs_can_be_hidden(browser, report):
 
 
 def test_text_that_looks_like_html_is_shown(browser, report):
-    with opened(browser, report) as page:
+    with open_page(browser, report) as page:
         assert page.title() == "Training runs" and page.locator("img").count() == 0
         page.get_by_label("only samples with this text").fill("<script>")
         assert HOSTILE.split("&")[0] in page.locator("#samples dd").first.inner_text()
@@ -64,13 +64,13 @@ def test_text_that_looks_like_html_is_shown(browser, report):
 
 
 def test_differing_words_are_marked(browser, report):
-    with opened(browser, report) as page:
+    with open_page(browser, report) as page:
         page.select_option("#samples select", "low 0")
         assert page.locator("#samples mark").first.inner_text() == "dog"
 
 
 def test_it_prints_in_light_colours(browser, report):
-    with opened(browser, report, color_scheme="dark") as page:
+    with open_page(browser, report, color_scheme="dark") as page:
         page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
         assert page.evaluate("theme.colour(0)") == "#015a97"
         assert len(page.pdf()) > 10_000
@@ -80,7 +80,7 @@ def test_it_prints_in_light_colours(browser, report):
 
 def test_in_a_notebook_runs_can_be_chosen(browser, tmp_path):
     runs = [write_run(tmp_path / name, updates=1000) for name in ("one", "two")]
-    with shown_in_notebook(browser, report_page(find_runs(runs))._repr_html_(), tmp_path) as frame:
+    with open_in_notebook(browser, report_page(find_runs(runs))._repr_html_(), tmp_path) as frame:
         frame.get_by_label("two").first.uncheck()
         text = frame.locator("main table").first.inner_text()
         assert "one" in text and "two" not in text
@@ -93,7 +93,7 @@ def test_a_long_list_of_options_is_folded_and_stays_open(browser, tmp_path):
     text = log.read_text(encoding="utf-8").replace("'common': {", f"'common': {{{more}")
     log.write_text(text, encoding="utf-8")
     report_page(find_runs(runs)).write(tmp_path / "report.html")
-    with opened(browser, tmp_path / "report.html") as page:
+    with open_page(browser, tmp_path / "report.html") as page:
         assert not page.get_by_text("--option-7").first.is_visible()
         page.get_by_text("40 options differ").click()
         assert page.get_by_text("--option-7").first.is_visible()

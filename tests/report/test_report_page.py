@@ -13,7 +13,7 @@ from luna_fairseq.report.training import main
 HOSTILE = "<script>document.title='run'</script><img src=x onerror=alert(1)>&\u2028</script>"
 
 
-def data_of(text):
+def page_data(text):
     """Return the data of a page."""
     return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
 
@@ -21,7 +21,7 @@ def data_of(text):
 def report(out, *words):
     """Run luna-report and return the data of the page."""
     assert main([*map(str, words), "--out", str(out), "--quiet"]) == 0
-    return data_of(out.read_text(encoding="utf-8"))
+    return page_data(out.read_text(encoding="utf-8"))
 
 
 def test_a_report_of_three_long_runs_is_small(tmp_path):
@@ -93,7 +93,7 @@ def test_the_palette_is_distinct_with_colour_blindness(tmp_path):
         for colour in colours:
             assert contrast(colour, ground) >= 3, (colour, ground)
         for vision in VISIONS:
-            seen = [seen_as(colour, vision) for colour in colours]
+            seen = [simulate_colour_blindness(colour, vision) for colour in colours]
             nearest = min(np.linalg.norm(a - b) for place, a in enumerate(seen) for b in seen[:place])
             assert nearest > 0.12, (name, nearest)
 
@@ -131,6 +131,6 @@ def contrast(one, other):
     return (bright + 0.05) / (dim + 0.05)
 
 
-def seen_as(colour, vision):
+def simulate_colour_blindness(colour, vision):
     """Return a colour in Oklab, where distances agree with perception, as seen with a colour blindness."""
     return OKLAB @ np.cbrt(OKLAB_LMS @ np.clip(vision @ linear(colour), 0, 1))

@@ -2,8 +2,8 @@
 
 import pytest
 import torch
-from browser import fits, opened, shown_in_notebook
-from test_report_page import HOSTILE, data_of
+from browser import fits_window, open_in_notebook, open_page
+from test_report_page import HOSTILE, page_data
 
 from luna_fairseq.report.attention import AttentionMaps
 from luna_fairseq.report.show import attention_page, main
@@ -33,7 +33,7 @@ def test_page_is_small():
 def test_text_that_looks_like_html_stays_text():
     text = attention_page([random_maps(layers=1)], title=HOSTILE).text
     assert text.count("<script") == text.count("</script>") == 1 + 3 and "<img" not in text
-    data = data_of(text)
+    data = page_data(text)
     assert data["texts"][0]["texts"]["source"] == HOSTILE and data["title"] == HOSTILE
 
 
@@ -63,8 +63,8 @@ def shown(tmp_path_factory):
 
 @pytest.mark.parametrize("size, scheme", [("phone", "dark"), ("desktop", "light")])
 def test_page_is_drawn_and_fits_the_window(browser, shown, size, scheme):
-    with opened(browser, shown, size, color_scheme=scheme) as page:
-        assert fits(page)
+    with open_page(browser, shown, size, color_scheme=scheme) as page:
+        assert fits_window(page)
         assert page.locator(".map h3").all_inner_texts() == [
             "pack (mean of 8 heads)",
             "unpack (mean of 8 heads)",
@@ -76,7 +76,7 @@ def test_page_is_drawn_and_fits_the_window(browser, shown, size, scheme):
 
 
 def test_hovering_and_arrows_read_the_weights(browser, shown):
-    with opened(browser, shown) as page:
+    with open_page(browser, shown) as page:
         values = random_maps(layers=2)["encoder.0.self.pack"].mean(0)
         first = page.locator(".map").first
         place = page.evaluate(
@@ -97,7 +97,7 @@ def wait_for_heading(page, text):
 
 
 def test_layers_heads_and_texts_are_chosen(browser, shown):
-    with opened(browser, shown) as page:
+    with open_page(browser, shown) as page:
         page.select_option("#head", label="4")
         wait_for_heading(page, "pack (head 4)")
         page.keyboard.press("Escape")
@@ -113,7 +113,7 @@ def test_layers_heads_and_texts_are_chosen(browser, shown):
 
 
 def test_the_alignment_lights_up(browser, shown):
-    with opened(browser, shown) as page:
+    with open_page(browser, shown) as page:
         page.locator("#target button").nth(5).hover()
         read = random_maps(layers=2)["decoder.1.cross.read"].mean(0)[5]
         darkest = page.evaluate(
@@ -127,7 +127,7 @@ def test_the_alignment_lights_up(browser, shown):
 
 
 def test_strengths_of_anchors_are_shown(browser, shown):
-    with opened(browser, shown) as page:
+    with open_page(browser, shown) as page:
         text = page.locator("main").inner_text()
         assert "pack gamma" in text and "unpack gamma" in text
 
@@ -135,11 +135,11 @@ def test_strengths_of_anchors_are_shown(browser, shown):
 def test_attention_without_p_has_one_map(browser, tmp_path):
     maps = {"encoder.0.self.read": torch.rand(2, 3, 3).softmax(-1)}
     attention_page([AttentionMaps(maps, ["a", "b", "c"])]).write(tmp_path / "page.html")
-    with opened(browser, tmp_path / "page.html") as page:
+    with open_page(browser, tmp_path / "page.html") as page:
         assert page.locator(".map h3").all_inner_texts() == ["read (mean of 2 heads)"]
 
 
 def test_in_a_notebook_heads_can_be_chosen(browser, tmp_path):
-    with shown_in_notebook(browser, random_maps(layers=1)._repr_html_(), tmp_path) as frame:
+    with open_in_notebook(browser, random_maps(layers=1)._repr_html_(), tmp_path) as frame:
         frame.select_option("#head", label="4")
         frame.wait_for_function("document.querySelector('.map h3').textContent === 'pack (head 4)'")

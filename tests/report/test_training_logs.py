@@ -161,4 +161,4 @@ def test_version_of_this_package(tmp_path):
         (" <script>", None),
     ):
         log.write_text(f"{options_line()}{line}{suffix}\n", encoding="utf-8")
-        assert read_logs([log]).made_with == version
+        assert read_logs([log]).version == version
