@@ -49,7 +49,15 @@ class FusedAttention(MultiheadAttention):
 
     Masks are passed in the form for which torch has fused kernels. Incremental decoding is not supported, and
     the only ``attn_mask`` supported is the causal mask.
+
+    Args:
+        attention: fairseq's attention, whose projections and dropout the new attention uses.
     """
+
+    def __init__(self, attention: MultiheadAttention):
+        super().__init__(attention.embed_dim, attention.num_heads)
+        for name, module in attention.named_children():
+            setattr(self, name, module)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tuple[Tensor, None]:
         """Compute multi-head attention; overrides fairseq's ``MultiheadAttention.forward``.
@@ -92,8 +100,18 @@ def set_on_modules(kind: type, name: str, value: Callable[[Any], Any], model: nn
             setattr(child, name, value(child))
 
 
-# Compute fairseq's attention with torch's fused function. Parameters keep their names.
-use_fused_attention = partial(set_on_modules, MultiheadAttention, "__class__", lambda child: FusedAttention)
+def use_fused_attention(model: nn.Module) -> None:
+    """Replace each attention of fairseq by :class:`FusedAttention`. Parameters keep their names.
+
+    Args:
+        model: model that contains the attentions.
+    """
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if isinstance(child, MultiheadAttention):
+                setattr(parent, name, FusedAttention(child))
+
+
 # Compute fairseq's attention with explicit weights. fairseq does so if it skips the check of the widths.
 use_explicit_weights = partial(set_on_modules, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
 # Compute the attentions of the peers by their definitions.

@@ -302,9 +302,13 @@ def test_fused_attention_is_fairseqs(kwargs, padded, is_causal):
         options["attn_mask"] = torch.full((6, 6), float("-inf"), dtype=torch.double).triu(1)
     expected = module(query, key, key, need_weights=False, **options)[0]
     for change in (models.use_explicit_weights, models.use_fused_attention):
-        change(module)
-        actual = module(query, key, key, need_weights=False, **options)[0]
-        torch.testing.assert_close(actual, expected)
+        layer = torch.nn.ModuleDict({"attention": module})
+        names = [name for name, _ in layer.named_parameters()]
+        change(layer)
+        assert [name for name, _ in layer.named_parameters()] == names
+        actual = layer["attention"](query, key, key, need_weights=False, **options)[0]
+        # fairseq's softmax is float32
+        torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
 def test_models_of_long_range_arena_are_those_that_are_trained():
