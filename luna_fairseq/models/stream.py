@@ -123,8 +123,12 @@ class Stream:
         Returns:
             Dictionary with the tensors of every layer and the number of tokens read.
         """
-        layers = () if self.state is None else self.state.to(torch.device("cpu")).layers
-        return {"layers": [list(layer.causal[1:]) for layer in layers], "position": self.position}
+        layers = []
+        if self.state is not None:
+            state = self.state.to(torch.device("cpu"))
+            # Every layer has a copy of the counts, as in the checkpoints of earlier versions.
+            layers = [[x.causal.key_sum, state.count, x.causal.value_sum] for x in state.layers]
+        return {"layers": layers, "position": self.position}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
         """Restore the state from a checkpoint.
@@ -132,8 +136,11 @@ class Stream:
         Args:
             state: dictionary returned by :meth:`state_dict`.
         """
-        layers = tuple(LayerState(LunaCausalState(None, *sums)) for sums in state["layers"])
-        self.state = DecoderState(layers, layers[0].causal.steps, state["position"]) if layers else None
+        self.state = None
+        if state["layers"]:
+            causal = [LunaCausalState(None, key_sum, value_sum) for key_sum, _, value_sum in state["layers"]]
+            count = state["layers"][0][1]
+            self.state = DecoderState(tuple(map(LayerState, causal)), count, state["position"])
 
 
 def _without_packed(state: DecoderState) -> DecoderState:

@@ -173,7 +173,7 @@ class LunaCausalAttention(nn.Module):
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
             counts: number of tokens up to each position, if a decoder has computed it for all layers
-                (default: None, computed here).
+                (default: None, computed here and stored in the returned state).
 
         Returns:
             Tuple of the output [T, B * n, C] and the state after these positions.
@@ -189,7 +189,7 @@ class LunaCausalAttention(nn.Module):
             >>> prefix, state = attention.step(query[:10], packed)
             >>> following, state = attention.step(query[10:11], state=state)
         """
-        pack_q, sums = (None, None) if state is None else (state.pack_q, state.sums())
+        pack_q, sums = (None, None) if state is None else (state.pack_q, state.sums(counts))
         if pack_q is None:
             if packed is None:
                 raise InputError(
@@ -208,7 +208,8 @@ class LunaCausalAttention(nn.Module):
             counts=counts,
         )
         value_sum = sums.value_sum if self.untie_kv else None
-        state = LunaCausalState(pack_q, sums.key_sum, sums.steps, value_sum)
+        steps = sums.steps if counts is None else None
+        state = LunaCausalState(pack_q, sums.key_sum, value_sum, steps)
         return self.out_proj(merge_heads(output)), state
 
     def weights(

@@ -10,8 +10,9 @@ from typing import Any, Callable, NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.modules.memory import map_tensors
-from luna_fairseq.ops.causal_luna import CausalLunaState
+from luna_fairseq.ops.causal_luna import CausalLunaState, TokenCounts
 
 
 class LunaCausalState(NamedTuple):
@@ -24,23 +25,34 @@ class LunaCausalState(NamedTuple):
             projects P again.
         key_sum: sum [B * n, H, K, L] of the outer products of keys and pack weights, see
             :class:`luna_fairseq.ops.causal_luna.CausalLunaState`.
-        steps: number of earlier tokens [B * n].
         value_sum: sum [B * n, H, L, K] of the outer products of pack weights and values. None if keys and
             values share a projection, because the sum is then the transpose of ``key_sum`` (default: None).
+        steps: number of earlier tokens [B * n]. None in the state of a decoder, which counts the tokens once
+            for all layers (``DecoderState.count``) (default: None).
     """
 
     pack_q: Optional[Tensor]
     key_sum: Tensor
-    steps: Tensor
     value_sum: Optional[Tensor] = None
+    steps: Optional[Tensor] = None
 
-    def sums(self) -> CausalLunaState:
+    def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
         """Return the two sums and the token counts in the form that the causal attention functions take.
 
         If keys and values share a projection, the value sum is the transpose of the key sum.
+
+        Args:
+            counts: token counts of a decoder, with the number of earlier tokens (default: None, the state has
+                this number).
+
+        Raises:
+            InputError: Neither the state nor ``counts`` has the number of earlier tokens.
         """
         value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
-        return CausalLunaState(self.key_sum, value_sum, self.steps)
+        before = self.steps if counts is None else counts.before
+        if before is None:
+            raise InputError("the state of a decoder's layer has no token counts. Pass the decoder's counts")
+        return CausalLunaState(self.key_sum, value_sum, before)
 
     def reorder(self, rows: Tensor) -> "LunaCausalState":
         """Reorder the hypotheses, as beam search does after each step.

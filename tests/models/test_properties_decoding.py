@@ -44,9 +44,9 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant, 
         expected, extra = model.decoder(target, encoder_out)
         model.decoder.register_forward_hook(counted)
         logits, alignments = step_by_step(model, target, encoder_out, state)
-    causal = [layer.causal.steps for layer in kept_state(state).layers]
-    assert len(sizes) == 1 and len(causal) == 3
-    assert all(steps.dtype == torch.int64 and steps.tolist() == [8, 3, 5, 7] for steps in causal)
+    kept = kept_state(state)
+    assert len(sizes) == 1 and [layer.causal.steps for layer in kept.layers] == [None] * 3
+    assert kept.count.dtype == torch.int64 and kept.count.tolist() == [8, 3, 5, 7]
     real = target.ne(PAD)
     assert_close(logits[real], expected[real], dtype)
     assert_close(alignments[real], extra["attn"][0][real], dtype)

@@ -36,6 +36,10 @@ def test_calls_out_of_order():
     x, packed = torch.randn(7, 4, 12), torch.randn(5, 4, 12)
     with pytest.raises(InputError, match="no packed sequence was given"):
         LunaCausalAttention(12, 3).step(x[:1])
+    attention = LunaCausalAttention(12, 3)
+    _, state = attention.step(x[:1], packed)
+    with pytest.raises(InputError, match="has no token counts"):
+        attention.step(x[:1], state=state._replace(steps=None))
     module = LunaAttention(12, 3)
     _, memory = module.pack(packed, x)
     with pytest.raises(InputError, match="got a memory without weights"):

@@ -33,11 +33,13 @@ class TokenCounts(NamedTuple):
     The counts are the same in all layers, so they are computed once and shared. B is the batch size.
 
     Attributes:
+        before: number [B] of positions in earlier calls, int64.
         steps: number t [B] of positions, int64.
         divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
         mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper, in the dtype of the sums; 1 if t is 0.
     """
 
+    before: Tensor
     steps: Tensor
     divisor: Tensor
     mean: Tensor
@@ -61,4 +63,4 @@ class TokenCounts(NamedTuple):
         steps = before + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
         divisor = steps.clamp(min=1).to(dtype).view(-1, 1, 1, 1)
-        return cls(steps, divisor, divisor.reciprocal())
+        return cls(before, steps, divisor, divisor.reciprocal())
