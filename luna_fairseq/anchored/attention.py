@@ -34,7 +34,7 @@ from luna_fairseq.anchored.strengths import (
 from luna_fairseq.anchored.window import total_window_weights, window_attention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
-from luna_fairseq.modules.heads import build_projection, dropout_probability, fold_rows, split_heads
+from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.ops.attention import is_eager_on_cpu
@@ -214,8 +214,7 @@ class AnchoredAttention(LunaAttention):
         """Compute the diagonal prior, a bias for alignments near the diagonal.
 
         Args:
-            geometry: distances and positions of the batch, with the positions of the queries. In beam search
-                there are several hypotheses for each of the B sentences.
+            geometry: distances and positions of the batch, with the positions of the queries.
             key_place: centre [B, N] of each of N keys, in tokens from the beginning.
             mask: mask [B, N], True at keys that are padding; None if no key is padding.
 
@@ -232,11 +231,7 @@ class AnchoredAttention(LunaAttention):
                 "a diagonal prior needs the places of the query's tokens in the target. "
                 "Pass the geometry of the batch"
             )
-        place, origin = (
-            x if x is None else fold_rows(x[:, None, :, None], x.size(0) // key_place.size(0)).flatten(1)
-            for x in geometry.target[:2]
-        )
-        return self.diagonal(place, key_place, mask, origin)
+        return self.diagonal(geometry.target.place, key_place, mask, geometry.target.origin)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Return the cached keys and values unchanged.

@@ -134,7 +134,8 @@ class AnchoredDecoderAttentions(DecoderAttentions):
             return None, None
         places, unfinished = None, None
         if self.needs.diagonal:
-            places = TargetPlaces(target.places)
+            B = context.size(1)
+            places = TargetPlaces(target.places.reshape(B, -1))
             if self.separator is not None:
                 if target.tokens is None or source.sentence_numbers is None:
                     raise InputError(
@@ -142,7 +143,8 @@ class AnchoredDecoderAttentions(DecoderAttentions):
                     )
                 begins = target.tokens.eq(self.separator) & ~target.padding_mask
                 place, sentence, unfinished = number_within_sentences(target.places, begins, before)
-                places = TargetPlaces(place, count_tokens_before_sentence(sentence, source.sentence_numbers))
+                origin = count_tokens_before_sentence(sentence, source.sentence_numbers)
+                places = TargetPlaces(place.reshape(B, -1), origin.reshape(B, -1))
             if packed is None:  # a step of decoding, in which the memory may be prepared
                 places = measure_places(places, context.dtype)
         context_places = None

@@ -71,18 +71,18 @@ class DecodingMemory(NamedTuple):
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
         """Compute attention of the queries over all keys.
 
-        Shapes: B sources with n hypotheses of T queries each, H heads of width K, N keys.
+        Shapes: batch size B, T queries, H heads of width K, N keys.
 
         Args:
-            q: queries [B, H, n * T, K], not yet scaled by K^-0.5.
-            target: positions [B * n, T] of the queries in the target, read only with a diagonal prior.
+            q: queries [B, H, T, K], not yet scaled by K^-0.5.
+            target: positions of the queries in the target, read only with a diagonal prior.
             dropout: dropout probability of the weights (default: 0).
 
         Returns:
             Tuple of two values:
 
-            - output [B, H, n * T, K].
-            - weights [B, H, n * T, N] before dropout.
+            - output [B, H, T, K].
+            - weights [B, H, T, N] before dropout.
         """
         weights = (q @ self.key + self.compute_bias(target)).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
@@ -93,13 +93,13 @@ class DecodingMemory(NamedTuple):
 
         The prior is computed as by :meth:`luna_fairseq.anchored.diagonal.Diagonal.bias`.
 
-        Shapes: B sources with n hypotheses of T queries each, H heads, N keys.
+        Shapes: batch size B, T queries, H heads, N keys.
 
         Args:
-            target: positions [B * n, T] of the queries in the target, or None without a diagonal prior.
+            target: positions of the queries in the target, or None without a diagonal prior.
 
         Returns:
-            Bias [B, H, n * T, N], or [B, H or 1, 1, N] without a diagonal prior.
+            Bias [B, H, T, N], or [B, H or 1, 1, N] without a diagonal prior.
 
         Raises:
             InputError: The positions of the queries are needed and missing.
@@ -112,14 +112,10 @@ class DecodingMemory(NamedTuple):
             )
         if target.middle is None:
             target = measure_places(target, self.key.dtype)
-        middle, width, origin = (
-            None if x is None else x.reshape(len(self.key), 1, -1, 1)
-            for x in (target.middle, target.width, target.origin)
-        )
-        expected = self.places.ratio * middle
-        if origin is not None:
-            expected = expected + self.places.strength * origin
-        distance = (expected - self.places.place).abs() / width
+        expected = self.places.ratio * target.middle
+        if target.origin is not None:
+            expected = expected + self.places.strength * target.origin.view(len(self.key), 1, -1, 1)
+        distance = (expected - self.places.place).abs() / target.width
         nearest = distance.detach()[..., : self.first].amin(dim=-1, keepdim=True)
         return self.bias - (distance - nearest).clamp(max=MAX_PENALTY)
 

@@ -66,15 +66,16 @@ class ContextGeometry(NamedTuple):
 class TargetPlaces(NamedTuple):
     """Positions of the queries in the target, for a diagonal prior.
 
-    Shapes: T queries for each of n hypotheses of B sources.
+    Shapes: T queries for each of n hypotheses of B sources. The queries of a source's hypotheses stand one
+    hypothesis after the other.
 
     Attributes:
-        place: index [B * n, T] of each query's token in the target, or in its sentence.
-        origin: number [B * n, T] of source tokens before the source sentence of this sentence (default: None,
+        place: index [B, n * T] of each query's token in the target, or in its sentence.
+        origin: number [B, n * T] of source tokens before the source sentence of this sentence (default: None,
             the target is one sentence).
-        middle: ``place + 1/2`` [B * n, T] in the dtype of the model, for decoding (default: None).
-        width: tolerance ``sqrt(place + 1)`` [B * n, T] in the dtype of the model, for decoding (default:
-            None).
+        middle: ``place + 1/2`` [B, 1, n * T, 1] in the dtype of the model, for decoding (default: None).
+        width: tolerance ``sqrt(place + 1)`` [B, 1, n * T, 1] in the dtype of the model, for decoding
+            (default: None).
     """
 
     place: Tensor
@@ -93,7 +94,7 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
     Returns:
         Positions with the attributes ``middle`` and ``width``.
     """
-    place = places.place.to(dtype)
+    place = places.place.to(dtype)[:, None, :, None]
     origin = None if places.origin is None else places.origin.to(dtype)
     return TargetPlaces(places.place, origin, place + 0.5, (place + 1).sqrt())
 

@@ -10,7 +10,7 @@ from typing import NamedTuple, Optional, Tuple
 import torch
 from torch import Tensor
 
-from luna_fairseq.modules.heads import rows_per_sentence
+from luna_fairseq.modules.heads import hypotheses_per_sentence
 
 
 class Hypotheses(NamedTuple):
@@ -45,7 +45,7 @@ class Hypotheses(NamedTuple):
             >>> Hypotheses.in_a_row(4, 2, torch.device("cpu")).sentences
             tensor([0, 0, 1, 1])
         """
-        each = rows_per_sentence(hypotheses, sentences)
+        each = hypotheses_per_sentence(hypotheses, sentences)
         return cls(torch.arange(sentences, device=device).repeat_interleave(each), each)
 
     def reorder(self, new_order: Tensor) -> Optional[Tuple[Tensor, "Hypotheses"]]:

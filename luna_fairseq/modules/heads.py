@@ -130,29 +130,70 @@ def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
     return None if weight is None or bias is None else (weight, bias)
 
 
-def split_heads(x: Tensor, num_heads: int) -> Tensor:
-    """Split the features of each position into heads, without a copy.
+def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> Tensor:
+    """Split the features of each position into heads.
 
     Args:
-        x: features [T, B, C], for T positions, batch size B and width C.
+        x: features [T, B * n, C] of width C, for T positions and B sentences with n hypotheses each.
         num_heads: number of heads H.
+        sentences: number of sentences B, see :func:`join_hypotheses` (default: None, n is 1).
 
     Returns:
-        Heads [B, H, T, K] of width K = C / H.
+        Heads [B, H, n * T, K] of width K = C / H.
     """
-    return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+    if sentences is None or sentences == x.size(1):
+        return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
+    return join_hypotheses(x, sentences).unflatten(-1, (num_heads, -1)).transpose(1, 2)
 
 
-def merge_heads(x: Tensor) -> Tensor:
+def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
     """Concatenate the heads of each position, the inverse of :func:`split_heads`.
 
     Args:
-        x: heads [B, H, T, K], for batch size B, H heads of width K and T positions.
+        x: heads [B, H, n * T, K] of width K, for T positions and B sentences with n hypotheses each.
+        hypotheses: number of hypotheses B * n, see :func:`separate_hypotheses` (default: None, n is 1).
 
     Returns:
-        Features [T, B, H * K].
+        Features [T, B * n, H * K].
     """
-    return x.permute(2, 0, 1, 3).flatten(-2)
+    if hypotheses is None or hypotheses == x.size(0):
+        return x.permute(2, 0, 1, 3).flatten(-2)
+    return separate_hypotheses(x.transpose(1, 2).flatten(2), hypotheses)
+
+
+def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
+    """Join the queries of the n hypotheses of each source sentence into one sequence of n * T queries.
+
+    In beam search, the n hypotheses of a sentence attend to the same source and are adjacent in the batch.
+    Attention is faster for one example with n * T queries than for n examples with T queries.
+
+    Args:
+        x: queries [T, B * n, C] of width C, for T positions and B sentences.
+        sentences: number of sentences B.
+
+    Returns:
+        Queries [B, n * T, C]. A decoding step, with T = 1, copies nothing.
+
+    Raises:
+        InputError: The number of hypotheses is not a multiple of the number of sentences.
+    """
+    hypotheses_per_sentence(x.size(1), sentences)
+    return x.transpose(0, 1).reshape(sentences, -1, x.size(-1))
+
+
+def separate_hypotheses(x: Tensor, hypotheses: int) -> Tensor:
+    """Separate the n * T outputs of each source sentence into its n hypotheses.
+
+    This function is the inverse of :func:`join_hypotheses`.
+
+    Args:
+        x: outputs [B, n * T, C] of width C, for T positions and B sentences.
+        hypotheses: number of hypotheses B * n.
+
+    Returns:
+        Outputs [T, B * n, C].
+    """
+    return x.reshape(hypotheses, -1, x.size(-1)).transpose(0, 1)
 
 
 def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
@@ -172,60 +213,22 @@ def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
     return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)
 
 
-def rows_per_sentence(rows: int, sentences: int) -> int:
+def hypotheses_per_sentence(hypotheses: int, sentences: int) -> int:
     """Return the number of hypotheses of each source sentence in beam search.
 
     Args:
-        rows: number of hypotheses in the batch.
+        hypotheses: number of hypotheses in the batch.
         sentences: number of source sentences in the batch.
 
     Returns:
         The quotient of both numbers; 1 outside of beam search.
 
     Raises:
-        InputError: ``rows`` is not a multiple of ``sentences``.
+        InputError: ``hypotheses`` is not a multiple of ``sentences``.
     """
-    if rows % sentences:
+    if hypotheses % sentences:
         raise InputError(
-            f"{rows} hypotheses cannot belong to {sentences} sentences. Pass equally many for each sentence"
+            f"{hypotheses} hypotheses cannot belong to {sentences} sentences. "
+            "Pass equally many for each sentence"
         )
-    return rows // sentences
-
-
-def fold_rows(x: Tensor, n: int) -> Tensor:
-    """Concatenate the queries of all hypotheses of a source sentence into one example.
-
-    In beam search, the n hypotheses of a sentence attend to the same source and are adjacent in the batch.
-    Attention is faster for one example with n * T queries than for n examples with T queries.
-
-    Args:
-        x: queries [B * n, H, T, K], for B sentences, H heads of width K and T positions.
-        n: number of hypotheses of each sentence.
-
-    Returns:
-        Queries [B, H, n * T, K].
-    """
-    if n == 1:
-        return x
-    if x.size(2) == 1:  # fewer operations for a decoding step
-        return x.reshape(-1, n, x.size(1), x.size(3)).transpose(1, 2)
-    return x.unflatten(0, (-1, n)).transpose(1, 2).flatten(2, 3)
-
-
-def unfold_rows(x: Tensor, n: int) -> Tensor:
-    """Split the concatenated positions of each source sentence into its hypotheses again.
-
-    This function is the inverse of :func:`fold_rows`.
-
-    Args:
-        x: heads [B, H, n * T, K], for B sentences, H heads of width K and T positions.
-        n: number of hypotheses of each sentence.
-
-    Returns:
-        Heads [B * n, H, T, K].
-    """
-    if n == 1:
-        return x
-    if x.size(2) == n:  # fewer operations for a decoding step
-        return x.transpose(1, 2).reshape(-1, x.size(1), 1, x.size(3))
-    return x.unflatten(2, (n, -1)).transpose(1, 2).flatten(0, 1)
+    return hypotheses // sentences

@@ -18,13 +18,12 @@ from luna_fairseq.modules.heads import (
     build_projection,
     check_heads,
     dropout_probability,
-    fold_rows,
+    join_hypotheses,
     linear_parameters,
     merge_heads,
     project_packed,
-    rows_per_sentence,
+    separate_hypotheses,
     split_heads,
-    unfold_rows,
 )
 from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory
 from luna_fairseq.ops.absorbed import (
@@ -357,19 +356,20 @@ class LunaAttention(ProjectingAttention):
             InputError: The number of hypotheses is not a multiple of the number of sentences, or
                 ``need_weights`` is True and :meth:`pack` did not cache its weights.
         """
-        n = rows_per_sentence(query.size(1), memory.key.size(0))
+        B, (T, hypotheses, _) = memory.key.size(0), query.shape
         if isinstance(memory, AbsorbedMemory):
             if need_weights:
                 self.saved_pack_weights(memory)
-            return self._read_absorbed(query, memory, n), None
-        if n == 1 and self.reads_only_rows and not need_weights:
+            output = self._read_absorbed(join_hypotheses(query, B), memory)
+            return separate_hypotheses(output, hypotheses), None
+        if hypotheses == B and self.reads_only_rows and not need_weights:
             if should_absorb(memory.key, query, self.unpack_q_proj, self.out_proj):
                 return self._unpack_absorbed(query, memory, source, geometry), None
-        q = fold_rows(split_heads(self.unpack_q_proj(query), self.num_heads), n)
+        q = split_heads(self.unpack_q_proj(query), self.num_heads, B)  # [B, H, n T, K]
         output, weights = self.read(q, memory, source, geometry, need_weights)
         if weights is not None:
-            weights = unfold_rows(weights, n).transpose(0, 1)  # [H, B n, T, S]
-        return self.out_proj(merge_heads(unfold_rows(output, n))), weights
+            weights = weights.transpose(0, 1).reshape(-1, hypotheses, T, weights.size(-1))
+        return self.out_proj(merge_heads(output, hypotheses)), weights
 
     def _unpack_absorbed(
         self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
@@ -399,31 +399,24 @@ class LunaAttention(ProjectingAttention):
             self.unpack_bias(memory, source, geometry),
         )
 
-    def _read_absorbed(self, query: Tensor, memory: AbsorbedMemory, n: int) -> Tensor:
+    def _read_absorbed(self, query: Tensor, memory: AbsorbedMemory) -> Tensor:
         """Compute unpack attention over keys and values that include the projections, see :meth:`prepare`.
 
-        Shapes: T queries, width C, B source sentences with n adjacent hypotheses each.
+        Shapes: batch size B, T queries, width C.
 
         Args:
-            query: queries X [T, B * n, C].
-            memory: converted keys and values of the B sentences.
-            n: number of hypotheses of each sentence.
+            query: queries X [B, T, C].
+            memory: converted keys and values.
 
         Returns:
-            Output of :meth:`unpack` [T, B * n, C].
+            Output of :meth:`unpack` [B, T, C].
         """
-        T, _, C = query.shape
-        if T == 1:
-            x = query.reshape(-1, n, C)
-        else:
-            x = query.unflatten(1, (-1, n)).transpose(0, 1).flatten(1, 2)  # [B, T n, C]
-        logits = torch.baddbmm(memory.key_bias, x, memory.key)
+        logits = torch.baddbmm(memory.key_bias, query, memory.key)
         weights = logits.unflatten(-1, (self.num_heads, -1)).softmax(dim=-1)
         dropout = dropout_probability(self.dropout_module)
         if dropout:
             weights = F.dropout(weights, dropout)
-        output = torch.baddbmm(memory.value_bias, weights.flatten(-2), memory.value)  # [B, T n, C]
-        return output.unflatten(1, (T, n)).transpose(0, 1).reshape(query.shape)
+        return torch.baddbmm(memory.value_bias, weights.flatten(-2), memory.value)
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool

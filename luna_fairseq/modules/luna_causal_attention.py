@@ -12,12 +12,10 @@ from luna_fairseq.modules.heads import (
     check_choice,
     check_heads,
     dropout_probability,
-    fold_rows,
+    hypotheses_per_sentence,
     merge_heads,
     project_packed,
-    rows_per_sentence,
     split_heads,
-    unfold_rows,
 )
 from luna_fairseq.modules.state import LunaCausalState
 from luna_fairseq.ops.absorbed import absorbed_pack_weights, should_absorb, split_input_projection
@@ -196,7 +194,7 @@ class LunaCausalAttention(nn.Module):
                     "no packed sequence was given, and the state holds none. Pass packed in the first step"
                 )
             pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
-        n = rows_per_sentence(query.size(1), pack_q.size(0))
+        n = hypotheses_per_sentence(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
             packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
         pack_k, q, k, v = self._project_x(query)
@@ -264,9 +262,7 @@ class LunaCausalAttention(nn.Module):
         Returns:
             Pack weights [B * n, H, T, L].
         """
-        n = rows_per_sentence(pack_k.size(0), pack_q.size(0))
-        weights = self.dropout_module(pack_weights(pack_q, fold_rows(pack_k, n), self.pack_activation))
-        return unfold_rows(weights, n)
+        return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
     def _project_x(self, x: Tensor, names: Optional[Sequence[str]] = None) -> List[Tensor]:
         """Project the queries X, and split each result into heads.

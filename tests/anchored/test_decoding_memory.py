@@ -44,8 +44,8 @@ def test_outputs_are_the_same(kind, n, T, lengths, has_origin):
     if lengths is not None:
         length = torch.tensor(lengths)[:, None]
         source = Source(torch.arange(S) >= length, torch.arange(L) >= length)
-    origin = torch.randint(0, 4, (B * n, T)) if has_origin else None
-    places = TargetPlaces(torch.randint(0, 30, (B * n, T)), origin)
+    origin = torch.randint(0, 4, (B, n * T)) if has_origin else None
+    places = TargetPlaces(torch.randint(0, 30, (B, n * T)), origin)
     geometry = Geometry(context_geometry(attention.needs(), context, packed, source), places)
     _, memory = attention.pack(packed, context, source, geometry)
     prepared = attention.prepare(memory, source)
@@ -55,7 +55,7 @@ def test_outputs_are_the_same(kind, n, T, lengths, has_origin):
 
     order = torch.tensor([1, 0])
     rows = torch.arange(B * n).view(B, n).flip(0).flatten()
-    swapped = Geometry(None, TargetPlaces(*(None if x is None else x[rows] for x in places[:2])))
+    swapped = Geometry(None, TargetPlaces(*(None if x is None else x[order] for x in places[:2])))
     other = Source(*(None if x is None else x[order] for x in source))
     found, _ = attention.unpack(query[:, rows], prepared.select(order), other, swapped)
     assert_close(found, expected[:, rows])

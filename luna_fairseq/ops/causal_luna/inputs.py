@@ -48,16 +48,17 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     The formula is A_pack = omega(pack_k pack_q^T / sqrt(K)) with a positive activation omega. In causal
     attention, omega replaces the softmax of pack attention.
 
-    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
+    Shapes: B sentences with n adjacent hypotheses each (n is 1 outside of beam search), H heads, T positions,
+    head width K, and L rows of the packed sequence P. The hypotheses of a sentence share its P.
 
     Args:
         pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
-        pack_k: projection [B, H, T, K] of the input.
+        pack_k: projection [B * n, H, T, K] of the input.
         activation: activation omega, "softplus" or "elu".
 
     Returns:
-        The weights [B, H, T, L] of each position for each row of P. They are in float32 (float64 for float64
-        inputs), because they are summed over positions.
+        The weights [B * n, H, T, L] of each position for each row of P. They are in float32 (float64 for
+        float64 inputs), because they are summed over positions.
 
     Raises:
         ValueError: The activation is unknown.
@@ -70,13 +71,22 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
     if activation not in PACK_ACTIVATIONS:
         choices = ", ".join(PACK_ACTIVATIONS)
         raise ValueError(f"Expected one of {choices} as pack activation, got {activation!r}.")
-    rows = (pack_q * pack_k.size(-1) ** -0.5).transpose(-2, -1)
+    B, (N, H, T, K) = pack_q.size(0), pack_k.shape
+    rows = (pack_q * K**-0.5).transpose(-2, -1)
+    if N != B:
+        # One product with P for all hypotheses of a sentence.
+        pack_k = pack_k if T == 1 else pack_k.transpose(1, 2)  # fewer calls in a decoding step
+        pack_k = pack_k.reshape(B, -1, H, K).transpose(1, 2)  # [B, H, n T, K]
     if pack_k.size(2) <= FEW_POSITIONS:
         logits = pack_k @ rows
     else:
         # Flattened over B and H, the heads of a projection are a view; matmul would copy them.
         logits = torch.bmm(pack_k.flatten(0, 1), rows.flatten(0, 1)).unflatten(0, pack_k.shape[:2])
-    return PACK_ACTIVATIONS[activation](at_least_float32(logits))
+    weights = PACK_ACTIVATIONS[activation](at_least_float32(logits))
+    if N != B:
+        weights = weights.transpose(1, 2)  # [B, n T, H, L]
+        weights = weights.reshape(N, H, 1, -1) if T == 1 else weights.reshape(N, T, H, -1).transpose(1, 2)
+    return weights
 
 
 def at_least_float32(x: Tensor) -> Tensor:
