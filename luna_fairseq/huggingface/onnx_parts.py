@@ -230,8 +230,8 @@ class DecodingStep(nn.Module):
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
             decoder = self.model.luna.decoder
-            # The state contains everything that the decoder needs of the source, except the batch size. A dummy
-            # tensor takes the place of the encoder's output.
+            # The state contains everything that the decoder needs of the source, except the batch size. A
+            # dummy tensor takes the place of the encoder's output.
             unused = decoder.embed_tokens.weight.new_zeros(token.size(0), 1, 1)
             mask = state.get("source_mask", token.ne(-1))
             source = LunaModelOutput(unused, unused, state[MASK], mask)
