@@ -1,4 +1,4 @@
-"""Kinds of models with a small checkpoint and sequences for each kind."""
+"""Kinds of models, each with a small checkpoint and sequences to score."""
 
 from argparse import Namespace
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
@@ -23,11 +23,11 @@ class Kind(NamedTuple):
     """Kind of model.
 
     Attributes:
-        job: task of the model
-        options: options that differ from the small model of this task
-        head: classification head of a masked language model (default: None)
-        sizes: sizes of the source and the target dictionary
-        lengths: lengths of the sequences, on both sides of each length at which the computation changes
+        job: task of the model: translation, causal LM, masked LM or classes.
+        options: options that differ from the small model of this task.
+        head: classification head of a masked language model (default: None).
+        sizes: sizes of the source and the target dictionary.
+        lengths: lengths of the sequences, on both sides of each length at which the computation changes.
     """
 
     job: str
@@ -82,11 +82,11 @@ MODELS = {TRANSLATION: LunaModel, CAUSAL: LunaLanguageModel, MASKED: LunaMaskedL
 
 
 class Item(NamedTuple):
-    """Sequence, or pair of sequences, that a model computes scores for.
+    """Sequence, or pair of sequences, that a model scores.
 
     Attributes:
-        source: tokens that the model reads; None for a causal language model
-        target: tokens that the decoder generates, with EOS; None without a decoder
+        source: tokens that the model reads. None for a causal language model.
+        target: tokens that the decoder generates, including EOS. None without a decoder.
     """
 
     source: Optional[List[int]]
@@ -94,12 +94,12 @@ class Item(NamedTuple):
 
     @property
     def previous(self) -> List[int]:
-        """Return the input of the decoder, which is the target shifted right."""
+        """Inputs of the decoder: the target shifted to the right."""
         return [EOS, *self.target[:-1]]
 
 
 def items(kind: Kind, seed: int = 0) -> List[Item]:
-    """Return an item of each length of a kind. Targets have the lengths in another order."""
+    """Return an item for each length of a kind. The targets have the same lengths in another order."""
     lengths = kind.lengths
     if kind.job == CAUSAL:
         return [Item(None, text) for text in sentences(lengths, kind.sizes[1], seed)]
@@ -117,7 +117,10 @@ def items(kind: Kind, seed: int = 0) -> List[Item]:
 
 
 def write_checkpoint(kind: Kind, folder: Any) -> None:
-    """Write checkpoints a.pt and b.pt of one training, their mean as model.pt, and the dictionaries data/."""
+    """Write a small checkpoint of a kind, and two checkpoints whose average it is.
+
+    The files are model.pt (the average), a.pt and b.pt, and the dictionaries in ``data``.
+    """
     group = "LRA" if kind.is_lra else MASKED if kind.job == CLASSES else kind.job
     task, arch, names = TASKS[group]
     options = {**BASES[group], "max_target_positions": LONGEST, **kind.options}
@@ -167,10 +170,15 @@ def write_checkpoint(kind: Kind, folder: Any) -> None:
 
 
 def padded(rows: List[List[int]], left: bool = False, extra: int = 0) -> torch.Tensor:
-    """Return tokens as a padded tensor [B, T], with ``extra`` additional columns of padding."""
+    """Return tokens as a padded batch [B, T], with ``extra`` additional columns of padding."""
     return tiny_luna.batch(rows, left, extra)
 
 
 def values_at_tokens(values: torch.Tensor, ids: torch.Tensor) -> List[torch.Tensor]:
-    """Return the values [B, T, ...] of each sequence without those at padding."""
+    """Return the values of each sequence without the positions of padding.
+
+    Args:
+        values: values [B, T, ...] for batch size B and T positions.
+        ids: tokens [B, T].
+    """
     return [row[mask] for row, mask in zip(values, ids.ne(PAD))]

@@ -1,7 +1,7 @@
-"""Every kind of model gives the same numbers in every way in which its checkpoint is used.
+"""Every kind of model gives the same scores in every way in which its checkpoint can be used.
 
 The reference is one call of the fairseq model in float64 on a single sequence without padding. Combinations
-without a meaning are skipped with a reason.
+that do not exist are skipped with a reason.
 """
 
 import logging
@@ -37,8 +37,8 @@ DECODERS_ALONE = "the model writes no text"
 CALLED = "called as fairseq's model is; the other properties compare its numbers"
 
 
-def no_meaning(way: str, kind: Kind) -> Optional[str]:
-    """Return the reason why a way does not exist for a kind, or None if it exists."""
+def why_nonexistent(way: str, kind: Kind) -> Optional[str]:
+    """Return the reason why a way does not exist for a kind of model, or None if it exists."""
     if way == "8 bits" and not kind.has_decoder:
         return "only models with a decoder have weights in 8 bits"
     if way in ("fairseq's generator", "transformers with a cache", "generate") and not kind.has_decoder:
@@ -91,12 +91,16 @@ def plain_text(way: str, kind: Kind) -> Optional[str]:
     return None
 
 
-def table(why_not: Any) -> Any:
-    """Return the test parameters: all kinds and ways, with those without a meaning skipped."""
+def make_parameters(why_not: Any) -> Any:
+    """Return test parameters for all kinds and ways. Combinations that do not exist are marked as skipped.
+
+    Args:
+        why_not: function ``(way, kind)`` that returns a reason to skip the combination, or None.
+    """
     cells = []
     for name, kind in KINDS.items():
         for way in WAYS:
-            reason = no_meaning(way, kind) or why_not(way, kind)
+            reason = why_nonexistent(way, kind) or why_not(way, kind)
             marks = [pytest.mark.skip(reason=reason)] if reason else []
             marks += [pytest.mark.slow] if way == "ONNX" else []
             cells.append(pytest.param(name, way, marks=marks))
@@ -104,7 +108,7 @@ def table(why_not: Any) -> Any:
 
 
 class World:
-    """Checkpoints of all kinds and loaded ways, each created at its first use."""
+    """Cache of the checkpoints of all kinds and of the loaded ways, filled at first use."""
 
     def __init__(self, factory: Any):
         self.factory, self.folders, self.ways, self.known = factory, {}, {}, {}
@@ -118,7 +122,7 @@ class World:
         return self.ways[kind, way]
 
     def expected(self, kind: str, way: str, item: Item) -> torch.Tensor:
-        """Return the scores of a single item: those of the reference, or of the reference in 8 bits."""
+        """Return the scores of a single item by the reference, which is in 8 bits for the way "8 bits"."""
         way = way if way == "8 bits" else "fairseq's model"
         key = kind, way, str(item)
         if key not in self.known:
@@ -135,7 +139,7 @@ def world(tmp_path_factory):
 
 
 def some_items(kind: Kind, way: str, longest: int) -> Any:
-    """Return the items of a kind, with shorter targets for ways that generate token by token."""
+    """Return the items of a kind. Targets are shortened for ways that generate token by token."""
     found = items(kind)
     if not WAYS[way].step_by_step:
         return found
@@ -143,7 +147,16 @@ def some_items(kind: Kind, way: str, longest: int) -> Any:
 
 
 def check(world: World, kind: str, way: str, given: Any, found: Any, tolerance: float) -> None:
-    """Compare the scores of a batch of items with those of each item alone."""
+    """Assert that the scores of a batch equal the scores of each item alone.
+
+    Args:
+        world: cache of checkpoints and ways.
+        kind: name of the kind of model.
+        way: name of the way.
+        given: items of the batch.
+        found: scores of the batch.
+        tolerance: maximum difference.
+    """
     assert len(found) == len(given)
     differences = []
     for item, (written, values) in zip(given, found):
@@ -161,9 +174,9 @@ def check(world: World, kind: str, way: str, given: Any, found: Any, tolerance: 
         assert torch.cat(differences).mean() <= IN_THE_MEAN
 
 
-@pytest.mark.parametrize(("kind", "way"), table(alone))
+@pytest.mark.parametrize(("kind", "way"), make_parameters(alone))
 def test_a_sequence_alone(kind, way, world):
-    """Lengths lie on both sides of each length at which the computation changes."""
+    """The lengths lie on both sides of each length at which the computation changes."""
     model = world.way(kind, way)
     longest = 66 if KINDS[kind].job == CAUSAL else 3
     for item in some_items(KINDS[kind], way, longest):
@@ -175,14 +188,14 @@ def test_a_sequence_alone(kind, way, world):
             check(world, kind, way, [item], found, TOLERANCES.get(way, EXACT))
 
 
-@pytest.mark.parametrize(("kind", "way"), table(lambda *cell: in_a_batch("right", *cell)))
+@pytest.mark.parametrize(("kind", "way"), make_parameters(lambda *cell: in_a_batch("right", *cell)))
 def test_padded_on_the_right(kind, way, world):
     longest = 200 if KINDS[kind].job == CAUSAL else 66
     check_batch(world, kind, way, some_items(KINDS[kind], way, longest), False)
 
 
 def check_batch(world, kind, way, given, left):
-    """Check all items in one batch, and items of up to 65 tokens in another.
+    """Check all items in one batch, and the items of up to 65 tokens in another batch.
 
     A look-up reads the shorter batch with a mask.
     """
@@ -192,33 +205,33 @@ def check_batch(world, kind, way, given, left):
         check(world, kind, way, batch, found, tolerance)
 
 
-@pytest.mark.parametrize(("kind", "way"), table(lambda *cell: in_a_batch("left", *cell)))
+@pytest.mark.parametrize(("kind", "way"), make_parameters(lambda *cell: in_a_batch("left", *cell)))
 def test_padded_on_the_left(kind, way, world):
     check_batch(world, kind, way, some_items(KINDS[kind], way, 6), True)
 
 
-def prefixes_of(given, lengths):
-    """Return the beginning of each target, without EOS."""
+def take_prefixes(given, lengths):
+    """Return the first tokens of each target, without EOS."""
     return [item.target[:-1][:length] for item, length in zip(given, lengths)]
 
 
-@pytest.mark.parametrize(("kind", "way"), table(after_a_prefix))
+@pytest.mark.parametrize(("kind", "way"), make_parameters(after_a_prefix))
 def test_after_a_prefix(kind, way, world):
     """Prefixes of several lengths are continued, with sources padded on either side."""
     given = items(KINDS[kind])[-3:]
-    prefixes = prefixes_of(given, (3, 64, 8))
+    prefixes = take_prefixes(given, (3, 64, 8))
     definition, model = world.way(kind, "fairseq's model"), world.way(kind, way)
     expected = [definition.continue_item(item, prefix) for item, prefix in zip(given, prefixes)]
     for left in (False, True):
         assert model.continue_items(given, prefixes, left) == expected
 
 
-@pytest.mark.parametrize(("kind", "way"), table(second_turn))
+@pytest.mark.parametrize(("kind", "way"), make_parameters(second_turn))
 def test_a_second_turn(kind, way, world):
     """A text is read and continued, then more text is read and continued."""
     given = items(KINDS[kind])[-3:]
-    prefixes = prefixes_of(given, (3, 64, 8))
-    more = prefixes_of(items(KINDS[kind], 5)[-3:], (7, 2, 60))
+    prefixes = take_prefixes(given, (3, 64, 8))
+    more = take_prefixes(items(KINDS[kind], 5)[-3:], (7, 2, 60))
     definition, model = world.way(kind, "fairseq's model"), world.way(kind, way)
     first, second = model.two_turns(given, prefixes, more)
     for number, (item, prefix, line) in enumerate(zip(given, prefixes, more)):
@@ -234,7 +247,7 @@ def test_a_second_turn(kind, way, world):
         assert second[number] == expected
 
 
-@pytest.mark.parametrize(("kind", "way"), table(plain_text))
+@pytest.mark.parametrize(("kind", "way"), make_parameters(plain_text))
 def test_plain_text(kind, way, world):
     """Plain text is translated or continued, its mask is filled, or it is classified."""
     definition, model = world.way(kind, "fairseq's model"), world.way(kind, way)

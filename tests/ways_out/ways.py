@@ -1,11 +1,12 @@
-"""Ways in which a checkpoint is used. Each way gives the same scores for the same items.
+"""Ways in which a checkpoint can be used. Each way gives the same scores for the same items.
 
-``scores(items, left, extra)`` computes one batch, padded on the left or right with ``extra`` additional
-columns. For each item it returns the tokens that were generated (None without a decoder) and a tensor:
+``scores(items, left, extra)`` scores one batch, which is padded on the left or right with ``extra``
+additional columns. For each item it returns the generated tokens (None without a decoder) and a tensor:
 
-- log-probabilities [T] of the tokens for a model with a decoder;
-- log-probabilities [T, V] for a masked language model, or features of P if a way returns no others;
-- log-probabilities [classes] for a classifier.
+- log-probabilities [T] of the T tokens for a model with a decoder;
+- log-probabilities [T, V] over V words for a masked language model, or features of the packed sequence P if a
+  way returns no others;
+- log-probabilities of the classes for a classifier.
 """
 
 import importlib
@@ -39,29 +40,29 @@ NEW = 5  # tokens that are written after a prefix
 
 
 def command(name: str, *words: Any) -> None:
-    """Run a command of ``luna_fairseq.huggingface``."""
+    """Run a command of ``luna_fairseq.huggingface``, and check that it succeeds."""
     status = importlib.import_module(f"luna_fairseq.huggingface.{name}").main([str(word) for word in words])
     logging.disable(logging.NOTSET)
     assert status == 0
 
 
-def chosen(logits: Tensor, targets: List[List[int]], ids: Tensor) -> Scores:
-    """Return the log-probabilities of the targets.
+def score_targets(logits: Tensor, targets: List[List[int]], ids: Tensor) -> Scores:
+    """Return each target with the log-probabilities of its tokens.
 
     Args:
-        logits: logits [B, T, V]
-        targets: tokens of each target
-        ids: padded decoder inputs [B, T]
+        logits: logits [B, T, V] for batch size B, T positions and V words.
+        targets: tokens of each target.
+        ids: padded decoder inputs [B, T].
     """
     rows = values_at_tokens(logits.log_softmax(dim=-1), ids)
     return [(row, values[range(len(row)), row]) for row, values in zip(targets, rows)]
 
 
 class Way:
-    """Way of using a checkpoint, loaded for one kind of model.
+    """Base class of the ways of using a checkpoint. An instance is loaded for one kind of model.
 
     Attributes:
-        step_by_step: True if a target of 200 tokens takes 200 steps
+        step_by_step: True if the way generates token by token, so that long targets are slow.
     """
 
     step_by_step = False
@@ -104,15 +105,23 @@ class Forward(Way):
             previous = padded([item.previous for item in items], False, extra)
         logits = self(source, previous)
         if self.kind.has_decoder:
-            return chosen(logits, [item.target for item in items], previous)
+            return score_targets(logits, [item.target for item in items], previous)
         logits = logits.log_softmax(dim=-1)
         rows = values_at_tokens(logits, source) if self.kind.job == MASKED else logits
         return [(None, row) for row in rows]
 
     def continue_item(self, item: Item, prefix: List[int], number: int = NEW) -> List[int]:
-        """Generate the best ``number`` tokens after a prefix, without padding and EOS.
+        """Generate the most probable tokens after a prefix, except padding and EOS.
 
-        The method ``continue_items`` of other ways does the same for lists of items and prefixes.
+        ``continue_items`` of other ways does the same for lists of items and prefixes.
+
+        Args:
+            item: item whose source the model reads.
+            prefix: first tokens of the target.
+            number: number of tokens to generate (default: 5).
+
+        Returns:
+            Generated tokens.
         """
         source = None if item.source is None else padded([item.source])
         found = [EOS, *prefix]
@@ -153,7 +162,7 @@ class Forward(Way):
 
 
 class Averaged(Forward):
-    """Checkpoint that luna-average-checkpoints writes."""
+    """Checkpoint written by luna-average-checkpoints."""
 
     file = "averaged.pt"
 
@@ -164,9 +173,10 @@ class Averaged(Forward):
 
 
 def exported(kind: Kind, folder: Any) -> Any:
-    """Return the folder that luna-export-huggingface writes, and write it at the first call.
+    """Return the folder of the model exported by luna-export-huggingface. It is written at the first call.
 
-    All folders have the same name. transformers caches code by the name of the folder and the content.
+    All folders have the same name, because transformers caches code by the name of the folder and its
+    content.
     """
     there = folder / "hf"
     if not there.exists():
@@ -190,7 +200,7 @@ def load_exported(kind: Kind, folder: Any) -> Any:
 
 
 class Imported(Forward):
-    """Checkpoint that luna-import-huggingface writes for an exported folder that transformers saved again."""
+    """Checkpoint written by luna-import-huggingface from a folder that transformers has saved again."""
 
     file = "imported.pt"
 
@@ -206,7 +216,7 @@ class Imported(Forward):
 
 
 class Search(Forward):
-    """fairseq's generator, built by the task. Targets are given as prefixes up to the end."""
+    """fairseq's sequence generator. Known targets are given as prefixes."""
 
     step_by_step = True
 
@@ -237,9 +247,10 @@ class Search(Forward):
         ]
 
     def continue_items(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
-        """Generate for each item together with a copy of the item.
+        """Continue each prefix in a batch with a copy of itself.
 
-        Different items are not batched: fairseq lets a sentence whose prefix is read end before others.
+        Different items are not batched, because fairseq would let a sentence end before the prefixes of
+        others are read.
         """
         found = []
         for item, prefix in zip(items, prefixes):
@@ -301,7 +312,7 @@ class Python(Way):
         return found
 
     def two_turns(self, items: List[Item], prefixes: List[List[int]], more: List[List[int]]) -> Any:
-        """Continue two lines of a stream with a causal language model."""
+        """Continue two lines of a stream with a causal language model, one after the other."""
         found = []
         for prefix, line in zip(prefixes, more):
             texts = [self.hub.tgt_dict.string(torch.tensor(tokens)) for tokens in (prefix, line)]
@@ -324,7 +335,7 @@ class Python(Way):
 
 
 class InEightBits(Forward):
-    """Model of the Python interface with weights in 8 bits, called like :class:`Forward`."""
+    """Model of the Python interface with 8-bit weights, called like :class:`Forward`."""
 
     dtype = torch.float32
 
@@ -336,18 +347,23 @@ class InEightBits(Forward):
 
 
 class Transformers(Way):
-    """One call of the exported model, with source and target padded on the same side."""
+    """One call of the model exported to transformers, with source and target padded on the same side."""
 
     def load(self) -> None:
         self.model = load_exported(self.kind, exported(self.kind, self.folder)).to(self.dtype)
 
-    def of_a_whole(self, logits: Tensor, ids: Tensor) -> Scores:
-        """Return the scores of a model without a decoder, given the logits of tokens [B, T]."""
+    def score_without_decoder(self, logits: Tensor, ids: Tensor) -> Scores:
+        """Return the scores of a model without a decoder.
+
+        Args:
+            logits: logits [B, T, V] of a masked language model, or [B, classes] of a classifier.
+            ids: tokens [B, T].
+        """
         logits = logits.log_softmax(dim=-1)
         return [(None, row) for row in (values_at_tokens(logits, ids) if self.kind.job == MASKED else logits)]
 
     def read_source(self, items: List[Item], left: bool = False, extra: int = 0) -> Dict[str, Any]:
-        """Return the arguments of the source; empty for a causal language model."""
+        """Return the keyword arguments for the source. They are empty for a causal language model."""
         if self.kind.job == CAUSAL:
             return {}
         ids = padded([item.source for item in items], left, extra)
@@ -366,21 +382,21 @@ class Transformers(Way):
             again = self.model(ids).logits  # padding is masked without a mask, too
             there = ids.ne(PAD) if self.kind.job == MASKED else ...
             torch.testing.assert_close(logits[there], again[there], rtol=0, atol=1e-12)
-            return self.of_a_whole(logits, ids)
+            return self.score_without_decoder(logits, ids)
         ids = padded([item.previous for item in items], left, extra)
         target = {f"{self.side}input_ids": ids, f"{self.side}attention_mask": ids.ne(PAD).long()}
-        return chosen(self.model(**given, **target).logits, [item.target for item in items], ids)
+        return score_targets(self.model(**given, **target).logits, [item.target for item in items], ids)
 
     @property
     def tokenizer(self) -> Any:
-        """Return the tokenizer of the exported folder."""
+        """Tokenizer of the exported folder."""
         import transformers
 
         return transformers.AutoTokenizer.from_pretrained(str(exported(self.kind, self.folder)), **TRUSTED)
 
     @torch.no_grad()
     def answer(self, texts: List[str]) -> List[Any]:
-        """Return the same as :meth:`Forward.answer` for a model without a decoder."""
+        """Return the answers to texts, as :meth:`Forward.answer` does, for a model without a decoder."""
         tokenizer = self.tokenizer
         given = dict(tokenizer(texts, padding=True, return_tensors="pt"))
         logits = self.model(**given).logits
@@ -395,33 +411,41 @@ class Transformers(Way):
         return [f"w{number}" for number in range(17)]
 
 
-def in_chunks(ids: Tensor) -> List[Tensor]:
-    """Split tokens into chunks of 1, 2, 3 and 60 tokens and the remaining tokens."""
+def split_into_chunks(ids: Tensor) -> List[Tensor]:
+    """Split tokens [B, T] along T into chunks of 1, 2, 3, 60 and all remaining tokens."""
     ends = [min(end, ids.size(1)) for end in (0, 1, 3, 6, 66, ids.size(1))]
     return [ids[:, start:end] for start, end in zip(ends, ends[1:]) if start < end]
 
 
 class StepByStep(Transformers):
-    """Decoder with a state.
+    """Base class of ways in which the decoder keeps a state between calls.
 
-    ``start`` returns the first state, ``advance`` reads tokens and returns the next.
+    ``start`` returns the first state. ``advance`` reads tokens and returns the next state.
     """
 
     def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
         raise NotImplementedError
 
     def advance(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
-        """Return the logits [B, T, V] of tokens [B, T] and the next state."""
+        """Read tokens [B, T], and return their logits [B, T, V] over V words and the next state."""
         raise NotImplementedError
 
     @torch.no_grad()
     def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
         ids = padded([item.previous for item in items], left, extra)
         logits, _ = self.advance(self.start(items, left, extra), ids)
-        return chosen(logits, [item.target for item in items], ids)
+        return score_targets(logits, [item.target for item in items], ids)
 
     def write(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
-        """Return the best tokens [B, NEW] after ``ids`` [B, T] and the state before the last one is read."""
+        """Generate the most probable tokens after ``ids``.
+
+        Args:
+            state: state of the decoder.
+            ids: tokens [B, T] that the decoder reads first.
+
+        Returns:
+            Five generated tokens per sequence [B, 5], and the state before the last of them is read.
+        """
         found = []
         for _ in range(NEW):
             logits, state = self.advance(state, ids)
@@ -444,7 +468,7 @@ class StepByStep(Transformers):
 
 
 class Cached(StepByStep):
-    """Exported model with the cache of the preceding call."""
+    """Exported model that reads a sequence in several calls, with the cache of the preceding call."""
 
     def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
         given = self.read_source(items, left, extra)
@@ -453,7 +477,7 @@ class Cached(StepByStep):
     def advance(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
         source, cache = state
         found = []
-        for chunk in in_chunks(ids):
+        for chunk in split_into_chunks(ids):
             given = {f"{self.side}input_ids": chunk, "past_key_values": cache, "use_cache": True}
             out = self.model(**source, **given)
             cache = out.past_key_values
@@ -462,7 +486,7 @@ class Cached(StepByStep):
 
 
 class Onnx(StepByStep):
-    """ONNX graphs that luna-export-onnx writes, run by onnxruntime."""
+    """ONNX graphs written by luna-export-onnx, run by onnxruntime."""
 
     def load(self) -> None:
         import onnxruntime
@@ -482,7 +506,7 @@ class Onnx(StepByStep):
             return super().scores(items, left, extra)
         ids = padded([item.source for item in items], left, extra)
         logits = torch.from_numpy(self.run("model", {"input_ids": ids.numpy()})["logits"]).double()
-        return self.of_a_whole(logits, ids)
+        return self.score_without_decoder(logits, ids)
 
     def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
         if self.kind.job == CAUSAL:
@@ -501,7 +525,7 @@ class Onnx(StepByStep):
 
 
 class Generate(Transformers):
-    """``generate`` of transformers."""
+    """Method ``generate`` of the exported model."""
 
     def generate(self, ids: Tensor, given: Dict[str, Any], **more: Any) -> Any:
         options = {"do_sample": False, "num_beams": 1, "suppress_tokens": [PAD], **FREE}
@@ -517,10 +541,7 @@ class Generate(Transformers):
 
     @torch.no_grad()
     def scores(self, items: List[Item], left: bool = False, extra: int = 0) -> Scores:
-        """Return the scores of the generated tokens.
-
-        A language model continues the first half of each text.
-        """
+        """Return the scores of generated tokens. A language model continues the first half of each text."""
         prompts = [[EOS] for _ in items]
         if self.kind.job == CAUSAL:
             prompts = [item.previous[: 1 + len(item.target) // 2] for item in items]
@@ -528,7 +549,7 @@ class Generate(Transformers):
         out = self.generate(ids, self.read_source(items, left, extra), output_logits=True)
         new = out.sequences[:, ids.size(1) :].tolist()
         logits = torch.stack(out.logits, dim=1).to(self.dtype)
-        found = chosen(logits, new, torch.tensor(new))
+        found = score_targets(logits, new, torch.tensor(new))
         return [(row[1:] + tokens, values) for row, (tokens, values) in zip(prompts, found)]
 
     def continue_items(self, items: List[Item], prefixes: List[List[int]], left: bool) -> List[List[int]]:
