@@ -198,7 +198,7 @@ class Evaluation:
         return self.args.results / name
 
     def _check_lengths(self, data: Path, subset: str) -> None:
-        """Raise InputError if an example of a split is longer than the maximum positions of the model.
+        """Raise InputError if an example of a split is longer than the maximum length of the model.
 
         Args:
             data: folder of the binarised data.
@@ -282,9 +282,9 @@ class Evaluation:
 
 @lru_cache(maxsize=None)
 def _position_options(checkpoint: Path) -> Dict[str, str]:
-    """Return the maximum positions of a checkpoint's model as options of fairseq-generate.
+    """Return the maximum sequence lengths of a checkpoint's model as options of fairseq-generate.
 
-    Without these options, fairseq's translation task would use its own default of 1,024 positions.
+    Without these options, fairseq's translation task would use its own default of 1,024 tokens.
 
     Args:
         checkpoint: path of the checkpoint.

@@ -15,7 +15,7 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Translation probabilities of N pairs of pieces, sorted by source piece and then by falling probability.
+    """Translation probabilities of N pairs of pieces, sorted by source piece and decreasing probability.
 
     The N pairs are all pairs of a source and a target piece that occur in the same sentence pair.
 

@@ -121,16 +121,17 @@ def cross_attentions(model: LunaModel) -> List[LunaAttention]:
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """Return the anchor parameters that an anchored model has learned, for each attention head.
+    """Return the learned position biases of an anchored model, one value for each attention head.
 
-    These are the strengths of the anchors, which tie each row of the packed sequence P to a source segment,
-    and the gates of the look-ups, which read single tokens of a segment.
+    An anchored model prefers source tokens near an expected position. Its parameters are the strengths of
+    this preference, the ratio of source to target length in diagonal priors, and the gates of look-up
+    attention.
 
     Args:
         model: translation model with an anchored packed sequence P.
 
     Returns:
-        Pairs (module name, value for each head).
+        Pairs (name of the module or parameter, value for each head). The list is empty for other models.
     """
     found = []
     for name, module in model.named_modules():
@@ -144,9 +145,9 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Accumulator of how much of the source the pack attention of one decoder layer attends to.
+    """Statistics of how much of the source one decoder layer attends to through the packed sequence P.
 
-    In pack attention, each row of Luna's packed sequence P attends to all source positions.
+    In pack attention, each row of P attends to all source positions. Batches are added one by one.
 
     Attributes:
         positions: number of source positions added so far, including end-of-sentence symbols.
@@ -186,7 +187,7 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Measure how much of the source each decoder layer attends to through the packed sequence P.
+    """Measure for each decoder layer how much of the source the packed sequence P attends to.
 
     Args:
         model: translation model in evaluation mode.

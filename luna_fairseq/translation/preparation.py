@@ -184,7 +184,7 @@ class Preparation:
             )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
-        """Raise InputError if a validation or test line is longer than the maximum positions of the model.
+        """Raise InputError if a validation or test line is longer than the maximum length of the model.
 
         fairseq would refuse such a text only after training.
 

@@ -31,7 +31,7 @@ VERSION = 1
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Download the corpus, and prepare it as luna-prepare-bitext prepares parallel text.
+    """Download WMT'14 English-German, convert it to plain text, and write the data for fairseq-train.
 
     Args:
         args: parsed options of the command.

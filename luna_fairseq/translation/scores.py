@@ -193,7 +193,7 @@ def document_scores(
 def _bleu(
     hypotheses: List[str], references: List[str], name: str, signature_suffix: str, **options: Any
 ) -> Score:
-    """Compute BLEU with sacreBLEU, with another name and an extended signature.
+    """Compute BLEU with sacreBLEU, and return it under another name with an extended signature.
 
     Args:
         hypotheses: hypotheses to score.
@@ -203,7 +203,7 @@ def _bleu(
         **options: arguments of :class:`sacrebleu.metrics.BLEU`.
 
     Returns:
-        Score under the new name.
+        Score with the given name.
     """
     metric = BLEU(**options)
     score = metric.corpus_score(hypotheses, [references])
