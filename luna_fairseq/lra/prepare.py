@@ -137,7 +137,7 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
     found = "other files"
     if before is not None:
         names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
-        found = f"data made with other {', '.join(names)}" if names else "data of which files are missing"
+        found = f"data made with other {', '.join(names)}" if names else "data with missing files"
     return f"{folder} exists already and holds {found}. Give a new folder, or remove this one"
 
 

@@ -206,7 +206,7 @@ def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> s
     Returns:
         Text of the line without surrounding white space.
     """
-    # Most lines have no such character, which these tests find out faster than the pattern.
+    # Most lines have no such character. These tests are faster than the pattern.
     if text.isprintable() and "\u2581" not in text:
         return text
     return pattern.sub(" ", text).strip()

@@ -8,7 +8,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
+import luna_fairseq.models  # noqa: F401  (registers the models that a checkpoint may name)
 from fairseq import checkpoint_utils
 from luna_fairseq.commands.checkpoint import option_of
 from luna_fairseq.commands.logged import fairseq, run_logged
@@ -151,20 +151,43 @@ class Evaluation:
         check_files(path)
         pieces = read_pieces(path)
         generated = self._generate_from(self.folder, subset, penalty, f"pieces-{name}")
-        other, text = find_mismatched_pieces(generated, pieces), []  # type: List[int], List[str]
+        other = find_mismatched_pieces(generated, pieces)
+        text: List[str] = []
         if other:
-            folder = self.args.results / f"{subset}-singly"
-            write_single_sentences(self.folder, subset, self.languages, other, folder)
+            folder = self._write_single_sentences(subset, penalty, other)
             singly = lines_by_kind(self._generate_from(folder, subset, penalty, f"singly-{name}"))["H"]
             text = [line for _, line in sorted(singly.items())]
         sentences = sum(piece.sentences for piece in pieces)
         again = sum(pieces[number].sentences for number in other)
         print(
-            f"{subset}: {sentences:,} sentences in {len(pieces):,} pieces; {len(other):,} pieces had another "
-            f"number of sentences, whose {again:,} were translated again one by one"
+            f"{subset}: {sentences:,} sentences in {len(pieces):,} pieces; {len(other):,} pieces came back "
+            f"with another number of sentences, so their {again:,} sentences were translated again one by one"
         )
         write_sentences(generated, pieces, text, self.args.results / name)
         return self.args.results / name
+
+    def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
+        """Write the sentences of some document pieces as a data folder, unless an earlier run wrote it.
+
+        An existing folder is kept, because new files would make fairseq-generate run again.
+
+        Args:
+            subset: name of the split, such as "test".
+            penalty: length penalty (``--lenpen``) with which the pieces were translated.
+            pieces: indices of the document pieces.
+
+        Returns:
+            Path of the data folder.
+        """
+        name = f"{subset}-singly-lenpen{penalty:g}"
+        folder = self.args.results / name
+
+        def write() -> Tuple[List[str], Dict[str, Any]]:
+            write_single_sentences(self.folder, subset, self.languages, pieces, folder)
+            return [f"{name}/{path.name}" for path in sorted(folder.iterdir())], {}
+
+        self.steps.do(name, digest(pieces, file_stamps(self._data_files(self.folder, subset))), write, False)
+        return folder
 
     def _generate_from(self, data: Path, subset: str, penalty: float, name: str) -> Path:
         """Run fairseq-generate on a data folder, unless an earlier run has finished with the same inputs.
@@ -180,10 +203,7 @@ class Evaluation:
         """
         self._check_lengths(data, subset)
         options = self._generate_options(data, subset, penalty)
-        files = [
-            *filter(None, [self.args.path, self.args.shortlist]),
-            *sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")]),
-        ]
+        files = [*filter(None, [self.args.path, self.args.shortlist]), *self._data_files(data, subset)]
 
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.args.results / "generate.log"
@@ -196,6 +216,15 @@ class Evaluation:
 
         self.steps.do(name, digest(options, file_stamps(files)), generate, announce=False)
         return self.args.results / name
+
+    def _data_files(self, data: Path, subset: str) -> List[Path]:
+        """Return the paths of the binarised files of a split and of the dictionaries.
+
+        Args:
+            data: folder of the binarised data.
+            subset: name of the split, such as "test".
+        """
+        return sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")])
 
     def _check_lengths(self, data: Path, subset: str) -> None:
         """Raise InputError if an example of a split is longer than the maximum length of the model.

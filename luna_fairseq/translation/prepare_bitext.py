@@ -23,10 +23,8 @@ EXAMPLE = (
     f"{PROGRAM} -s en -t de --trainpref text/train --validpref text/valid \\\n"
     "    --testpref text/test --vocab-size 10000 --destdir data"
 )
-SUBWORD = (
-    "sentencepiece",
-    "moses",
-)  # names of luna_fairseq.text.subword.SUBWORD_METHODS, which imports fairseq
+# Names of luna_fairseq.text.subword.SUBWORD_METHODS. That module imports fairseq, which takes seconds.
+SUBWORD = ("sentencepiece", "moses")
 
 
 def build_parser() -> CommandParser:

@@ -146,6 +146,13 @@ def test_a_document_is_translated_as_the_command_cuts_and_translates_it(trained,
     assert found == (tmp_path / "hypotheses.de").read_text(encoding="utf-8").splitlines()
     assert len(read_pieces(out / "data" / "plain" / "test.pieces")) < SIZES["test"]
 
+    # A second start skips both translations, of the pieces and of single sentences.
+    outputs = sorted(tmp_path.glob("*-generate-test-lenpen1.txt"))
+    assert [path.name.split("-")[0] for path in outputs] == ["pieces", "singly"]
+    before = [path.stat().st_mtime_ns for path in outputs]
+    assert evaluate.main([str(out / "data"), *words]) == 0
+    assert [path.stat().st_mtime_ns for path in outputs] == before
+
 
 def test_an_output_is_bounded_by_its_source_unless_its_length_is_given(trained, monkeypatch):
     folders = str(trained[0] / "checkpoints"), "averaged.pt", str(trained[0] / "data")
