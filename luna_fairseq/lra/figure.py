@@ -117,24 +117,25 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
     """
     cost_by_model = {model: costs.find(model) for model in accuracies}
     max_memory = max(cost.memory for cost in cost_by_model.values())
-    with save_axes(path, f"{title}; area: extra memory") as axes:
+    with save_axes(path, f"{title}; area of a circle: extra memory") as axes:
         for number, (model, cost) in enumerate(cost_by_model.items()):
             point = cost.speed, accuracies[model]
+            name = re.sub("^peer-", "", model)
             axes.scatter(
                 *point,
                 s=MAX_CIRCLE_AREA * cost.memory / max_memory,
                 alpha=0.5,
-                label=f"{model}, {cost.memory:,.0f} MiB",
+                label=f"{name}, {cost.memory:,.0f} MiB",
                 color=f"C{number % 10}",
                 # matplotlib has ten colours: the edge tells the next ten models apart.
                 edgecolor="0.2" if number >= 10 else "none",
             )
-            axes.annotate(model, point, ha="center", va="center", size=6)
+            axes.annotate(name, point, ha="center", va="center", size=6)
         axes.margins(0.15)
         legend = axes.legend(fontsize="x-small", bbox_to_anchor=(1.01, 1), loc="upper left")
         for handle in legend.legend_handles:
             handle.set_sizes([30])
-        axes.set_xlabel(f"training speed at {costs.length:,} bytes, times the Transformer's")
+        axes.set_xlabel(f"training speed at {costs.length:,} bytes, relative to the Transformer")
         axes.set_ylabel("accuracy [%]")
 
 
