@@ -143,13 +143,7 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return the list of distances and positions that this attention reads.
-
-        The encoder or decoder computes them once for all layers.
-
-        Returns:
-            The distances and positions to compute.
-        """
+        """Return which distances and positions the encoder or decoder must compute for this attention."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
@@ -337,11 +331,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
-        """Return the list of distances and positions that this attention reads.
-
-        Returns:
-            The distances and positions to compute for an encoder.
-        """
+        """Return which distances and positions the encoder must compute for this attention."""
         return super().needs()._replace(unpack=not self.window, window=self.window)
 
     def remember(
@@ -496,11 +486,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     def needs(self) -> Needs:
-        """Return the list of distances and positions that this attention reads.
-
-        Returns:
-            The distances and positions to compute for a decoder.
-        """
+        """Return which distances and positions the decoder must compute for this attention."""
         return super().needs()._replace(lookup=self.lookup)
 
     def remember(

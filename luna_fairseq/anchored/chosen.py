@@ -91,7 +91,10 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask [B, H, T, M] of the tokens, True if a segment has no such token or must not be read."""
+        """Mask of the tokens of each query, True if a segment has no such token or must not be read.
+
+        Shape [B, H, T, M] for batch size B, H heads, T queries and M tokens of each query.
+        """
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -100,7 +103,10 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Centre [B, H, T, M] of each token, in tokens from the beginning, for a diagonal prior."""
+        """Centre of each token of each query, in tokens from the beginning, for a diagonal prior.
+
+        Shape [B, H, T, M] for batch size B, H heads, T queries and M tokens of each query.
+        """
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:

@@ -89,8 +89,8 @@ class Diagonal(NamedTuple):
         """Return the bias for other keys, relative to the same nearest key as :meth:`bias`.
 
         Args:
-            place: centre [B, H, T, M] of M keys for each of T queries, in tokens of the source. Dimensions
-                can be 1, for keys that are shared.
+            place: centre of each key in tokens of the source, [B, H, T, M] for batch size B, H heads, T
+                queries and M keys. Dimensions of size 1 are broadcast.
 
         Returns:
             Bias [B, H, T, M].

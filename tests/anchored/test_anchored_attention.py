@@ -1,4 +1,4 @@
-"""Luna attention with anchors and with a look-up, as a module."""
+"""Test anchored attention modules with and without a look-up, a window and a diagonal prior."""
 
 import pytest
 import torch
@@ -51,8 +51,11 @@ def attention(**options):
 
 
 def sentences(lengths, rows, before=0, after=0, seed=0):
-    """Query and context (the same) [S, B, C], P [L, B, C], and their masks; what is padded differs at every
-    call."""
+    """Return queries, packed sequence P and masks for sentences of these lengths.
+
+    The queries are also the context [S, B, C]. P has the shape [L, B, C]. Values at padding differ from call
+    to call.
+    """
     S, L = before + max(lengths) + after, max(rows)
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(S, len(lengths), C, dtype=torch.float64)
@@ -106,7 +109,7 @@ def test_sentences_of_a_batch_do_not_mix(kind):
 
 
 @pytest.mark.parametrize("n", [1, 4, 6])
-def test_a_sentence_no_longer_than_p_is_packed_as_it_is_by_strong_anchors(n):
+def test_strong_anchors_pack_a_short_sentence_unchanged(n):
     module = attention(**{"class": CROSS}, anchor_strength=4000.0)
     x, packed, _, _ = sentences([n], [n])
     weights = module.weights(x, packed, x).pack
@@ -114,7 +117,7 @@ def test_a_sentence_no_longer_than_p_is_packed_as_it_is_by_strong_anchors(n):
 
 
 @pytest.mark.parametrize("options", [KINDS["anchored"], KINDS["anchored self"], KINDS["diagonal"]])
-def test_without_strength_it_is_the_papers_attention(options):
+def test_anchored_attention_without_strength_is_the_papers_attention(options):
     module, plain = attention(anchor_strength=1e-9, **options), attention()
     plain.load_state_dict(module.state_dict(), strict=False)
     for name in ("pack_anchor", "unpack_anchor", "diagonal"):
@@ -129,9 +132,9 @@ def test_without_strength_it_is_the_papers_attention(options):
 
 @pytest.mark.parametrize(
     "kind", marked(kind for kind in KINDS if KINDS[kind]["class"] is not SELF)
-)  # all of a sentence or none
+)  # a whole sentence or none
 @pytest.mark.parametrize("sizes", [[1] * 6, [2, 1, 3]])
-def test_step_by_step_equals_all_at_once(kind, sizes):
+def test_decoding_step_by_step_equals_one_call(kind, sizes):
     module = attention(**KINDS[kind])
     context, packed, mask, packed_mask = sentences([11, 3, 7, 4], [5, 3, 5, 4])
     query = torch.randn(6, 4, C, dtype=torch.float64)
@@ -165,13 +168,13 @@ def test_weights_over_the_context_sum_to_one(kind):
 
 
 @pytest.mark.parametrize("diagonal, start", [(False, -4.0), (True, 0.0)])
-def test_the_gate_begins_open_only_where_a_diagonal_says_what_to_choose(diagonal, start):
+def test_the_look_up_gate_is_open_initially_only_with_a_diagonal_prior(diagonal, start):
     module = CROSS(C, HEADS, lookup=2, diagonal=diagonal)
     assert torch.equal(module.lookup_gate(), torch.full((HEADS,), start))
 
 
-@pytest.mark.parametrize("read", [12, pytest.param(8, marks=pytest.mark.in_segments)])  # two of four tokens
-def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(read):
+@pytest.mark.parametrize("read", [12, pytest.param(8, marks=pytest.mark.in_segments)])  # 2 of 4 tokens
+def test_an_open_gate_reads_the_token_and_not_its_row(read):
     module = attention(**KINDS["look-up"])
     x, packed, _, _ = sentences([12], [3])
     source = Source()
@@ -186,7 +189,7 @@ def test_a_look_up_with_an_open_gate_reads_the_token_and_not_its_row(read):
 
 
 @pytest.mark.parametrize("strength", [0.25, 1.0, 4.0, 30.0])
-def test_the_strength_at_the_start_is_what_was_asked_for(strength):
+def test_the_initial_strength_is_the_argument(strength):
     bias = AnchorBias([strength] * 3)
     assert_close(bias.strength(), torch.full((3,), strength), torch.float32)
     distance = torch.rand(2, 1, 4, 5)
@@ -194,7 +197,7 @@ def test_the_strength_at_the_start_is_what_was_asked_for(strength):
 
 
 @pytest.mark.parametrize("decay_type", ["L2", "decoupled", "stable"])
-def test_weight_decay_draws_the_strength_to_its_start(decay_type):
+def test_weight_decay_draws_the_strength_to_its_initial_value(decay_type):
     bias = AnchorBias([4.0] * 3)
     torch.nn.init.constant_(bias.change, 0.5)
     optimizer = Apollo(bias.parameters(), lr=1e-3, weight_decay=0.1, weight_decay_type=decay_type)
@@ -207,7 +210,7 @@ def test_weight_decay_draws_the_strength_to_its_start(decay_type):
     assert (bias.change < 0.5).all()
 
 
-def test_apollo_trains_strength_and_gate_as_it_trains_the_rest():
+def test_apollo_trains_strengths_and_gates():
     torch.manual_seed(0)
     module = CROSS(C, HEADS, lookup=1, diagonal=True)
     optimizer = Apollo(module.parameters(), lr=1e-2)
@@ -241,13 +244,13 @@ def test_apollo_trains_strength_and_gate_as_it_trains_the_rest():
         ({"class": SELF, "window": 2}, "--local-parts must be an odd number of segments"),
     ],
 )
-def test_what_is_refused(options, message):
+def test_bad_arguments_are_rejected(options, message):
     with pytest.raises(InputError, match=message):
         attention(**options)
 
 
 @pytest.mark.parametrize("kind", ["plain", *marked(KINDS)])
-def test_masks_that_are_given_twice_are_refused(kind):
+def test_masks_that_are_passed_twice_are_rejected(kind):
     module = attention(**KINDS.get(kind, {}))
     x, packed, mask, packed_mask = sentences([5, 3], [3, 2])
     for masks in ((mask, None), (None, packed_mask)):
@@ -264,7 +267,7 @@ def test_pack_and_unpack_need_the_geometry_of_the_context():
             run()
 
 
-def test_a_diagonal_step_by_step_needs_the_places_of_the_steps():
+def test_a_decoding_step_with_a_diagonal_prior_needs_target_positions():
     module = attention(**KINDS["diagonal"])
     x, packed, _, _ = sentences([5], [3])
     _, memory = module.pack(packed, x, geometry=module.find_geometry(x, packed, x, Source()))
@@ -272,7 +275,7 @@ def test_a_diagonal_step_by_step_needs_the_places_of_the_steps():
         module.unpack(x[:1], memory)
 
 
-def test_a_window_is_for_self_attention():
+def test_a_window_is_rejected_in_cross_attention():
     module = attention(**KINDS["window"])
     x, packed, _, _ = sentences([9], [3])
     with pytest.raises(InputError, match="Expected a query of 9 tokens, as many as the context has, got 7"):

@@ -1,4 +1,4 @@
-"""Anchored P in the models: checkpoints, what the layers share, and what is refused."""
+"""Test anchored attention in models: checkpoints, what the layers share, and rejected options."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ ANCHORED = {"anchored_packed": True}
 
 @pytest.mark.parametrize("build", [tiny_model, tiny_masked_lm])
 @pytest.mark.parametrize("options, others", [({}, ANCHORED), (ANCHORED, {})])
-def test_a_checkpoint_with_anchors_and_a_model_without_do_not_go_together(build, options, others):
+def test_checkpoints_with_and_without_anchors_are_not_interchangeable(build, options, others):
     state = build(**options).state_dict()
     with pytest.raises(
         InputError, match=r"another architecture than the model: .*anchor.*Use the --arch"
@@ -23,27 +23,27 @@ def test_a_checkpoint_with_anchors_and_a_model_without_do_not_go_together(build,
     assert "\n" not in str(error.value)
 
 
-def test_a_checkpoint_keeps_the_strength_that_it_began_with():
+def test_a_checkpoint_keeps_its_initial_strength():
     model, other = tiny_model(**ANCHORED, anchor_strength=8.0), tiny_model(**ANCHORED)
     other.load_state_dict(model.state_dict())
     source, target = (batch(x) for x in example())
     assert torch.equal(other(source, None, target)[0], model(source, None, target)[0])
 
 
-def test_shared_projections_of_tokens_are_refused():
+def test_checkpoints_with_shared_token_projections_are_rejected():
     model = tiny_model(**ANCHORED, packed_lookup=1)
     shared = {name: x for name, x in model.state_dict().items() if ".token_" not in name}
     with pytest.raises(InputError, match="commit 4553eb0 .* --share-token-projections"):
         model.load_state_dict(shared)
 
 
-def test_without_the_option_nothing_is_added():
+def test_parameters_are_added_only_by_the_options():
     names = tiny_model().state_dict()
     assert not [name for name in names if "anchor" in name or "gate" in name]
     anchored = tiny_model(**ANCHORED, packed_lookup=1).state_dict()
     added = set(anchored) - set(names)
-    # Pack attention everywhere, unpack attention in the encoder, and the gate in the decoder: change and
-    # start of each; where tokens are read, weight and bias of their keys and of their values.
+    # Pack attention in all layers, unpack attention in the encoder and the gate in the decoder each have a
+    # change and a start. The decoder also has weights and biases of the keys and values of tokens.
     assert len(added) == 2 * (2 * OPTIONS["encoder_layers"] + (2 + 2) * OPTIONS["decoder_layers"])
     assert sum(anchored[name].numel() for name in added if name.endswith("change")) == 2 * (2 + 3) + 3 * (
         4 + 2
@@ -53,7 +53,7 @@ def test_without_the_option_nothing_is_added():
 @pytest.mark.parametrize(
     "options", [{}, {"packed_lookup": 2}, {"cross_attention": "softmax"}, {"sentence_diagonal": True}]
 )
-def test_padding_of_the_target_moves_no_place(options):
+def test_padding_does_not_change_target_positions(options):
     model = tiny_model(**ANCHORED, diagonal_prior=True, **options)
     source, target = example()
     on_the_right, on_the_left = batch(target), batch(target, left=True)
@@ -63,21 +63,21 @@ def test_padding_of_the_target_moves_no_place(options):
         assert_close(outputs[1][b, -n:], outputs[0][b, :n])
 
 
-def test_a_diagonal_of_sentences_needs_a_separator():
+def test_a_sentence_diagonal_needs_a_separator():
     task = Task()
     task.target_dictionary = Dictionary()
     with pytest.raises(InputError, match="the dictionary has no <sep>"):
         tiny_model(task=task, **ANCHORED, diagonal_prior=True, sentence_diagonal=True)
 
 
-def test_what_layers_share_is_found_once_a_stack(monkeypatch):
+def test_distances_are_computed_once_for_all_layers(monkeypatch):
     calls = []
     original = geometry.anchor_distances
     monkeypatch.setattr(geometry, "anchor_distances", lambda *a, **k: calls.append(a) or original(*a, **k))
     model = tiny_model(**ANCHORED)
     source, target = (batch(x) for x in example())
     model(source, None, target)
-    assert len(calls) == 3  # of pack and unpack attention in the encoder, of pack attention in the decoder
+    assert len(calls) == 3  # pack and unpack attention in the encoder, pack attention in the decoder
 
 
 @pytest.mark.parametrize(
@@ -94,6 +94,6 @@ def test_what_layers_share_is_found_once_a_stack(monkeypatch):
         ({**ANCHORED, "packed_lookup": 2, "cross_attention": "softmax"}, "do not go together"),
     ],
 )
-def test_what_is_refused(options, message):
+def test_bad_options_are_rejected(options, message):
     with pytest.raises(InputError, match=message):
         tiny_model(**options)

@@ -1,4 +1,4 @@
-"""A prepared memory gives the outputs of the memory that is not prepared."""
+"""Test that keys and values prepared for decoding give the outputs of unprepared ones."""
 
 import pytest
 import torch
@@ -35,7 +35,7 @@ def build(kind):
 @pytest.mark.parametrize("n, T", [(1, 1), (5, 1), (3, 4)])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("has_origin", [False, True])
-def test_outputs_are_the_same(kind, n, T, lengths, has_origin):
+def test_a_prepared_memory_gives_the_same_outputs(kind, n, T, lengths, has_origin):
     attention, B = build(kind), 2
     query, packed, context = (
         torch.randn(*shape, C, dtype=torch.float64) for shape in ((T, B * n), (L, B), (S, B))
@@ -62,7 +62,7 @@ def test_outputs_are_the_same(kind, n, T, lengths, has_origin):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_prepared_memory_says_what_it_lacks(kind):
+def test_a_prepared_memory_reports_missing_weights_and_positions(kind):
     attention = build(kind)
     query, packed, context = (torch.randn(n, 1, C, dtype=torch.float64) for n in (1, L, S))
     places = TargetPlaces(torch.zeros(1, 1, dtype=torch.long))
@@ -76,7 +76,7 @@ def test_a_prepared_memory_says_what_it_lacks(kind):
             attention.unpack(query, prepared, geometry=geometry, need_weights=True)
 
 
-def test_a_memory_of_segments_and_one_for_export_stay():
+def test_a_memory_by_segments_or_for_export_is_not_converted():
     attention = build("look-up")
     packed, context = (torch.randn(n, 1, C, dtype=torch.float64) for n in (L, 100))
     for prepares, tokens in ((True, context), (False, context[:9])):

@@ -1,4 +1,4 @@
-"""A diagonal prior: what is added to the logits against its definition, and what it must not depend on."""
+"""Compare the diagonal prior with its definition, and test that padding does not change it."""
 
 import torch
 from attention_inputs import output_and_gradients, relative_rms
@@ -22,7 +22,7 @@ def weights(bias, left_out):
     first=st.integers(0, 40),
     seed=st.integers(0, 9),
 )
-def test_the_weights_and_their_gradients_are_those_of_the_definition(keys, queries, first, seed):
+def test_weights_and_gradients_equal_the_definition(keys, queries, first, seed):
     generator = torch.Generator().manual_seed(seed)
     gamma, r = torch.rand(2, H, generator=generator, dtype=torch.float64)
     key_place = torch.arange(max(keys)).expand(len(keys), -1) + 0.5
@@ -44,7 +44,7 @@ def test_the_weights_and_their_gradients_are_those_of_the_definition(keys, queri
         assert torch.allclose(a, b, atol=1e-10)
 
 
-def test_what_is_beyond_the_end_of_a_short_source_is_still_drawn_to_its_end():
+def test_queries_beyond_the_end_of_a_short_source_favour_its_end():
     key_place = torch.arange(600)[None] + 0.5
     left_out = torch.arange(600)[None] >= 4
     gamma, r = torch.full((1,), 10.0), torch.ones(1)
@@ -52,7 +52,7 @@ def test_what_is_beyond_the_end_of_a_short_source_is_still_drawn_to_its_end():
     assert weights(diagonal.bias(), left_out)[0, 0, 0, :4].argmax() == 3
 
 
-def test_there_is_a_limit_and_a_sentence_without_tokens_has_no_nan():
+def test_the_bias_is_limited_and_an_empty_sentence_gives_no_nan():
     key_place = torch.arange(5000).expand(2, -1) + 0.5
     left_out = torch.tensor([[False], [True]]).expand(-1, 5000)
     gamma = torch.full((1,), 4.0, requires_grad=True)
@@ -62,7 +62,7 @@ def test_there_is_a_limit_and_a_sentence_without_tokens_has_no_nan():
     assert gamma.grad.isfinite().all()
 
 
-def test_places_of_half_precision_are_exact():
+def test_positions_are_exact_in_half_precision():
     gamma, r = torch.ones(1).half(), torch.ones(1).half()
     place = torch.arange(4096)[None]
     diagonal = find_diagonal(gamma, r, place, place + 0.5)

@@ -1,4 +1,4 @@
-"""Unpack attention with a look-up of tokens: all forms against the definition."""
+"""Compare all forms of look-up attention with the definition."""
 
 import itertools
 import warnings
@@ -53,10 +53,14 @@ def inputs(dtype=torch.float64, seed=0):
     params=["whole", "mixed", "mixed fetched", "graph", "fetched", "one by one", "large", 1, 3, 16]
 )
 def form(request, monkeypatch):
-    """Read all contexts whole, the short ones of a batch (by segments or as in an exported graph), or none.
-    Then how
-    chosen tokens are read: fetched, or in blocks of so many, one by one or all at once."""
-    threshold(monkeypatch, {"whole": S, "mixed": 7, "mixed fetched": 7, "graph": 7}.get(request.param, 0))
+    """Select a form of look-up attention, by the thresholds that choose it.
+
+    The parameter says which contexts are read whole ("whole", "mixed", "graph"), or how chosen tokens are
+    read: "fetched" for each query, or in blocks of this size.
+    """
+    set_dense_length(
+        monkeypatch, {"whole": S, "mixed": 7, "mixed fetched": 7, "graph": 7}.get(request.param, 0)
+    )
     monkeypatch.setattr(segments_module, "MASKED_DENSE_LENGTH", 0)
     if request.param == "graph":
         monkeypatch.setattr(segments_module, "is_recording_graph", lambda *which: True)
@@ -72,16 +76,19 @@ def form(request, monkeypatch):
         monkeypatch.setattr(pairs, "BLOCK", request.param)
 
 
-def threshold(monkeypatch, tokens):
-    """Have contexts of no more than so many tokens read whole."""
+def set_dense_length(monkeypatch, tokens):
+    """Set the largest length at which all tokens of a context are read."""
     monkeypatch.setattr(segments_module, "DENSE_LENGTH", tokens)
 
 
 with_every_form = pytest.mark.usefixtures("form")
 
 
-def looking_up(number, context, packed, diagonal=None, token_place=None, pack_weights=None):
-    """A function of the inputs: the output, and where pack weights are given the weights over the context."""
+def build_lookup(number, context, packed, diagonal=None, token_place=None, pack_weights=None):
+    """Return a function from the inputs to the output of look-up attention.
+
+    With ``pack_weights``, the function also returns the weights over the context.
+    """
 
     def form(q, k, v, token_k, token_v, gate):
         layout = find_layout(context, packed, number)
@@ -101,12 +108,12 @@ def looking_up(number, context, packed, diagonal=None, token_place=None, pack_we
     return form
 
 
-def defined(number, context, packed):
+def build_definition(number, context, packed):
     return lambda *x: naive_lookup_attention(*x, number, context, packed)[0]
 
 
 @pytest.mark.parametrize("queries, expected", [(9, "Blocks"), (1, "Gathered")])
-def test_the_form_goes_by_the_number_of_queries(queries, expected):
+def test_many_queries_are_computed_in_blocks(queries, expected):
     mask, rows = torch.zeros(1, 65, dtype=torch.bool), torch.zeros(1, 8, dtype=torch.bool)
     key = torch.zeros(1, 1, 65, 2)
     parts = arrange_tokens(key, key, Layout(*token_positions(mask, rows)))
@@ -124,7 +131,7 @@ def test_blocks_of_the_example_in_the_docstring(monkeypatch):
 
 @settings(max_examples=40, deadline=None)
 @given(chosen=st.lists(st.integers(0, 6), min_size=1, max_size=60))
-def test_every_pair_stands_in_a_block_of_its_segment(chosen):
+def test_every_pair_is_in_a_block_of_its_segment(chosen):
     segment = torch.tensor(chosen)[:, None]
     blocks = pairs.sort_into_blocks(segment, 7)
     assert torch.equal(blocks.pair[blocks.place], torch.arange(len(chosen)))
@@ -132,7 +139,7 @@ def test_every_pair_stands_in_a_block_of_its_segment(chosen):
 
 
 @pytest.mark.parametrize("queries", [1, 100])
-def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
+def test_only_the_inputs_are_saved_for_the_backward_pass(queries):
     part = torch.randint(7, (queries, 3))
     q, keys = torch.randn(queries, 5, requires_grad=True), torch.randn(7, 2, 5, requires_grad=True)
     weights = torch.randn(queries, 6, requires_grad=True)
@@ -145,7 +152,7 @@ def test_nothing_is_kept_for_the_gradient_but_the_inputs(queries):
 
 
 @pytest.mark.parametrize("lengths, short", [((64, 3), "all"), ((65, 64), "the second"), ((70, 65), "none")])
-def test_contexts_of_no_more_than_64_tokens_are_read_whole(lengths, short):
+def test_contexts_of_at_most_64_tokens_are_read_whole(lengths, short):
     context, packed = right_padding(*lengths), torch.zeros(2, 8, dtype=torch.bool)
     layout = find_layout(context, packed, 8)
     assert layout.segment is None
@@ -171,15 +178,21 @@ def right_padding(*lengths):
     return torch.arange(max(lengths))[None, :] >= torch.tensor(lengths)[:, None]
 
 
-def in_the_middle(*lengths, before, after):
-    """Padding masks with padding on both sides of the longest context, and more on the left of others."""
+def both_sides_padding(*lengths, before, after):
+    """Return padding masks of contexts that are padded on both sides.
+
+    Args:
+        *lengths: number of tokens of each context.
+        before: padding tokens before the longest context.
+        after: padding tokens after every context.
+    """
     S = before + max(lengths) + after
     position, n = torch.arange(S)[None, :], torch.tensor(lengths)[:, None]
     return (position >= S - after) | (position < S - after - n)
 
 
-def of_lengths(context, L=16, T=3, dtype=torch.float64):
-    """Random inputs for contexts with this mask."""
+def random_inputs(context, L=16, T=3, dtype=torch.float64):
+    """Return random inputs for contexts with this padding mask."""
     generator = torch.Generator().manual_seed(1)
     B, S = context.shape
     shapes = [(B, H, T, K), (B, H, L, K), (B, H, L, K), (B, H, S, K), (B, H, S, K), (H,)]
@@ -188,8 +201,8 @@ def of_lengths(context, L=16, T=3, dtype=torch.float64):
 
 MIXED = {
     "odd": right_padding(1, 63, 64, 65, 200),
-    "both sides": in_the_middle(65, 64, 1, 90, before=2, after=3),
-    "little padding": in_the_middle(64, 30, before=1, after=1),
+    "both sides": both_sides_padding(65, 64, 1, 90, before=2, after=3),
+    "little padding": both_sides_padding(64, 30, before=1, after=1),
     "an empty one": right_padding(100, 0, 64),
 }
 
@@ -197,7 +210,7 @@ MIXED = {
 @pytest.mark.parametrize("layout", ["segments", "segments, apart", "as chosen", "graph"])
 @pytest.mark.parametrize("kind", list(MIXED))
 @pytest.mark.parametrize("number, L", [(1, 16), (4, 16), (4, 64), (20, 16)])
-def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L, layout, monkeypatch):
+def test_batches_of_short_and_long_contexts_equal_the_definition(kind, number, L, layout, monkeypatch):
     context = MIXED[kind]
     if layout.startswith("segments"):
         monkeypatch.setattr(segments_module, "MASKED_DENSE_LENGTH", 0)
@@ -210,14 +223,14 @@ def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L
     def form(*x):
         *rest, gamma, r = x
         diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
-        return looking_up(number, context, packed, diagonal, token_place)(*rest)
+        return build_lookup(number, context, packed, diagonal, token_place)(*rest)
 
     def definition(*x):
         *rest, gamma, r = x
         biases = [naive_diagonal_bias(gamma, r, query_place, place) for place in (row_place, token_place)]
         return naive_lookup_attention(*rest, number, context, packed, 0.0, *biases)[0]
 
-    x = [*of_lengths(context, L), torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
+    x = [*random_inputs(context, L), torch.tensor([0.7, 2.0]).double(), torch.tensor([1.0, 0.8]).double()]
     expected = output_and_gradients(definition, x)
     for name, a, b in zip((*NAMES, "gamma", "ratio"), output_and_gradients(form, x), expected):
         assert relative_rms(a, b) < 1e-12, name
@@ -228,16 +241,16 @@ def test_short_and_long_contexts_of_a_batch_equal_the_definition(kind, number, L
 )
 def test_short_and_long_contexts_in_other_precisions(dtype, tolerance):
     context, packed = MIXED["odd"], torch.zeros(5, 16, dtype=torch.bool)
-    x = of_lengths(context, dtype=dtype)
+    x = random_inputs(context, dtype=dtype)
     number = 2 if dtype == torch.float32 else 16  # with all segments, rounding cannot change the choice
-    expected = output_and_gradients(defined(number, context, packed), [i.double() for i in x])
-    for name, a, b in zip(NAMES, output_and_gradients(looking_up(number, context, packed), x), expected):
+    expected = output_and_gradients(build_definition(number, context, packed), [i.double() for i in x])
+    for name, a, b in zip(NAMES, output_and_gradients(build_lookup(number, context, packed), x), expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
 
 
 class LargestTensor(TorchDispatchMode):
-    """Counts the elements of the largest tensor that an operation returns."""
+    """Count the elements of the largest tensor that any operation returns."""
 
     elements = 0
 
@@ -251,23 +264,23 @@ class LargestTensor(TorchDispatchMode):
 
 @pytest.mark.parametrize("number, L", [(4, 16), (4, 250)])
 @pytest.mark.parametrize("beside", [900, 60, 1])
-def test_a_short_context_makes_no_quadratic_tensor_of_long_ones(number, L, beside):
+def test_a_short_context_does_not_make_long_contexts_quadratic(number, L, beside):
     context, packed = right_padding(1000, 900, beside), torch.zeros(3, L, dtype=torch.bool)
-    x = [i.requires_grad_() for i in of_lengths(context, L, T=1000, dtype=torch.float32)]
+    x = [i.requires_grad_() for i in random_inputs(context, L, T=1000, dtype=torch.float32)]
     with LargestTensor() as largest:
-        looking_up(number, context, packed)(*x).sum().backward()
-    keys = L + max(64, number * -(-1000 // L)) + K  # the weights of a query, and what a block adds
+        build_lookup(number, context, packed)(*x).sum().backward()
+    keys = L + max(64, number * -(-1000 // L)) + K  # the weights of a query, and the width of a block
     assert largest.elements < 3 * H * 1000 * keys * 2 < 3 * H * 1000 * 1000
 
 
-def test_queries_of_long_contexts_get_no_keys_for_short_ones():
-    """Two kinds of contexts in a batch have the products of both kinds alone, and no more."""
+def test_queries_of_long_contexts_do_not_read_surplus_keys():
+    """A mixed batch costs as many products as a batch of the long and a batch of the short contexts."""
     products = []
     for lengths in ((1000, 900), (60,), (1000, 60, 900)):
-        context = right_padding(*lengths, 1000)[:-1]  # all are 1,000 tokens long with their padding
-        x = of_lengths(context, 250, T=40, dtype=torch.float32)
+        context = right_padding(*lengths, 1000)[:-1]  # padded to 1,000 tokens
+        x = random_inputs(context, 250, T=40, dtype=torch.float32)
         with FlopCounterMode(display=False) as counter:
-            looking_up(4, context, torch.zeros(len(lengths), 250, dtype=torch.bool))(*x)
+            build_lookup(4, context, torch.zeros(len(lengths), 250, dtype=torch.bool))(*x)
         products.append(counter.get_total_flops())
     assert products[2] <= products[0] + products[1]
 
@@ -275,7 +288,7 @@ def test_queries_of_long_contexts_get_no_keys_for_short_ones():
 class LookUp(torch.nn.Module):
     def forward(self, q, k, v, token_k, token_v, gate, context):
         packed = torch.zeros(1, k.size(2), dtype=torch.bool)
-        return looking_up(2, context, packed)(q, k, v, token_k, token_v, gate)
+        return build_lookup(2, context, packed)(q, k, v, token_k, token_v, gate)
 
 
 def traced(example):
@@ -295,25 +308,25 @@ needs_export = pytest.mark.skipif(not HAS_EXPORT, reason="needs torch 2.7 or new
 
 
 @pytest.mark.parametrize("graph_of", [traced, pytest.param(exported, marks=needs_export)])
-def test_a_graph_made_from_11_tokens_is_right_for_every_length(graph_of):
+def test_a_graph_traced_with_11_tokens_is_correct_for_all_lengths(graph_of):
     example = torch.zeros(1, 11, dtype=torch.bool)
-    graph = graph_of((*of_lengths(example), example))
+    graph = graph_of((*random_inputs(example), example))
     for n, padding in itertools.product((1, 11, 63, 64, 65, 200), (0, 70)):
         context = torch.arange(n + padding)[None, :] < padding
-        x = of_lengths(context)
+        x = random_inputs(context)
         expected = naive_lookup_attention(*x, 2, context, torch.zeros(1, 16, dtype=torch.bool))[0]
         assert torch.allclose(graph(*x, context), expected, atol=1e-12), (n, padding)
 
 
-def test_a_short_context_is_read_as_it_is_beside_longer_ones(monkeypatch):
+def test_a_short_context_is_read_whole_next_to_longer_contexts(monkeypatch):
     x, (context, packed) = inputs(), masks("right")
-    together = looking_up(2, context, packed)
-    threshold(monkeypatch, 7)
+    together = build_lookup(2, context, packed)
+    set_dense_length(monkeypatch, 7)
     output = together(*x)
-    alone = looking_up(2, context[1:, :7], packed[1:])
+    alone = build_lookup(2, context[1:, :7], packed[1:])
     shorter = [i if i.dim() == 1 else i[1:, :, :7] if i.size(2) == S else i[1:] for i in x]
     assert torch.allclose(output[1:], alone(*shorter), atol=1e-12)
-    threshold(monkeypatch, 0)
+    set_dense_length(monkeypatch, 0)
     assert torch.allclose(output[:1], together(*x)[:1], atol=1e-12)
     assert not torch.allclose(output[1:2], together(*x)[1:2], atol=1e-3)
 
@@ -322,10 +335,10 @@ def test_a_short_context_is_read_as_it_is_beside_longer_ones(monkeypatch):
 @pytest.mark.parametrize("kind", list(LENGTHS))
 @pytest.mark.parametrize("number", [1, 2, L, L + 3])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
-def test_it_equals_the_definition(kind, number, dtype, tolerance):
+def test_look_up_attention_equals_the_definition(kind, number, dtype, tolerance):
     x = inputs(dtype)
-    expected = output_and_gradients(defined(number, *masks(kind)), [i.double() for i in x])
-    actual = output_and_gradients(looking_up(number, *masks(kind)), x)
+    expected = output_and_gradients(build_definition(number, *masks(kind)), [i.double() for i in x])
+    actual = output_and_gradients(build_lookup(number, *masks(kind)), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
@@ -333,7 +346,7 @@ def test_it_equals_the_definition(kind, number, dtype, tolerance):
 
 @with_every_form
 @pytest.mark.parametrize("kind", list(LENGTHS))
-def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
+def test_look_up_attention_with_a_diagonal_prior_equals_the_definition(kind):
     context, packed = masks(kind)
     row_place, token_place = middles(context, packed)
     query_place = torch.arange(T).expand(B, -1)
@@ -341,7 +354,7 @@ def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
     def form(*x):
         *rest, gamma, r = x
         diagonal = find_diagonal(gamma, r, query_place, row_place, packed)
-        return looking_up(2, context, packed, diagonal, token_place)(*rest)
+        return build_lookup(2, context, packed, diagonal, token_place)(*rest)
 
     def definition(*x):
         *rest, gamma, r = x
@@ -358,9 +371,9 @@ def test_with_a_diagonal_it_equals_the_definition_with_its_bias(kind):
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
 def test_half_precision(dtype, tolerance):
     x = inputs(dtype)
-    everything = masks("right")  # all parts: rounding cannot change the choice
-    expected = output_and_gradients(defined(L, *everything), [i.double() for i in x])
-    actual = output_and_gradients(looking_up(L, *everything), x)
+    everything = masks("right")  # all segments, so that rounding cannot change the choice
+    expected = output_and_gradients(build_definition(L, *everything), [i.double() for i in x])
+    actual = output_and_gradients(build_lookup(L, *everything), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
@@ -374,17 +387,17 @@ def test_tied_keys_and_values_get_both_gradients():
         form = of(2, *masks("right"))
         return lambda q, k, token_k, gate: form(q, k, k, token_k, token_k, gate)
 
-    actual = output_and_gradients(tied(looking_up), (q, k, token_k, gate))
-    expected = output_and_gradients(tied(defined), (q, k, token_k, gate))
+    actual = output_and_gradients(tied(build_lookup), (q, k, token_k, gate))
+    expected = output_and_gradients(tied(build_definition), (q, k, token_k, gate))
     for a, b in zip(actual, expected):
         assert relative_rms(a, b) < 1e-12
 
 
 @with_every_form
-def test_a_look_up_of_all_parts_is_softmax_attention_over_rows_and_tokens():
+def test_a_look_up_of_all_segments_is_softmax_attention_over_rows_and_tokens():
     q, k, v, token_k, token_v, gate = inputs()
     context, packed = masks("right")
-    output = looking_up(L, context, packed)(q, k, v, token_k, token_v, torch.zeros_like(gate))
+    output = build_lookup(L, context, packed)(q, k, v, token_k, token_v, torch.zeros_like(gate))
     expected, _ = naive_attention(
         q, torch.cat([k, token_k], 2), torch.cat([v, token_v], 2), torch.cat([packed, context], 1)
     )
@@ -392,15 +405,15 @@ def test_a_look_up_of_all_parts_is_softmax_attention_over_rows_and_tokens():
 
 
 @with_every_form
-def test_a_closed_gate_leaves_unpack_attention():
+def test_a_closed_gate_gives_plain_unpack_attention():
     q, k, v, token_k, token_v, gate = inputs()
     context, packed = masks("right")
-    output = looking_up(2, context, packed)(q, k, v, token_k, token_v, torch.full_like(gate, -1e4))
+    output = build_lookup(2, context, packed)(q, k, v, token_k, token_v, torch.full_like(gate, -1e4))
     assert torch.allclose(output, naive_attention(q, k, v, packed)[0], atol=1e-12)
 
 
-def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts(monkeypatch):
-    threshold(monkeypatch, 0)
+def test_weights_come_from_one_softmax_over_rows_and_chosen_segments(monkeypatch):
+    set_dense_length(monkeypatch, 0)
     context, packed = masks("right")
     _, rows, tokens = naive_lookup_attention(*inputs(), 1, context, packed)
     assert torch.allclose(rows.sum(-1) + tokens.sum(-1), torch.ones(B, H, T, dtype=torch.float64))
@@ -411,19 +424,19 @@ def test_weights_are_those_of_one_softmax_and_only_of_chosen_parts(monkeypatch):
 
 @with_every_form
 @pytest.mark.parametrize("kind", ["whole", "right", "left"])
-def test_weights_over_the_context_are_what_was_read_through_rows_and_beside_them(kind):
+def test_weights_over_the_context_sum_both_ways_of_reading(kind):
     x, both = inputs(), masks(kind)
     pack_weights = torch.rand(B, 1, L, S, dtype=torch.float64)
     expected, rows, tokens = naive_lookup_attention(*x, 2, *both)
-    output, weights = looking_up(2, *both, pack_weights=pack_weights)(*x)
+    output, weights = build_lookup(2, *both, pack_weights=pack_weights)(*x)
     assert torch.allclose(output, expected, atol=1e-12)
     assert torch.allclose(weights, rows @ pack_weights + tokens, atol=1e-12)
 
 
 @with_every_form
-def test_a_query_chooses_for_itself():
+def test_the_choice_of_a_query_does_not_depend_on_other_queries():
     x = inputs()
-    form = looking_up(2, *masks("right"))
+    form = build_lookup(2, *masks("right"))
     whole = form(*x)
     x[0] = torch.cat([x[0][:, :, :3], torch.randn(B, H, T - 3, K, dtype=torch.float64)], dim=2)
     assert torch.equal(form(*x)[:, :, :3], whole[:, :, :3])
@@ -431,7 +444,7 @@ def test_a_query_chooses_for_itself():
 
 @settings(max_examples=60, deadline=None)
 @given(n=st.integers(1, 50), rows=st.integers(1, 12), before=st.integers(0, 4), after=st.integers(0, 4))
-def test_every_token_is_in_one_part_and_parts_are_as_even_as_can_be(n, rows, before, after):
+def test_every_token_is_in_one_segment_and_segments_are_even(n, rows, before, after):
     position = torch.arange(before + n + after)[None, :]
     context = (position < before) | (position >= before + n)
     packed = torch.zeros(1, rows, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""Places of P's rows in a sentence."""
+"""Test the positions of the rows of the packed sequence P in a sentence, and distances from them."""
 
 import pytest
 import torch
@@ -10,8 +10,15 @@ from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, dista
 
 
 def masks(lengths, rows, S=None, L=None, left=0):
-    """Masks of sentences of ``lengths`` tokens with ``rows`` rows of P; ``left``: padding before each
-    sentence."""
+    """Return the masks of sentences of ``lengths`` tokens with ``rows`` rows of P.
+
+    Args:
+        lengths: number of tokens of each sentence.
+        rows: number of rows of P of each sentence.
+        S: padded length (default: None, the longest sentence).
+        L: padded number of rows (default: None, the most rows).
+        left: number of padding tokens before each sentence (default: 0).
+    """
     S = S or max(lengths) + left
     position = torch.arange(S)[None, :]
     n = torch.tensor(lengths)[:, None]
@@ -29,28 +36,28 @@ def test_distances_equal_the_definition(heads, left):
     assert torch.allclose(actual * kept, expected * kept, atol=1e-5)
 
 
-def test_a_row_stands_at_the_middle_of_its_part():
+def test_the_position_of_a_row_is_the_centre_of_its_segment():
     context, packed = masks([12], [4])
-    places = anchor_distances(context, packed)[0, 0] * 3  # in tokens: parts of three
+    places = anchor_distances(context, packed)[0, 0] * 3  # in tokens: segments of three
     assert torch.allclose(places[0, :3], torch.tensor([1.0, 0.0, 1.0]), atol=1e-6)
     assert places.argmin(dim=1).tolist() == [1, 4, 7, 10]
 
 
-def test_a_sentence_no_longer_than_p_has_one_row_a_token():
+def test_a_short_sentence_has_one_row_for_each_token():
     context, packed = masks([5], [5])
     expected = (torch.arange(5.0)[:, None] - torch.arange(5.0)).abs()
     assert torch.allclose(anchor_distances(context, packed)[0, 0], expected, atol=1e-5)
 
 
-def test_heads_divide_a_part():
+def test_heads_divide_a_segment():
     context, packed = masks([16], [4])
     looked_at = anchor_distances(context, packed, 4)[0].argmin(dim=-1)  # [H, L]
     assert looked_at.t().flatten().tolist() == list(range(16))
 
 
-def test_more_rows_than_tokens_stand_closer_than_tokens():
+def test_more_rows_than_tokens_lie_closer_than_tokens():
     context, packed = masks([3], [6])
-    distances = anchor_distances(context, packed)[0, 0]  # [6, 3], parts of half a token
+    distances = anchor_distances(context, packed)[0, 0]  # [6, 3], segments of half a token
     assert distances.argmin(dim=1).tolist() == [0, 0, 1, 1, 2, 2]
     assert torch.allclose(distances.min(dim=1).values, torch.full((6,), 0.5), atol=1e-6)
 
@@ -72,7 +79,7 @@ def test_moving_a_sentence_inside_its_padding_changes_nothing(n, length, heads, 
     assert torch.isfinite(actual).all()
 
 
-def test_a_sentence_of_padding_alone_is_finite():
+def test_a_sentence_of_padding_gives_finite_distances():
     context = padding_mask(4, right=(4, 0, 1))
     packed = torch.tensor([[True, True], [False, False], [False, False]])
     assert torch.isfinite(anchor_distances(context, packed, 2)).all()
@@ -80,7 +87,7 @@ def test_a_sentence_of_padding_alone_is_finite():
 
 
 @pytest.mark.parametrize("gamma", [0.01, 1.0, 4.0, 1e4])
-def test_what_is_far_has_no_weight_and_is_no_number_that_a_cpu_is_slow_with(gamma):
+def test_distant_tokens_have_no_weight_and_no_denormal_numbers(gamma):
     context, packed = torch.zeros(1, 256, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)
     distances = anchor_distances(context, packed, num_heads=2)
     bias = distance_bias(torch.tensor([gamma, gamma / 2]), beyond_nearest(distances))

@@ -1,4 +1,4 @@
-"""Where a diagonal expects the source of a target's tokens, counted by sentences, against a plain count."""
+"""Compare the positions of target tokens, counted by sentences, with a plain count."""
 
 import torch
 from hypothesis import given, settings
@@ -13,7 +13,7 @@ tokens = st.lists(st.integers(3, 6), min_size=1, max_size=12)
 
 @settings(deadline=None, max_examples=100)
 @given(pairs=st.lists(st.tuples(tokens, tokens, tokens), min_size=1, max_size=3), left=st.booleans())
-def test_places_begin_anew_where_the_source_has_the_sentence(pairs, left):
+def test_positions_restart_at_the_source_sentence(pairs, left):
     source = batch([source for source, *_ in pairs], left=not left)
     target = batch([target for _, *hypotheses in pairs for target in hypotheses], left=left)
     place, origin = target_places(target, source, PAD, (SOURCE_SEPARATOR, SEPARATOR))
@@ -34,7 +34,7 @@ def test_places_begin_anew_where_the_source_has_the_sentence(pairs, left):
 
 
 @given(pairs=st.lists(st.tuples(tokens, tokens), min_size=1, max_size=3))
-def test_without_separators_nothing_changes(pairs):
+def test_positions_without_separators_are_plain_counts(pairs):
     source, target = (batch(rows) for rows in zip(*pairs))
     place, origin = target_places(target, source, PAD, (7, 7))
     plain, nowhere = target_places(target, source, PAD)

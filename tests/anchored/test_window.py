@@ -1,4 +1,4 @@
-"""Unpack attention that also reads the parts around a token: the form by parts against the definition."""
+"""Compare window attention with its definition."""
 
 import pytest
 import torch
@@ -32,39 +32,39 @@ def inputs(dtype=torch.float64, seed=0, length=S, rows=L):
     return [torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for shape in shapes]
 
 
-def real(output, context):
-    """``output`` of padding is of no meaning."""
+def zero_padding(output, context):
+    """Return the output with zeros at padding, where the values are arbitrary."""
     return output.masked_fill(context[:, None, :, None], 0.0)
 
 
-def arrange_tokens(number, context, packed):
+def build_window_attention(number, context, packed):
     window = find_window(context, packed, number)
 
     def form(*x):
-        return real(window_attention(*x, window)[0], context)
+        return zero_padding(window_attention(*x, window)[0], context)
 
     return form
 
 
-def defined(number, context, packed):
-    return lambda *x: real(naive_window_attention(*x, number, context, packed)[0], context)
+def build_definition(number, context, packed):
+    return lambda *x: zero_padding(naive_window_attention(*x, number, context, packed)[0], context)
 
 
 @pytest.mark.parametrize("kind", list(LENGTHS))
 @pytest.mark.parametrize("number", [1, 3, 5, 2 * L + 1])
 @pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
-def test_by_parts_equals_the_definition(kind, number, dtype, tolerance):
+def test_window_attention_equals_the_definition(kind, number, dtype, tolerance):
     x = inputs(dtype)
-    # Distances are single precision in both forms: parts of 11 tokens have no exact width.
-    expected = output_and_gradients(defined(number, *masks(kind)), [i.double() for i in x])
-    actual = output_and_gradients(arrange_tokens(number, *masks(kind)), x)
+    # Both forms compute distances in float32, in which 11 tokens cannot be divided exactly into segments.
+    expected = output_and_gradients(build_definition(number, *masks(kind)), [i.double() for i in x])
+    actual = output_and_gradients(build_window_attention(number, *masks(kind)), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
 
 
 @pytest.mark.parametrize("length, full", [(4 * L, True), (L, True), (4 * L - 1, False)])
-def test_full_parts_need_no_fetching(length, full):
+def test_full_segments_need_no_gather(length, full):
     context, packed = torch.zeros(B, length, dtype=torch.bool), torch.zeros(B, L, dtype=torch.bool)
     x = inputs(length=length)
     window = find_window(context, packed, 3, complete=True)
@@ -73,7 +73,7 @@ def test_full_parts_need_no_fetching(length, full):
     def form(*x):
         return window_attention(*x, window)[0]
 
-    expected = output_and_gradients(defined(3, context, packed), x)
+    expected = output_and_gradients(build_definition(3, context, packed), x)
     for name, a, b in zip(NAMES, output_and_gradients(form, x), expected):
         assert relative_rms(a, b) < 1e-12, name
     pack_weights = torch.rand(B, 1, L, length, dtype=torch.float64)
@@ -90,30 +90,32 @@ def test_any_lengths_and_any_number_of_rows(lengths, rows, number):
     x = inputs(length=max(lengths), rows=rows)
     n = torch.tensor(lengths)[:, None]
     context, packed = torch.arange(max(lengths))[None, :] >= n, torch.arange(rows)[None, :] >= n
-    actual, expected = (form(number, context, packed)(*x) for form in (arrange_tokens, defined))
+    actual, expected = (
+        form(number, context, packed)(*x) for form in (build_window_attention, build_definition)
+    )
     assert torch.allclose(actual, expected, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 3e-2), (torch.float16, 4e-3)])
 def test_half_precision(dtype, tolerance):
     x = inputs(dtype)
-    expected = output_and_gradients(defined(3, *masks("right")), [i.double() for i in x])
-    actual = output_and_gradients(arrange_tokens(3, *masks("right")), x)
+    expected = output_and_gradients(build_definition(3, *masks("right")), [i.double() for i in x])
+    actual = output_and_gradients(build_window_attention(3, *masks("right")), x)
     for name, a, b in zip(NAMES, actual, expected):
         assert a.dtype == dtype
         assert relative_rms(a, b) < tolerance, name
 
 
-def test_a_window_of_all_parts_without_strength_is_softmax_attention_over_rows_and_tokens():
+def test_a_window_over_all_segments_is_softmax_attention_over_rows_and_tokens():
     q, k, v, token_k, token_v, strength = inputs()
     context, packed = masks("right")
-    everything = arrange_tokens(2 * L + 1, context, packed)(q, k, v, token_k, token_v, 0 * strength)
+    everything = build_window_attention(2 * L + 1, context, packed)(q, k, v, token_k, token_v, 0 * strength)
     keys, values = torch.cat([k, token_k], dim=2), torch.cat([v, token_v], dim=2)
     expected, _ = naive_attention(q, keys, values, torch.cat([packed, context], dim=1))
-    assert torch.allclose(everything, real(expected, context), atol=1e-12)
+    assert torch.allclose(everything, zero_padding(expected, context), atol=1e-12)
 
 
-def test_weights_are_those_of_one_softmax_and_only_of_the_parts_around():
+def test_weights_come_from_one_softmax_over_rows_and_nearby_segments():
     context, packed = masks("right")
     x = inputs()
     _, of_rows, of_tokens = naive_window_attention(*x, 3, context, packed)
@@ -126,10 +128,12 @@ def test_weights_are_those_of_one_softmax_and_only_of_the_parts_around():
     _, weights = window_attention(*x, window)
     through = of_rows @ pack_weights + of_tokens
     assert torch.allclose(
-        real(total_window_weights(weights, window, pack_weights), context), real(through, context), atol=1e-6
+        zero_padding(total_window_weights(weights, window, pack_weights), context),
+        zero_padding(through, context),
+        atol=1e-6,
     )
 
 
-def test_what_a_sentence_costs_grows_as_its_parts():
+def test_a_query_reads_the_rows_and_its_window_only():
     context, packed = torch.zeros(1, 4096, dtype=torch.bool), torch.zeros(1, 64, dtype=torch.bool)
     assert find_window(context, packed, 3).distance.numel() == 4096 * (64 + 3 * 64)

@@ -1,4 +1,4 @@
-"""A memory that has absorbed projections gives the outputs of the memory that has not."""
+"""Test that cached keys and values with absorbed projections give the outputs of plain keys and values."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def inputs(B, n=1, T=1):
 
 @pytest.mark.parametrize("rows_of_p", [None, (5, 3), (2, 0)])
 @pytest.mark.parametrize("B, n, T", [(1, 5, 1), (2, 3, 1), (2, 1, 1), (2, 3, 4)])
-def test_outputs_are_the_same(attention, B, n, T, rows_of_p):
+def test_an_absorbed_memory_gives_the_same_outputs(attention, B, n, T, rows_of_p):
     query, packed, context = inputs(B, n, T)
     mask = None if rows_of_p is None else torch.arange(L) >= torch.tensor(rows_of_p[:B])[:, None]
     source = Source(packed_padding_mask=mask)
@@ -38,7 +38,7 @@ def test_outputs_are_the_same(attention, B, n, T, rows_of_p):
     assert_close(attention.unpack(query[:, -n:], last, source)[0], expected[:, -n:])
 
 
-def test_a_large_memory_and_a_replaced_projection_are_left_alone(attention):
+def test_a_large_memory_or_a_replaced_projection_is_not_absorbed(attention):
     def kind(B):
         _, packed, context = inputs(B)
         return type(attention.prepare(attention.pack(packed, context)[1]))
@@ -52,7 +52,7 @@ def test_a_large_memory_and_a_replaced_projection_are_left_alone(attention):
     assert kind(1) is PackedMemory
 
 
-def test_dropout_of_the_weights_stays(attention):
+def test_dropout_is_applied_to_the_weights(attention):
     attention.dropout_module.p = 1.0
     query, packed, context = inputs(1)
     memory = attention.prepare(attention.pack(packed, context)[1])
@@ -60,7 +60,7 @@ def test_dropout_of_the_weights_stays(attention):
     assert_close(attention.train().unpack(query, memory)[0], bias)
 
 
-def test_weights_cannot_be_asked_of_it(attention):
+def test_an_absorbed_memory_gives_no_weights(attention):
     query, packed, context = inputs(1)
     memory = attention.prepare(attention.pack(packed, context)[1])
     with pytest.raises(InputError, match="need_weights=True from the first decoding step on"):

@@ -1,4 +1,4 @@
-"""Which sentence every hypothesis belongs to, and what is refused."""
+"""Test which sentence each hypothesis of a beam belongs to, and that impossible beams are rejected."""
 
 import pytest
 import torch
@@ -13,12 +13,12 @@ DEVICE = torch.device("cpu")
 @pytest.mark.parametrize(
     "new_order, left, sentences",
     [
-        ([1, 1, 2, 4, 3, 5, 8, 8, 6], None, None),  # within their sentences
-        ([1, 0, 2, 8, 8, 6], [0, 2], [0, 0, 0, 1, 1, 1]),  # the second one is finished
-        ([6, 7, 8, 0, 1, 2, 3, 4, 5], [2, 0, 1], [0, 0, 0, 1, 1, 1, 2, 2, 2]),  # in another order
-        ([0, 1, 3, 4, 6, 7], [0, 1, 2], [0, 0, 1, 1, 2, 2]),  # a hypothesis less of each
-        ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]),  # not as many of each any more
-        ([0, 3, 1], [0, 1, 0], [0, 1, 2]),  # no longer in a row
+        ([1, 1, 2, 4, 3, 5, 8, 8, 6], None, None),  # reordered within their sentences
+        ([1, 0, 2, 8, 8, 6], [0, 2], [0, 0, 0, 1, 1, 1]),  # the second sentence is finished
+        ([6, 7, 8, 0, 1, 2, 3, 4, 5], [2, 0, 1], [0, 0, 0, 1, 1, 1, 2, 2, 2]),  # sentences in another order
+        ([0, 1, 3, 4, 6, 7], [0, 1, 2], [0, 0, 1, 1, 2, 2]),  # one hypothesis less for each sentence
+        ([0, 1, 3, 4, 5], [0, 0, 1, 1, 1], [0, 1, 2, 3, 4]),  # different numbers of hypotheses
+        ([0, 3, 1], [0, 1, 0], [0, 1, 2]),  # hypotheses of a sentence are not adjacent
         ([], [], []),
     ],
 )
@@ -33,7 +33,7 @@ def test_reordered_hypotheses(new_order, left, sentences):
 
 
 @pytest.mark.parametrize("build", [LunaAttention, LunaCausalAttention])
-def test_as_many_hypotheses_to_each_sentence(build):
+def test_each_sentence_must_have_the_same_number_of_hypotheses(build):
     module, query, packed = build(8, 2), torch.randn(1, 5, 8), torch.randn(3, 2, 8)
     with pytest.raises(InputError, match="5 hypotheses cannot belong to 2 sentences"):
         if build is LunaAttention:

@@ -1,4 +1,4 @@
-"""fairseq's layers in the attentions: its dropout, its quantisation noise."""
+"""Test that the attentions use fairseq's dropout and quantisation noise."""
 
 import pytest
 import torch
@@ -25,7 +25,7 @@ def first(result):
 
 
 @both
-def test_dropout_is_retained_where_fairseq_says_so(kind):
+def test_retained_dropout_is_applied_in_evaluation(kind):
     module, inputs = module_and_inputs(kind, {"dropout": 0.4})
 
     def run():
@@ -45,7 +45,7 @@ def test_dropout_is_retained_where_fairseq_says_so(kind):
 
 
 @pytest.mark.parametrize("variant", ["tied", "look-up diagonal decay", "softmax cross"])
-def test_dropouts_have_the_names_of_the_paper_s_classes(variant):
+def test_retained_dropout_modules_are_selected_by_class_name(variant):
     names = (
         "LunaEncoder LunaEncoderLayer LunaAttention LunaDecoder LunaDecoderLayer LunaCausalAttention".split()
     )
@@ -59,7 +59,7 @@ def test_dropouts_have_the_names_of_the_paper_s_classes(variant):
 
 
 @both
-def test_quantisation_noise_is_on_every_projection(kind):
+def test_quantisation_noise_is_applied_to_every_projection(kind):
     module, inputs = module_and_inputs(kind, {}, q_noise=0.5, qn_block_size=4)
     before = {name: x.clone() for name, x in module.state_dict().items()}
     first(module.train()(*inputs))

@@ -1,4 +1,4 @@
-"""Attentions and layers against vectors of the authors' implementation."""
+"""Compare attentions and layers with recorded outputs of the authors' implementation."""
 
 import pytest
 import torch
@@ -24,8 +24,13 @@ from luna_fairseq.modules import (
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 
 
-def translated(state_dict, prefix):
-    """The authors' parameters of one module, under our names. ``prefix`` says where in a model it stands."""
+def translate_parameters(state_dict, prefix):
+    """Return the authors' parameters of one module under the names of this project.
+
+    Args:
+        state_dict: the authors' parameters by name.
+        prefix: name of the module in a model of this project.
+    """
     return {translate_name(prefix + name)[len(prefix) :]: value for name, value in state_dict.items()}
 
 
@@ -40,8 +45,7 @@ def check_gradients(module, leaves, renamed, golden, precision, prefix):
             actual = leaves[renamed.get(name, name)].grad
         else:
             actual = module.get_parameter(translate_name(prefix + name)[len(prefix) :]).grad
-        # Gradients are sums over every position: what counts is their size relative to the largest of the
-        # tensor.
+        # Gradients are sums over all positions, so errors are compared with the largest value of the tensor.
         scale = expected.abs().max().clamp(min=1)
         assert_close(actual / scale, expected / scale, precision, f"gradient of {name}")
 
@@ -55,7 +59,7 @@ def test_luna_attention(file, case, precision):
     module = LunaAttention(
         config["embed_dim"], config["num_heads"], config["num_pheads"], untie_kv=not config["tie_kv"]
     ).eval()
-    module.load_state_dict(translated(golden["state_dict"], prefix))
+    module.load_state_dict(translate_parameters(golden["state_dict"], prefix))
     module.to(DTYPES[precision])
     vectors = golden["cases"][case]
     inputs = cast(vectors["inputs"], DTYPES[precision])
@@ -70,7 +74,7 @@ def test_luna_attention(file, case, precision):
     loss.backward()
     check_gradients(module, leaves, {}, expected, precision, prefix)
 
-    with torch.no_grad():  # with weights: the same output, and theirs over P times the pack weights
+    with torch.no_grad():  # the same output; our weights are theirs over P times the pack weights
         again, _, weights = module(leaves["query"], leaves["pquery"], context, *masks, need_weights=True)
         inputs = leaves["pquery"], context, Source(*masks)
         _, pack_weights = module.attend_to_context(*inputs, need_weights=True)
@@ -89,7 +93,7 @@ def test_causal_attention(case, backend, precision):
     module = LunaCausalAttention(
         config["embed_dim"], config["num_heads"], pack_activation=activation, backend=backend
     ).eval()
-    module.load_state_dict(translated(golden["state_dict"], prefix))
+    module.load_state_dict(translate_parameters(golden["state_dict"], prefix))
     module.to(DTYPES[precision])
     vectors = golden["cases"][case]
     inputs = cast(vectors["inputs"], DTYPES[precision])
@@ -98,8 +102,7 @@ def test_causal_attention(case, backend, precision):
     output = module(leaves["query"], leaves["pquery"], key_mask, packed_mask)
     expected = vectors[precision]
     if key_mask is not None:
-        # The authors ignore this mask, ours leaves padded positions out: up to a sentence's first one they
-        # agree.
+        # The authors' code ignores this mask. Ours masks padding, so both agree before the first padding.
         seen = key_mask.cumsum(dim=1).eq(0).t().unsqueeze(-1)
         assert_close(output * seen, expected["outputs"]["attn_parallel"] * seen, precision, "before padding")
         return
@@ -124,7 +127,7 @@ def test_causal_attention_step_by_step_with_reorder(case, precision):
     module = LunaCausalAttention(
         config["embed_dim"], config["num_heads"], pack_activation=case.split("_")[0]
     ).eval()
-    module.load_state_dict(translated(golden["state_dict"], prefix))
+    module.load_state_dict(translate_parameters(golden["state_dict"], prefix))
     module.to(DTYPES[precision])
     vectors = golden["cases"][case]
     inputs = cast(vectors["inputs"], DTYPES[precision])
@@ -179,7 +182,7 @@ def test_layer(side, variant, case, precision):
     golden = load(f"{side}_layer_postnorm")["variants"][variant]
     prefix = f"{side}.layers.0."
     layer = build_layer(side, layer_config(golden["config"])).eval()
-    layer.load_state_dict(translated(golden["state_dict"], prefix))
+    layer.load_state_dict(translate_parameters(golden["state_dict"], prefix))
     layer.to(DTYPES[precision])
     vectors = golden["cases"][case]
     inputs = cast(vectors["inputs"], DTYPES[precision])
@@ -199,5 +202,5 @@ def test_layer(side, variant, case, precision):
     check_gradients(layer, leaves, {}, expected, precision, prefix)
 
 
-def test_config_is_nested():
+def test_the_nested_config_is_a_transformer_config():
     assert isinstance(nested_config(LunaConfig()), TransformerConfig)

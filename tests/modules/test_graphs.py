@@ -1,4 +1,4 @@
-"""The core in training and in graphs: no wait for a device, no graph break, one graph for all lengths."""
+"""Test that training does not wait for the device, and that modules compile and export for all lengths."""
 
 import pytest
 import torch
@@ -41,16 +41,16 @@ def run(stacks, source, target):
     return decoder(target, encoder(source))[0].x
 
 
-def no_look():
-    """A context in which a look at a value of a tensor fails."""
+def fail_on_reading_values():
+    """Context manager that raises an error if the values of a tensor are read."""
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    class NoLook(TorchDispatchMode):
+    class FailOnReadingValues(TorchDispatchMode):
         def __torch_dispatch__(self, function, types, args=(), kwargs=None):
             assert "_local_scalar_dense" not in str(function) and "is_nonzero" not in str(function), function
             return function(*args, **(kwargs or {}))
 
-    return NoLook()
+    return FailOnReadingValues()
 
 
 has_modes = pytest.mark.skipif(TORCH < (2, 0), reason="needs torch's dispatch modes")
@@ -58,14 +58,14 @@ has_modes = pytest.mark.skipif(TORCH < (2, 0), reason="needs torch's dispatch mo
 
 @has_modes
 @options
-def test_no_step_of_training_reads_a_value(chosen, monkeypatch):
-    """As on a GPU, where a look at a value waits for all work before it; masks are then always passed on."""
+def test_a_training_step_reads_no_values(chosen, monkeypatch):
+    """On a GPU, reading a value waits for all earlier work. Masks are then passed on without looking."""
     stacks, source, target = model(**chosen), tokens([9, 4, 3], 11), tokens([6, 2, 5], 6)
     expected = run(stacks, source, target)
-    with pytest.raises(AssertionError), no_look():
-        run(stacks, source, target)  # on a CPU a look is free
+    with pytest.raises(AssertionError), fail_on_reading_values():
+        run(stacks, source, target)  # on a CPU, reading values costs nothing
     monkeypatch.setattr(batch, "can_branch_on_values", lambda x: False)
-    with no_look():
+    with fail_on_reading_values():
         found = run(stacks, source, target)
         found.sum().backward()
     real = target.ne(1)
@@ -76,12 +76,12 @@ def test_no_step_of_training_reads_a_value(chosen, monkeypatch):
 @pytest.mark.parametrize(
     "variant", ["tied", "fixed length", "anchored", "diagonal", "local parts", "decay", "softmax cross"]
 )
-def test_no_forward_pass_under_fairseq_reads_a_value(variant, monkeypatch):
+def test_a_forward_pass_in_fairseq_reads_no_values(variant, monkeypatch):
     stacks = tiny_model(**VARIANTS[variant]).train()
     source, target = (tiny_batch(x) for x in example())
     expected, _ = stacks(source, None, target)
     monkeypatch.setattr(batch, "can_branch_on_values", lambda x: False)
-    with no_look():
+    with fail_on_reading_values():
         found, _ = stacks(source, None, target)
     assert_close(found[target.ne(1)], expected[target.ne(1)])
 
@@ -122,7 +122,7 @@ def test_the_encoder_and_a_decoding_step_are_exported_for_all_lengths(chosen):
     torch.testing.assert_close(found.packed[:rows, 0], encoded.packed[:, 0])
 
     class Step(torch.nn.Module):
-        """One token and a state to features and the next state."""
+        """Module that maps one token and a decoder state to output features and the next state."""
 
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""The example in the docstring of the plain modules."""
+"""Run the examples in the docstring of ``luna_fairseq.modules``."""
 
 import doctest
 

@@ -1,4 +1,4 @@
-"""Pre-norm: in self-attention X is packed after its norm, as it is unpacked."""
+"""Test that pre-norm self-attention packs and unpacks the normalised input."""
 
 import torch
 from tiny_luna import assert_close, tiny_model

@@ -1,4 +1,4 @@
-"""The learned P as the encoder's first layer receives it; word dropout beside it."""
+"""Test the learned packed sequence P that the first encoder layer receives, and word dropout."""
 
 import math
 
@@ -18,7 +18,7 @@ SINUSOIDAL = SinusoidalPositionalEmbedding.get_embedding
 @pytest.mark.parametrize(
     "lengths, rows, left_out",
     [
-        ([9, 7, 5], 5, None),  # none shorter than P
+        ([9, 7, 5], 5, None),  # no sentence is shorter than P
         ([9, 3, 1], 5, [0, 2, 4]),
         ([4, 3, 1], 4, [0, 1, 3]),  # P is never longer than the longest sentence
         ([3, 3], 3, None),
@@ -34,7 +34,7 @@ def test_dynamic_length(lengths, rows, left_out):
         assert mask is None
     else:
         assert mask.shape == (len(lengths), rows) and mask.sum(dim=1).tolist() == left_out
-        assert (mask.int().diff(dim=1) >= 0).all()  # the last rows
+        assert (mask.int().diff(dim=1) >= 0).all()  # padding rows come last
 
 
 @pytest.mark.parametrize("lengths", [[9, 3, 1], [2, 1]])
@@ -48,7 +48,7 @@ def test_fixed_length(lengths):
 @pytest.mark.parametrize("scale", [False, True])
 @pytest.mark.parametrize("positions", [None, SINUSOIDAL], ids=["no positions", "sinusoidal"])
 @pytest.mark.parametrize("layer_norm", [False, True])
-def test_by_hand(scale, positions, layer_norm):
+def test_values_equal_a_computation_by_hand(scale, positions, layer_norm):
     module = PackedEmbedding(L, C, scale=scale, positions=positions, layer_norm=layer_norm)
     packed, _ = module(torch.tensor([4, 4]))
     expected = module.weight[:4] * (math.sqrt(C) if scale else 1)
@@ -70,7 +70,7 @@ def test_the_parameter_is_not_changed_and_positions_are_not_saved():
     assert list(module.state_dict()) == ["weight"]
 
 
-def test_dropout_is_drawn_for_every_sentence():
+def test_dropout_is_sampled_for_each_sentence():
     torch.manual_seed(0)
     module = PackedEmbedding(L, C, dropout=0.5)
     packed, _ = module(torch.tensor([9, 9]))
@@ -87,7 +87,7 @@ def test_initialisation():
 
 
 @pytest.mark.parametrize("length", [0, -3])
-def test_impossible_length_is_refused(length):
+def test_a_length_below_1_is_rejected(length):
     with pytest.raises(
         InputError, match=f"projection length is {length}: --projection-length must be 1 or more"
     ):
@@ -102,7 +102,7 @@ def test_word_dropout_drops_whole_vectors_and_keeps_the_expectation():
     assert gone.float().mean().item() == pytest.approx(0.3, abs=0.03)
     assert_close(dropped[~gone], embedding[~gone] / 0.7, tolerance=1e-6)
     assert dropped.mean().item() == pytest.approx(embedding.mean().item(), rel=0.03)
-    assert 0 < gone.sum(dim=1).float().std()  # positions are drawn one by one, not by sentence
+    assert 0 < gone.sum(dim=1).float().std()  # tokens are dropped one by one, not by sentence
     assert torch.equal(drop_words(embedding, dropout.eval()), embedding)
     assert drop_words(embedding, FairseqDropout(0.0)) is embedding
 
@@ -110,7 +110,7 @@ def test_word_dropout_drops_whole_vectors_and_keeps_the_expectation():
 @pytest.mark.parametrize(
     "length, options, warnings", [(81, {}, 1), (80, {}, 0), (81, {"anchored_packed": True}, 1)]
 )
-def test_sources_that_are_too_long_for_p_are_warned_of_once(caplog, length, options, warnings):
+def test_sources_that_are_too_long_for_p_bring_one_warning(caplog, length, options, warnings):
     encoder = tiny_model(max_source_positions=100, **options).encoder
     for _ in range(2):
         encoder(batch(sentences((length, 3), 23)))

@@ -1,4 +1,4 @@
-"""What attentions refuse. What they are is tested of the ops, by the authors' vectors and of models."""
+"""Test that the attentions reject bad arguments."""
 
 import pytest
 import torch
@@ -15,7 +15,7 @@ from luna_fairseq.modules import LunaAttention, LunaCausalAttention
         (LunaCausalAttention, (12, 5), "embedding width 12 is not divisible by 5 attention heads"),
     ],
 )
-def test_widths(build, args, message):
+def test_a_width_that_the_heads_do_not_divide_is_rejected(build, args, message):
     with pytest.raises(InputError, match=message):
         build(*args)
 
@@ -27,12 +27,12 @@ def test_widths(build, args, message):
         ({"backend": "fast"}, "unknown Luna backend 'fast'; choose one of"),
     ],
 )
-def test_names(options, message):
+def test_unknown_names_are_rejected(options, message):
     with pytest.raises(InputError, match=message):
         LunaCausalAttention(12, 3, **options)
 
 
-def test_calls_out_of_order():
+def test_calls_out_of_order_are_rejected():
     x, packed = torch.randn(7, 4, 12), torch.randn(5, 4, 12)
     with pytest.raises(InputError, match="no packed sequence was given"):
         LunaCausalAttention(12, 3).step(x[:1])

@@ -1,4 +1,4 @@
-"""Apollo as an optimizer of torch: properties, implementations, state, errors and warnings."""
+"""Test Apollo as an optimizer of torch: properties, implementations, state, errors and warnings."""
 
 import contextlib
 import copy
@@ -115,7 +115,7 @@ def test_all_implementations_agree(shapes, dtype, rebound, decay_type, weight_de
         with small_blocks():
             run(optimizer, params, 4, start=seed)
         trajectories.append(snapshot(params) + [optimizer.state[p]["update"] for p in params])
-    # What has come near 0 is as exact as what it was taken from.
+    # A value near 0 is a difference, so its error is compared with the initial values.
     begun = [p.detach().abs().max().item() for p in make_params(dtype, shapes, seed)] + [0.0] * len(shapes)
     for size, p, *others in zip(begun, *trajectories):
         assert p.dtype == dtype
@@ -157,7 +157,7 @@ def test_parameters_without_gradient_are_skipped(foreach):
     optimizer.step()
     assert torch.equal(params[1].detach(), frozen)
     assert [optimizer.state[p]["step"] for p in params] == [3, 2, 3, 3, 3]
-    # Its third update is a third update, whatever the others have done.
+    # The next update of this parameter has step count 3, although the others are at step 4.
     set_grads(params, 3)
     optimizer.step()
     other = Apollo(reference, lr=0.01, foreach=foreach)
@@ -287,7 +287,7 @@ def test_groups_without_sigma_get_it_on_loading():
         ({"weight_decay_type": "l2"}, "weight_decay_type"),
     ],
 )
-def test_bad_hyperparameters_are_refused_in_one_line(options, word):
+def test_bad_hyperparameters_are_rejected_in_one_line(options, word):
     for build in (
         lambda: Apollo(make_params(), **{"lr": 0.1, **options}),
         lambda: Apollo([{"params": make_params(), **options}], lr=0.1),
@@ -299,7 +299,7 @@ def test_bad_hyperparameters_are_refused_in_one_line(options, word):
         assert message.startswith(f"Apollo: {word} must be") and "\n" not in message
 
 
-def test_a_refused_group_is_not_added():
+def test_a_rejected_group_is_not_added():
     optimizer = Apollo(make_params(), lr=0.1)
     for group in ({"params": torch.zeros(2, dtype=torch.complex64)}, {"params": make_params(), "lr": -1}):
         with pytest.raises(InputError):
@@ -308,7 +308,7 @@ def test_a_refused_group_is_not_added():
 
 
 @pytest.mark.parametrize("foreach", [False, True])
-def test_sparse_gradients_are_refused_before_anything_changes(foreach):
+def test_sparse_gradients_are_rejected_before_anything_changes(foreach):
     embedding, dense = torch.nn.Embedding(5, 3, sparse=True), make_params()
     embedding(torch.tensor([1, 2])).sum().backward()
     optimizer = Apollo([*dense, embedding.weight], lr=0.1, foreach=foreach)

@@ -1,4 +1,4 @@
-"""Apollo compared with trajectories of the authors' implementation, if ../shared/golden exists."""
+"""Compare Apollo with recorded trajectories of the authors' implementation, if ../shared/golden exists."""
 
 import golden
 import pytest
@@ -27,7 +27,7 @@ def test_trajectory(name, case, precision, foreach, monkeypatch):
     inputs = vectors["cases"][case]["inputs"]
     expected = vectors["cases"][case][precision]
     dtype = golden.DTYPES[precision]
-    # Rounding in another order may cost more in float32: the authors' own float32 run is up to 4.8e-5 away
+    # Float32 results depend on the order of operations: the authors' own float32 run is up to 4.8e-5 away
     # from their float64 run.
     other_order = {"f32": 1e-4, "f64": 1e-8}
     tolerance = (golden.TOLERANCES if foreach is False else other_order)[precision]

@@ -1,4 +1,4 @@
-"""Apollo in fairseq: configuration, clipping per parameter, and fairseq's fp16 and bf16 wrappers."""
+"""Test Apollo in fairseq: configuration, clipping per parameter, and fairseq's fp16 and bf16 wrappers."""
 
 from copy import deepcopy
 from functools import lru_cache
@@ -28,7 +28,7 @@ WRAPPERS = {
 @lru_cache(maxsize=None)
 def config(*words):
     command = [*"--task dummy_lm --arch transformer_lm --optimizer apollo --lr 0.01".split(), *words]
-    # --fp16 is refused without a GPU: what fairseq's wrappers compute is the same on a CPU.
+    # --fp16 is rejected without a GPU, but fairseq's wrappers compute the same on a CPU.
     half = [word[2:].replace("-", "_") for word in words if word in ("--fp16", "--memory-efficient-fp16")]
     command = [word for word in command if word not in ("--fp16", "--memory-efficient-fp16")]
     cfg = convert_namespace_to_omegaconf(options.parse_args_and_arch(options.get_training_parser(), command))
@@ -54,7 +54,7 @@ def make_grads(seed):
 
 
 def optimizer_step(optimizer, params, grads, max_norm, sample_size=4):
-    """Clip and apply gradients as fairseq's trainer does, and return the logged norm."""
+    """Clip and apply gradients as fairseq's trainer does, and return the gradient norm that it logs."""
     optimizer.zero_grad()
     scaler = getattr(optimizer, "scaler", None)
     factor = sample_size * (scaler.loss_scale if scaler is not None else 1.0)
@@ -102,7 +102,7 @@ def test_options_reach_the_optimizer():
         "weight_decay_type": "stable",
         "foreach": None,
     }
-    # The group is saved in checkpoints, which are read with weights_only: plain strings only.
+    # Checkpoints store the group and are read with weights_only, which accepts plain strings only.
     assert type(group["rebound"]) is str and type(group["weight_decay_type"]) is str
     assert optimizer.clips_each_parameter
 
@@ -157,7 +157,7 @@ def test_clipping_in_training_golden(mode, max_norm, monkeypatch):
         golden.assert_close(got, want, "f32")
 
 
-def test_clip_each_is_float32_and_takes_nothing():
+def test_clip_each_uses_float32_and_accepts_an_empty_list():
     big = torch.full((300,), 300.0, dtype=torch.float16)
     small = torch.full((4,), 1e-4, dtype=torch.float16)
     norms = gradient_norms([big, small])

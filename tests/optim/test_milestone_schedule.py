@@ -1,4 +1,4 @@
-"""The milestone schedule: learning rate as a function of the update number, options and errors."""
+"""Test the milestone schedule: the learning rate as a function of the update number, options and errors."""
 
 import logging
 import math
@@ -67,7 +67,7 @@ def test_a_resumed_run_has_the_rates_of_an_uninterrupted_run(resumed_at):
     rates = [straight.step_update(k) for k in range(41)]
     resumed = build(**STRAIGHT)
     resumed.load_state_dict(straight.state_dict())
-    for _ in range(3):  # fairseq asks several times at the point of resuming, and at the end of an epoch
+    for _ in range(3):  # fairseq calls it several times after resuming, and at the end of an epoch
         assert resumed.step_update(resumed_at) == rates[resumed_at]
     resumed.step(1, val_loss=3.0)
     assert [resumed.step_update(k) for k in range(resumed_at, 41)] == rates[resumed_at:]
