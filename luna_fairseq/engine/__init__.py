@@ -1,6 +1,6 @@
-"""Changes to fairseq's functions. Importing this package makes them.
+"""Patches for fairseq, which are applied when this package is imported.
 
-``table.py`` collects the changes, and the command ``luna-engine`` lists them. Everything else of fairseq,
+``table.py`` collects the patches, and the command ``luna-engine`` lists them. Everything else of fairseq,
 such as the training loop and the trainer, is used unchanged.
 """
 

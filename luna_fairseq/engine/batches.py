@@ -1,4 +1,4 @@
-"""Patch ``incomplete-batches`` of fairseq: keep the last, incomplete batch of a data set."""
+"""fairseq patch ``incomplete-batches``: keep the last, incomplete batch of a data set."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
-"""Patch ``checked-checkpoints`` of fairseq: check checkpoints when they are loaded.
+"""fairseq patch ``checked-checkpoints``: check checkpoints when they are loaded.
 
 Checkpoints store information about the run that wrote them: task, languages, options and fingerprints of the
-dictionaries. It is compared with the task and the run that load the checkpoint. See
+dictionaries. The information is compared with the task and the run that load the checkpoint. See
 :mod:`luna_fairseq.checks.same_training`.
 """
 

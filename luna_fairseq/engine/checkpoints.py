@@ -1,4 +1,4 @@
-"""Patches ``checkpoint-classes`` and ``whole-files`` of fairseq, for reading and writing checkpoints.
+"""fairseq patches ``checkpoint-classes`` and ``whole-files``, for reading and writing checkpoints.
 
 The first lets torch.load read older checkpoints. The second never leaves an incomplete file.
 """

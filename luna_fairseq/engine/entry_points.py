@@ -1,4 +1,4 @@
-"""Patches ``one-plugin`` and ``our-options`` of fairseq: import a plugin once, and check and extend options.
+"""fairseq patches ``one-plugin`` and ``our-options``: import a plugin once, and check and extend options.
 
 They take effect when a command of fairseq starts.
 """

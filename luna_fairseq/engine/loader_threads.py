@@ -1,4 +1,4 @@
-"""Patch ``loader-threads`` of fairseq: stop prefetching threads before the interpreter exits."""
+"""fairseq patch ``loader-threads``: stop prefetching threads before the interpreter exits."""
 
 import atexit
 import contextlib

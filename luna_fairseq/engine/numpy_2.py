@@ -1,4 +1,4 @@
-"""Patch ``numpy-compat`` of fairseq: restore ``numpy.compat``, which numpy 2 has removed."""
+"""fairseq patch ``numpy-compat``: restore ``numpy.compat``, which numpy 2 has removed."""
 
 import types
 from typing import Any

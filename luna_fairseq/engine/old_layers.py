@@ -1,4 +1,4 @@
-"""Patch ``old-layers`` of fairseq 0.12.2: remove duplicate weights and an uninitialised buffer.
+"""fairseq patch ``old-layers``: remove duplicate weights and an uninitialised buffer of fairseq 0.12.2.
 
 Later versions of fairseq have neither.
 """

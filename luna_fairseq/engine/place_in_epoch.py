@@ -1,4 +1,4 @@
-"""Patch ``place-in-epoch`` of fairseq: a resumed run continues an epoch after the last batch that was read.
+"""fairseq patch ``place-in-epoch``: a resumed run continues an epoch after the last batch that was read.
 
 This also holds if the number of processes has changed.
 """

@@ -1,4 +1,4 @@
-"""Patch ``half-precision`` of fairseq: save float32 weights in --fp16 and --bf16 runs.
+"""fairseq patch ``half-precision``: save float32 weights in --fp16 and --bf16 runs.
 
 With optimizers that clip the gradient of each parameter, the total norm is no longer clipped as well.
 """

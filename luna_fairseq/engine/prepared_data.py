@@ -1,4 +1,4 @@
-"""Patch ``checked-data`` of fairseq: verify the checksums of prepared data when it is loaded."""
+"""fairseq patch ``checked-data``: verify the checksums of prepared data when it is loaded."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Patch ``processes`` of fairseq: distributed training on CPUs and under torchrun.
+"""fairseq patch ``processes``: distributed training on CPUs and under torchrun.
 
 If one process fails, all processes end.
 """

@@ -1,4 +1,4 @@
-"""Patch ``starting-point`` of fairseq: choose the checkpoint from which training starts.
+"""fairseq patch ``starting-point``: choose the checkpoint from which training starts.
 
 It also ensures that no other training run uses the checkpoint folder, and that the validation data can be
 read.

@@ -1,4 +1,4 @@
-"""Patch ``stopping`` of fairseq: save a checkpoint and stop after SIGTERM, and stop at --max-update.
+"""fairseq patch ``stopping``: save a checkpoint and stop after SIGTERM, and stop at --max-update.
 
 A batch system sends SIGTERM before the time limit of a job. Training then finishes the current update, saves
 a checkpoint and exits with status 143. If the update is followed by validation or saving, this still happens,
@@ -222,7 +222,7 @@ class _ShieldedCollate:
 
 
 def _ignore_sigterm_of_others() -> None:
-    """Make this process end at a SIGTERM of its parent process, and ignore SIGTERM from others.
+    """Make this process ignore SIGTERM, unless its parent process sends the signal.
 
     On macOS, nothing changes.
     """

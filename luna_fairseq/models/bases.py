@@ -250,7 +250,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
 
 class SentenceModelEncoder(RobertaEncoder):
-    """RoBERTa's encoder with an LM head, where the head uses this project's activation functions.
+    """RoBERTa's encoder with an LM head that uses this project's activation functions.
 
     This project computes GELU in float32 even for half-precision inputs.
     """

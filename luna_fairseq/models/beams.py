@@ -1,4 +1,4 @@
-"""Bookkeeping of which source sentence each beam-search hypothesis translates.
+"""Assignment of beam-search hypotheses to source sentences.
 
 The decoding state stores the parts that depend only on the source once for each sentence, and not for each
 hypothesis. The n hypotheses of a sentence are adjacent in the batch. B sentences therefore have B * n
@@ -27,7 +27,7 @@ class Hypotheses(NamedTuple):
     each: int = 1
 
     @classmethod
-    def in_a_row(cls, hypotheses: int, sentences: int, device: torch.device) -> "Hypotheses":
+    def adjacent(cls, hypotheses: int, sentences: int, device: torch.device) -> "Hypotheses":
         """Assign hypotheses to sentences in order, equally many to each sentence.
 
         Args:
@@ -42,7 +42,7 @@ class Hypotheses(NamedTuple):
             InputError: ``hypotheses`` is not a multiple of ``sentences``.
 
         Example:
-            >>> Hypotheses.in_a_row(4, 2, torch.device("cpu")).sentences
+            >>> Hypotheses.adjacent(4, 2, torch.device("cpu")).sentences
             tensor([0, 0, 1, 1])
         """
         each = hypotheses_per_sentence(hypotheses, sentences)

@@ -24,7 +24,7 @@ from luna_fairseq.models.fairseq_layers import (
     use_fairseq_stack,
     wrap_luna_layer,
 )
-from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_graphs
+from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.batch import Source
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions
 from luna_fairseq.modules.luna_decoder import DecoderOutput, LunaDecoder
@@ -113,7 +113,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return super().build_positions(options, padding_idx)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the decoder layers, which training skips at random if --decoder-layerdrop is above 0.
+        """Build the decoder layers, with LayerDrop if --decoder-layerdrop is above 0.
 
         Overrides ``LunaDecoder.build_layers``.
 
@@ -199,20 +199,20 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
                 or torch.export.
             NotImplementedError: ``full_context_alignment`` is True.
         """
-        refuse_graphs()
+        refuse_tracing()
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         self.check_length(prev_output_tokens.size(1))
         entry, state, encoded = None, None, convert_source(encoder_out, incremental_state is not None)
         if incremental_state is not None:
-            entry = self.get_incremental_state(incremental_state, "decoding") or self.begin(
+            entry = self.get_incremental_state(incremental_state, "decoding") or self.create_state(
                 prev_output_tokens, encoded
             )
             prev_output_tokens, state = prev_output_tokens[:, -1:], entry["state"]
         needs_weights = self.attn_in_training if self.training else self.need_attn
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1 if needs_weights else -1
-        output, state = self.read(
+        output, state = self.run_decoder(
             prev_output_tokens, encoded, encoder_out, state, entry is not None, (alignment_layer,)
         )
         if entry is not None:
@@ -239,7 +239,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """
         return TransformerDecoderBase.forward(self, *args, **kwargs)
 
-    def read(
+    def run_decoder(
         self,
         tokens: Tensor,
         encoded: Optional[EncoderOutput] = None,
@@ -285,7 +285,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         Returns:
             The output of :meth:`forward` (logits and a dictionary), and the state after the segment.
         """
-        output, state = self.read(tokens, state=self.to_device(state))
+        output, state = self.run_decoder(tokens, state=self.to_device(state))
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
     def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
@@ -318,7 +318,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
                 "shorten it, or train with a larger --max-target-positions"
             )
 
-    def begin(self, tokens: Tensor, encoded: Optional[EncoderOutput]) -> Dict[str, Any]:
+    def create_state(self, tokens: Tensor, encoded: Optional[EncoderOutput]) -> Dict[str, Any]:
         """Create the decoder's entry of fairseq's incremental state, before the first step.
 
         Args:
@@ -331,7 +331,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """
         # Without a source, all hypotheses share one P.
         sentences = 1 if encoded is None else encoded.x.size(1)
-        hypotheses = Hypotheses.in_a_row(tokens.size(0), sentences, tokens.device)
+        hypotheses = Hypotheses.adjacent(tokens.size(0), sentences, tokens.device)
         state = None if self.begin_from is None else self.to_device(self.begin_from(tokens.size(0)))
         return {"state": state, "hypotheses": hypotheses}
 

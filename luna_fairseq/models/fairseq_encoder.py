@@ -26,7 +26,7 @@ from luna_fairseq.models.fairseq_layers import (
     wrap_luna_layer,
 )
 from luna_fairseq.models.last_packed_norm import adapt_packed_norm
-from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_graphs
+from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions, StackOptions
 
@@ -109,7 +109,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return SinusoidalPositionalEmbedding.get_embedding(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the encoder layers, which training skips at random if --encoder-layerdrop is above 0.
+        """Build the encoder layers, with LayerDrop if --encoder-layerdrop is above 0.
 
         Overrides ``LunaEncoder.build_layers``.
 
@@ -222,7 +222,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
             InputError: A source has more tokens than the model has positions, or the call is inside of
                 torch.jit.trace or torch.export.
         """
-        refuse_graphs()
+        refuse_tracing()
         self.check_length(src_tokens.size(1))
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(src_tokens.size(1))
@@ -264,7 +264,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
             The reordered output; ``encoder_out`` itself if every position keeps its sentence.
         """
         sentences = encoder_out["encoder_out"][0].size(1)
-        before = encoder_out["hypotheses"] or [Hypotheses.in_a_row(sentences, sentences, new_order.device)]
+        before = encoder_out["hypotheses"] or [Hypotheses.adjacent(sentences, sentences, new_order.device)]
         after = before[0].reorder(new_order)
         if after is None:
             return encoder_out

@@ -1,7 +1,7 @@
-"""Linear layers with 8-bit weights for decoding on a CPU.
+"""Linear layers with 8-bit weights, for decoding on a CPU.
 
-The dynamically quantised linear layer of torch rounds its whole input with one scale. The scores of a
-sentence then depend on the other sentences of its batch. :class:`Linear8` instead has a scale for each
+torch's dynamically quantised linear layer scales its whole input by one factor, so that the scores of a
+sentence depend on the other sentences of the batch. :class:`Linear8` uses a separate factor for each
 position.
 """
 
@@ -21,12 +21,12 @@ STEP, ZERO = 2 / 255, 128
 
 
 def quantise(model: nn.Module) -> None:
-    """Replace every linear layer of a model, including the output projection, by a :class:`Linear8`.
+    """Replace every linear layer of a model by a :class:`Linear8`, including the output projection.
 
-    Embeddings, norms and the packed sequence P stay in float32.
+    Embeddings and layer norms stay in float32. The quantised model cannot be trained.
 
     Args:
-        model: float32 model on the CPU, changed in place; the result cannot be trained.
+        model: float32 model on the CPU, changed in place.
 
     Raises:
         InputError: The model is on a GPU or in half precision, or torch has no 8-bit products for this CPU.
@@ -52,8 +52,8 @@ def quantise(model: nn.Module) -> None:
 class Linear8(nn.Module):
     """Linear layer that multiplies 8-bit weights by 8-bit inputs.
 
-    Each output of the layer and each position of the input has a scale of its own. The output at a position
-    therefore does not depend on other positions or sentences.
+    Weights are scaled for each output, and inputs for each position. The output at a position therefore does
+    not depend on other positions or sentences.
 
     Args:
         weight: float32 matrix [outputs, inputs].
@@ -68,19 +68,22 @@ class Linear8(nn.Module):
     def __init__(self, weight: Tensor, bias: Optional[Tensor]):
         super().__init__()
         self.packed = torch.ops.quantized.linear_prepack(
-            in_8_bits(weight.detach(), 8 if sums_hold_8_bits() else 7), None
+            quantise_matrix(weight.detach(), 8 if has_exact_8_bit_sums() else 7), None
         )
         self.bias = None if bias is None else bias.detach().clone()
-        self.multiply = find_product()
+        self.multiply = choose_product()
         self.unpacked: Optional[Tuple[Tensor, Tensor]] = None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer that computes some of the outputs.
+        """Return a layer that computes only some of the outputs.
 
-        The first call keeps a second copy of the weights, from which rows can be selected.
+        The first call unpacks the weights and caches them in 8 bits.
 
         Args:
-            outputs: indices [K] of the outputs.
+            outputs: indices [number of outputs to compute].
+
+        Returns:
+            Layer with these outputs, in the order of ``outputs``.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors
@@ -94,16 +97,24 @@ class Linear8(nn.Module):
         return selected
 
     def linear_parameters(self) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return the weight in float32 and the bias, for a memory that absorbs them.
+        """Return the dequantised weight and the bias.
 
-        The first call keeps a second copy of the weights in 8 bits, because unpacking takes longer than
-        everything else that a memory needs.
+        Attention layers combine them with the weights of other layers, see
+        :func:`luna_fairseq.modules.heads.linear_parameters`. The first call unpacks the weights and caches
+        them in 8 bits.
+
+        Returns:
+            Float32 weight [outputs, inputs], and bias [outputs] or None.
         """
         levels, scales = self.unpack()
         return levels.float() * scales.float()[:, None], self.bias
 
     def unpack(self) -> Tuple[Tensor, Tensor]:
-        """Return the weights as integers [outputs, inputs] and the scale of each output, and keep both."""
+        """Unpack the quantised weights, and cache the result.
+
+        Returns:
+            Integer weights [outputs, inputs] from -128 to 127, and the scale [outputs] of each output.
+        """
         if self.unpacked is None:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch deprecates quantised tensors
@@ -112,13 +123,13 @@ class Linear8(nn.Module):
         return self.unpacked
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project vectors with 8-bit weights.
+        """Apply the layer.
 
         Args:
-            x: vectors [.., inputs].
+            x: float32 vectors [..., inputs].
 
         Returns:
-            Vectors [.., outputs].
+            Float32 vectors [..., outputs].
         """
         # The minimum avoids a division by zero at positions where all inputs are zero.
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
@@ -127,35 +138,38 @@ class Linear8(nn.Module):
 
 
 @lru_cache(maxsize=None)
-def find_product() -> Callable[..., Tensor]:
-    """Return a function that rounds float32 inputs with a given scale, and multiplies by 8-bit weights.
+def choose_product() -> Callable[..., Tensor]:
+    """Return the fastest available function that multiplies float32 inputs by 8-bit weights.
 
-    Torch 2.3 and newer have such a function for x86 CPUs. Elsewhere, :func:`multiply_with_edges` is returned,
-    which describes the arguments.
+    torch 2.3 and newer have such a function for x86 CPUs. Elsewhere, :func:`multiply_at_fixed_scale` is
+    returned. Both have the same arguments.
+
+    Returns:
+        Function ``(x, step, zero, packed) -> products``.
     """
-    packed = torch.ops.quantized.linear_prepack(in_8_bits(torch.ones(1, 8)), None)
+    packed = torch.ops.quantized.linear_prepack(quantise_matrix(torch.ones(1, 8)), None)
     try:
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
         product(torch.ones(1, 8), STEP, ZERO, packed)
     except (AttributeError, RuntimeError):  # another version of torch; another kind of CPU
-        return multiply_with_edges
+        return multiply_at_fixed_scale
     return product
 
 
-def multiply_with_edges(x: Tensor, step: float, zero: int, packed: Any) -> Tensor:
-    """Round inputs to 8 bits, and multiply by 8-bit weights.
+def multiply_at_fixed_scale(x: Tensor, step: float, zero: int, packed: Any) -> Tensor:
+    """Round inputs between -1 and 1 to 8 bits, and multiply them by 8-bit weights.
 
-    torch's dynamic product derives its scale from the smallest and the largest input. This function appends a
-    vector that contains -1 and 1, so that the scale is the same in every call.
+    torch's dynamic product derives the rounding step from the smallest and largest input. This function
+    appends a vector that contains -1 and 1, so that the step is the same in every call.
 
     Args:
-        x: inputs [.., inputs] with values from -1 to 1.
-        step: size of a rounding step, which must be :data:`STEP`.
-        zero: 8-bit level of the input 0, which must be :data:`ZERO`.
+        x: float32 vectors [..., inputs] with values from -1 to 1.
+        step: size of a rounding step; must be :data:`STEP`.
+        zero: 8-bit level of the input 0; must be :data:`ZERO`.
         packed: weights packed by ``torch.ops.quantized.linear_prepack``.
 
     Returns:
-        Products [.., outputs] in float32.
+        Float32 products [..., outputs].
     """
     edges = x.new_zeros(1, x.size(-1))
     edges[0, 0], edges[0, -1] = -1.0, 1.0
@@ -164,15 +178,15 @@ def multiply_with_edges(x: Tensor, step: float, zero: int, packed: Any) -> Tenso
     return products.view(*x.shape[:-1], products.size(-1))
 
 
-def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
-    """Quantise a matrix to integers, with a scale for each row of the matrix.
+def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
+    """Quantise a matrix to integers, with a separate scale for each row.
 
     Args:
-        weight: float32 matrix [M, N].
+        weight: float32 matrix [rows, columns].
         bits: number of bits of the integers, at most 8 (default: 8).
 
     Returns:
-        Quantised matrix [M, N].
+        Quantised matrix [rows, columns], of torch's type ``qint8``.
     """
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)
@@ -182,12 +196,12 @@ def in_8_bits(weight: Tensor, bits: int = 8) -> Tensor:
 
 
 @lru_cache(maxsize=None)
-def sums_hold_8_bits() -> bool:
-    """Return True if this CPU adds products of 8-bit numbers without overflow, as CPUs with VNNI do.
+def has_exact_8_bit_sums() -> bool:
+    """Return True if this CPU sums products of 8-bit numbers without overflow, as CPUs with VNNI do.
 
-    Other CPUs add pairs of products in 16 bits, which overflow for large numbers. They need weights of 7
-    bits.
+    Other CPUs add pairs of products in 16 bits, where large products overflow. Weights of 7 bits prevent the
+    overflow.
     """
     ones = torch.ones(1, 64)
-    packed = torch.ops.quantized.linear_prepack(in_8_bits(ones), None)
+    packed = torch.ops.quantized.linear_prepack(quantise_matrix(ones), None)
     return bool(torch.ops.quantized.linear_dynamic(ones, packed, reduce_range=False) > 63)

@@ -29,11 +29,11 @@ def add_packed_norm_parameters(encoder: nn.Module) -> None:
 
 
 def adapt_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
-    """Adapt a state dict to whether the encoder's final layer norm of the packed sequence P has parameters.
+    """Add, remove or rename the final layer norm of the packed sequence P in a state dict.
 
-    The weight and bias of this norm are removed if the encoder has none. They are added with initial values
-    if :func:`add_packed_norm_parameters` has created them and the checkpoint lacks them. The authors' code
-    stores them in the last encoder layer; they are renamed.
+    The weight and bias of this norm are removed if the encoder's norm has none. They are added with initial
+    values if :func:`add_packed_norm_parameters` has created them and the checkpoint lacks them. The authors'
+    code stores them in the last encoder layer; they are renamed.
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`.

@@ -12,7 +12,7 @@ REASON = (
 )
 
 
-def refuse_graphs() -> None:
+def refuse_tracing() -> None:
     """Raise an error if the caller runs inside of torch.jit.trace or torch.export.
 
     Raises:

@@ -1,9 +1,9 @@
-"""Linear layers for float32 inference on a CPU that store their weights in the order of oneDNN.
+"""Faster linear layers for float32 inference on a CPU, with weights in the memory layout of oneDNN.
 
-The product of a few vectors with a large matrix takes as long as reading the matrix. In every call,
-``torch.nn.functional.linear`` first copies the matrix into the order that the product needs. The layers of
-this module store the reordered matrix. For 5 vectors (a sentence with a beam of 5), they need half of the
-time. The reordered matrices need as much memory as the weights.
+For a few input vectors, a linear layer takes as long as reading its weight. In every call,
+``torch.nn.functional.linear`` first copies the weight to the layout that oneDNN needs. The layers of this
+module store this copy. With 5 vectors (a sentence with a beam of 5), they take half of the time. The copies
+double the memory for weights.
 """
 
 from functools import lru_cache
@@ -16,20 +16,21 @@ from torch.nn import functional as F
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.ops.attention import is_recording_graph
 
-# Number of vectors for which oneDNN chooses the order. The order for 64 vectors was the fastest or within 2 %
-# of it for 1 to 1,000 vectors (512 to 2,048 inputs, 512 to 32,000 outputs, one thread, AVX-512, torch 2.13).
+# Number of vectors for which oneDNN chooses the layout. The layout for 64 vectors was the fastest, or at most
+# 2 % slower, for 1 to 1,000 vectors (512 to 2,048 inputs, 512 to 32,000 outputs, one thread, AVX-512,
+# torch 2.13).
 VECTORS = 64
 
 
 class OneDnnLinear(nn.Module):
-    """Linear layer that shares the parameters of another layer and stores a reordered copy of its weight.
+    """Linear layer that caches a copy of its weight in the memory layout of oneDNN.
 
-    The copy is made in the first call, and again after a change of the weight. In four cases, the layer calls
-    ``torch.nn.functional.linear`` instead: on a GPU, in other precisions, if gradients are enabled, and while
-    torch records a graph. Results are equal up to rounding.
+    The copy is made in the first call, and again after the weight has changed. The layer falls back to
+    ``torch.nn.functional.linear`` on a GPU, in half precision, with gradients, and while torch records a
+    graph. Results are equal up to rounding.
 
     Args:
-        linear: layer to replace, whose parameters are shared.
+        linear: layer to replace. Its parameters are shared.
 
     Example:
         >>> OneDnnLinear(nn.Linear(4, 6))(torch.ones(2, 1, 4)).shape
@@ -41,54 +42,71 @@ class OneDnnLinear(nn.Module):
         self.in_features, self.out_features = linear.in_features, linear.out_features
         self.weight = linear.weight
         self.bias = linear.bias
-        self.reordered = Reordered()
+        self.reordered = ReorderedWeights()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Project vectors [.., inputs] to vectors [.., outputs]."""
+        """Apply the layer.
+
+        Args:
+            x: vectors [..., inputs].
+
+        Returns:
+            Vectors [..., outputs].
+        """
         if not can_use_onednn(x, self.weight):
             return F.linear(x, self.weight, self.bias)
         return self.reordered.multiply(x, [self.weight], None if self.bias is None else [self.bias])
 
     def linear_parameters(self) -> Tuple[Tensor, Tensor]:
-        """Return the weight and the bias, for a memory that absorbs them."""
+        """Return the weight and the bias.
+
+        Attention layers combine them with the weights of other layers, see
+        :func:`luna_fairseq.modules.heads.linear_parameters`.
+
+        Returns:
+            Weight [outputs, inputs], and bias [outputs] or None.
+        """
         return self.weight, self.bias
 
     def _apply(self, *args: Any, **kwargs: Any) -> "OneDnnLinear":
-        """Drop the reordered copy before the layer moves to another device or type.
+        """Drop the cached weight, and move the layer to another device or type.
+
+        Overrides the method of :class:`torch.nn.Module` that implements ``to``, ``half`` and the like.
 
         Args:
             args: arguments of torch's method.
-            kwargs: arguments of torch's method.
+            kwargs: keyword arguments of torch's method.
 
         Returns:
             This layer.
         """
-        self.reordered = Reordered()
+        self.reordered = ReorderedWeights()
         return super()._apply(*args, **kwargs)
 
 
 class FusedOneDnnLinear(nn.Module):
-    """All projections of X in a causal attention as one linear layer, with the outputs one after the other.
+    """All input projections of a causal attention as one linear layer, which is faster than several.
 
-    The parameters remain those of the attention, and are no parameters of this module.
+    The attention keeps its parameters. This module has none.
 
     Args:
-        attention: causal attention whose projections are computed.
+        attention: attention whose projections are computed.
     """
 
     def __init__(self, attention: LunaCausalAttention):
         super().__init__()
         self.owner = (attention,)  # in a tuple, because torch would register a module as a part of this one
-        self.reordered = Reordered()
+        self.reordered = ReorderedWeights()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all projections of the attention's input in one product.
+        """Apply all projections of the attention's input.
 
         Args:
-            x: vectors [.., inputs].
+            x: vectors [..., inputs].
 
         Returns:
-            Vectors [.., outputs of all projections].
+            Vectors [..., sum of the outputs], with the projections concatenated in the order of
+            ``attention.x_projections``.
         """
         (attention,) = self.owner
         layers = [getattr(attention, f"{name}_proj") for name in attention.x_projections]
@@ -98,57 +116,66 @@ class FusedOneDnnLinear(nn.Module):
         return self.reordered.multiply(x, weights, [layer.bias for layer in layers])
 
     def _apply(self, *args: Any, **kwargs: Any) -> "FusedOneDnnLinear":
-        """Drop the reordered copy before the layer moves to another device or type.
+        """Drop the cached weights, and move the module to another device or type.
+
+        Overrides the method of :class:`torch.nn.Module` that implements ``to``, ``half`` and the like.
 
         Args:
             args: arguments of torch's method.
-            kwargs: arguments of torch's method.
+            kwargs: keyword arguments of torch's method.
 
         Returns:
-            This layer.
+            This module.
         """
-        self.reordered = Reordered()
+        self.reordered = ReorderedWeights()
         return super()._apply(*args, **kwargs)
 
 
-class Reordered:
-    """Reordered copy of the weights of one or several layers, and of their biases."""
+class ReorderedWeights:
+    """Cached weights and biases of one or several linear layers, in the memory layout of oneDNN.
+
+    The cache is empty at first. :meth:`multiply` fills and renews it.
+    """
 
     def __init__(self) -> None:
         self.weight: Optional[Tensor] = None
         self.bias: Optional[Tensor] = None
-        # Memory and version of each parameter at the time of the copy.
-        self.source: List[Tuple[int, int]] = []
+        # Address and version of each parameter when the copy was made.
+        self.versions: List[Tuple[int, int]] = []
 
     def multiply(self, x: Tensor, weights: List[Tensor], biases: Optional[List[Tensor]]) -> Tensor:
-        """Project vectors, after the copy is made or renewed if that is necessary.
+        """Apply one or several linear layers to the same input.
+
+        The cached copy of the weights is made in the first call, and again if a parameter has changed since.
 
         Args:
-            x: vectors [.., inputs].
-            weights: weights of the layers, each [outputs, inputs].
-            biases: biases of the layers, each [outputs], or None.
+            x: vectors [..., inputs].
+            weights: weight [outputs, inputs] of each layer.
+            biases: bias [outputs] of each layer; None for layers without bias.
 
         Returns:
-            Vectors [.., outputs of all layers].
+            Vectors [..., sum of the outputs].
         """
-        source = [(part.data_ptr(), part._version) for part in (*weights, *(biases or ()))]
-        if self.source != source:
+        versions = [(part.data_ptr(), part._version) for part in (*weights, *(biases or ()))]
+        if self.versions != versions:
             weight = weights[0] if len(weights) == 1 else torch.cat(weights)
             self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach(), VECTORS)
             self.bias = None if biases is None else torch.cat(biases).detach()
-            self.source = source
+            self.versions = versions
         return torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias, "none", [], "")
 
     def __reduce__(self) -> Tuple[Any, ...]:
-        return Reordered, ()  # oneDNN's tensors can be neither pickled nor copied
+        return ReorderedWeights, ()  # oneDNN's tensors can be neither pickled nor copied
 
 
 def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return True if a reordered copy of a weight can be used for an input.
+    """Return True if a linear layer can use a cached weight for an input.
+
+    This is the case for float32 on a CPU, without gradients and while torch does not record a graph.
 
     Args:
-        x: input of the linear layer.
-        weight: weight of the linear layer.
+        x: input of the layer.
+        weight: weight of the layer.
     """
     # Cheap conditions first: the function is called 30 times in a step of decoding.
     if torch.is_grad_enabled() or x.dtype is not torch.float32 or weight.dtype is not torch.float32:
@@ -158,9 +185,9 @@ def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
 
 @lru_cache(maxsize=None)
 def has_onednn() -> bool:
-    """Return True if this torch has products with reordered weights for this CPU.
+    """Return True if torch can multiply by weights in the memory layout of oneDNN on this CPU.
 
-    Torch has these products since 2.1.
+    torch 2.1 and newer can, if they are built with oneDNN.
     """
     try:
         weight = torch.ops.mkldnn._reorder_linear_weight(torch.ones(2, 2), VECTORS)
@@ -171,10 +198,10 @@ def has_onednn() -> bool:
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Replace the linear layers of a model by :class:`OneDnnLinear`, if this torch supports them.
+    """Replace the linear layers of a model by :class:`OneDnnLinear`, if torch supports oneDNN on this CPU.
 
     Args:
-        model: model, changed in place; parameters keep their names.
+        model: model, changed in place. Parameters keep their names.
     """
     if not has_onednn():
         return

@@ -42,7 +42,7 @@ class Stream:
         self.state = None
 
     def store(self, state: DecoderState) -> None:
-        """Store the state of the decoder, detached from the graph of gradients.
+        """Store the state of the decoder, detached from the autograd graph.
 
         Args:
             state: state after the latest segment.
@@ -144,7 +144,7 @@ class Stream:
 
 
 def _without_packed(state: DecoderState) -> DecoderState:
-    """Remove the queries that were computed from the packed sequence P from a decoder state.
+    """Return a decoder state without the queries that were computed from the packed sequence P.
 
     The next call of the decoder then computes them again, with its current weights.
 

@@ -17,7 +17,7 @@ from luna_fairseq.modules.memory import AbsorbedMemory
 @pytest.mark.parametrize("bits", [7, 8])
 @pytest.mark.parametrize("given", [{}, {"untie_luna_kv": True, "causal_decay": True}])
 def test_logits_are_nearly_the_same(given, bits, monkeypatch):
-    monkeypatch.setattr(int8, "sums_hold_8_bits", lambda: bits == 8)
+    monkeypatch.setattr(int8, "has_exact_8_bit_sums", lambda: bits == 8)
     model, tokens = tiny_model(torch.float32, int8=True, **given), batch(sentences((9, 7), 23))
     expected = model(tokens)[0]
     model.prepare_for_inference_(FairseqConfig())
@@ -33,7 +33,7 @@ def test_logits_are_nearly_the_same(given, bits, monkeypatch):
     assert 0 < (found - expected).abs().max() < 0.06 * expected.abs().max()
 
 
-PRODUCTS = [int8.find_product(), int8.multiply_with_edges]
+PRODUCTS = [int8.choose_product(), int8.multiply_at_fixed_scale]
 
 
 @pytest.mark.parametrize("product", PRODUCTS)

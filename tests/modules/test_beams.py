@@ -24,7 +24,7 @@ DEVICE = torch.device("cpu")
 )
 def test_reordered_hypotheses(new_order, left, sentences):
     new_order = torch.tensor(new_order, dtype=torch.long)
-    kept = Hypotheses.in_a_row(9, 3, DEVICE).reorder(new_order)
+    kept = Hypotheses.adjacent(9, 3, DEVICE).reorder(new_order)
     if left is None:
         assert kept is None
     else:
