@@ -1,4 +1,7 @@
-"""Efficient attentions from other papers, for comparison with Luna. Each attention has its own module."""
+"""Efficient attentions from other papers, for comparison with Luna.
+
+Each attention has its own module, and :mod:`luna_fairseq.peers.registry` lists all of them by name.
+"""
 
 import luna_fairseq.models  # noqa: F401  must come first: checks requirements and patches fairseq
 

@@ -1,7 +1,7 @@
 """Attention with bounded-memory control, ABC (Peng et al., 2022), in its learned form ABC_MLP.
 
-Each head has n memory slots. Token j writes its key and value to the slots with weights alpha_j = exp(W x_j)
-[n], and queries attend to the slots instead of the tokens::
+Each head has n memory slots. Token j writes its key k_j and value v_j to the slots with n positive weights
+alpha_j = exp(W x_j), where W is a learned matrix. Queries q_i attend to the slots instead of the tokens::
 
     K~ = sum_j alpha_j k_j^T / sum_j alpha_j        (V~ likewise)
     y_i = softmax(K~ q_i / sqrt(K))^T V~
@@ -26,19 +26,22 @@ LIMIT = 32.0
 
 
 class BoundedMemoryAttention(PeerAttention):
-    """Bounded-memory attention (ABC): attention to n slots per head that summarize the keys and values.
+    """Bounded-memory attention (ABC): attention to n memory slots that summarize the keys and values.
 
-    The decoding state has a constant size: the keys and values of the slots, and the sum of the write
-    weights. The arguments and the other letters of shapes are those of :class:`PeerAttention`.
+    The decoding state has a constant size. It holds the keys and values of the slots, and the sum of the
+    write weights. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "abc"
 
     def build(self, options: Any) -> None:
-        """Create the projection that computes the write weights.
+        """Create the projection of the input to the logits of the write weights.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``abc_slots`` is used.
         """
         self.control_proj = nn.Linear(self.embed_dim, self.num_heads * options.abc_slots)
         nn.init.xavier_uniform_(self.control_proj.weight)
@@ -46,29 +49,33 @@ class BoundedMemoryAttention(PeerAttention):
     def project(self, x: Tensor) -> Parts:
         """Project the input to queries, keys, values and logits of the write weights.
 
+        Overrides :meth:`PeerAttention.project`.
+
         Args:
-            x: input [T, B, C] of the layer.
+            x: input [T, B, C]: T positions, batch size B, and model width C.
 
         Returns:
-            - queries, keys and values, each [B, H, T, K].
-            - logits [B, H, T, n] of the write weights.
+            - queries, keys and values, each [B, H, T, K]: H heads of width K.
+            - logits [B, H, T, n] of the weights with which each token writes to the n slots.
         """
         return self.project_heads(x, "q", "k", "v", "control")
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute self-attention through the slots.
+        """Compute self-attention through the memory slots.
+
+        Overrides :meth:`PeerAttention.attend`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
-            control: logits [B, H, T, n] of the write weights.
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
+            control: logits [B, H, T, n] of the weights with which tokens write to the n slots.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         alpha = write_weights(control, padding_mask)
         if self.form != CAUSAL:
@@ -79,14 +86,18 @@ class BoundedMemoryAttention(PeerAttention):
             return chunk_causal_linear(weights, alpha, v)
 
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
-        """Compute the attention weights of the slots, divided by the sum of the write weights.
+        """Compute the attention weights of the slots, divided by the sums of the write weights.
+
+        In causal attention, slot keys and values are kept as sums that are not divided by the sum of the
+        write weights. This method divides the logits and the weights instead.
 
         Args:
-            logits: products [B, H, T, n] of queries and unnormalized slot keys.
-            total: sum [B, H, T, n] of the write weights up to each position.
+            logits: products [B, H, T, n] of queries and summed slot keys: batch size B, H heads, T positions,
+                and n slots.
+            total: sums [B, H, T, n] of the write weights up to each position.
 
         Returns:
-            Weights [B, H, T, n] for the unnormalized slot values.
+            Weights [B, H, T, n] for the summed slot values.
         """
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
         return F.dropout((logits * mean * self.head_dim**-0.5).softmax(dim=-1), self.dropout) * mean
@@ -96,13 +107,16 @@ class BoundedMemoryAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the slots in ``state``.
 
+        Overrides :meth:`PeerAttention.attend_incrementally`.
+
         Args:
-            parts: projections of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            parts: tensors of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
+                padding.
             state: state after the previous positions, or None at the start.
 
         Returns:
-            - output heads [B, H, T, K] of the new positions.
+            - output [B, H, T, K] of each head at the new positions: H heads of width K.
             - state after the new positions.
         """
         q, k, v, control = parts
@@ -120,41 +134,47 @@ class BoundedMemoryAttention(PeerAttention):
     def project_context(self, context: Tensor) -> Parts:
         """Project a context to keys, values and logits of the write weights.
 
+        Overrides :meth:`PeerAttention.project_context`.
+
         Args:
-            context: context [S, B, C] of cross-attention.
+            context: context [S, B, C]: S tokens, batch size B, and model width C.
 
         Returns:
-            - keys and values, each [B, H, S, K].
-            - logits [B, H, S, n] of the write weights.
+            - keys and values, each [B, H, S, K]: H heads of width K.
+            - logits [B, H, S, n] of the weights with which each token writes to the n slots.
         """
         return self.project_heads(context, "k", "v", "control")
 
     def cache_context(
         self, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> State:
-        """Compute the keys and values of the slots for cross-attention.
+        """Compute the keys and values of the memory slots for cross-attention.
+
+        Overrides :meth:`PeerAttention.cache_context`.
 
         Args:
-            k: keys [B, H, S, K].
-            v: values [B, H, S, K].
-            control: logits [B, H, S, n] of the write weights.
+            k: keys [B, H, S, K]: batch size B, H heads, S tokens, and head width K.
+            v: values, with the shape of ``k``.
+            control: logits [B, H, S, n] of the weights with which tokens write to the n slots.
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
-            Slot keys ``k`` and slot values ``v`` by name, both [B, H, n, K].
+            ``k`` and ``v``, the keys and values [B, H, n, K] of the slots.
         """
         return dict(zip(("k", "v"), fill_slots(write_weights(control, padding_mask), k, v)))
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        """Attend to the cached slots. No weights over the context are returned.
+        """Attend from the decoder input to the cached memory slots.
+
+        Overrides :meth:`PeerAttention.read_context`. No weights over the context exist.
 
         Args:
-            query: decoder input [T, B, C].
-            memory: tensors that :meth:`cache_context` returned.
-            need_weights: ignored.
+            query: decoder input [T, B, C]: T positions, batch size B, and model width C.
+            memory: slot keys and values that :meth:`cache_context` returned.
+            need_weights: ignored (default: False).
 
         Returns:
-            - output heads [B, H, T, K].
+            - output [B, H, T, K] of each head: H heads of width K.
             - None in place of attention weights.
         """
         (q,) = self.project_heads(query, "q")
@@ -163,17 +183,19 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` position by position from the formula, as a reference.
+        """Compute the output of :meth:`attend` position by position, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
-            control: logits [B, H, T, n] of the write weights.
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
+            control: logits [B, H, T, n] of the weights with which tokens write to the n slots.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         alpha = write_weights(control, padding_mask)
         outputs = []
@@ -187,10 +209,11 @@ class BoundedMemoryAttention(PeerAttention):
 
 
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Compute the write weights alpha from their logits.
+    """Compute the weights with which tokens write to the memory slots, exp(logits).
 
     Args:
-        control: logits W x [B, H, S, n].
+        control: logits [B, H, S, n]: batch size B, H heads, S tokens, and n slots. They are clamped to [-32,
+            32].
         padding_mask: mask [B, S], True at padding, or None without padding.
 
     Returns:
@@ -201,15 +224,12 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute the keys and values of the memory slots.
-
-    B is the batch size, H the number of heads, S the number of tokens, n the number of slots, and K the head
-    width.
+    """Compute the keys and values of the memory slots, as weighted means over the tokens.
 
     Args:
-        alpha: write weights [B, H, S, n].
-        k: keys [B, H, S, K].
-        v: values [B, H, S, K].
+        alpha: write weights [B, H, S, n]: batch size B, H heads, S tokens, and n slots.
+        k: keys [B, H, S, K] of head width K.
+        v: values, with the shape of ``k``.
 
     Returns:
         - slot keys [B, H, n, K] in the dtype of ``k``.

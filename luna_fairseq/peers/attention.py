@@ -1,7 +1,9 @@
-"""Base class of all peer attentions: projections, fairseq's call, and incremental decoding.
+"""Base class of all peer attentions: projections, the interface of fairseq's attention, and decoding.
 
-A subclass computes attention for heads that are already projected; the base class does everything else.
-Shapes use the letters of ops/README.md. Masks are True at padding or at masked pairs.
+A subclass only computes attention for queries, keys and values that are already projected and split into
+heads. In all masks, True means padding or a pair of positions that must not attend.
+
+Shapes in this file: batch size B, H heads, T queries, S keys, model width C, and head width K = C / H.
 """
 
 from itertools import zip_longest
@@ -32,21 +34,18 @@ State = Dict[str, Tensor]
 
 @with_incremental_state
 class PeerAttention(ProjectingAttention):
-    """Attention layer with the interface of fairseq's MultiheadAttention.
+    """Base class of peer attentions, with the interface of fairseq's MultiheadAttention.
 
     One object computes one form: bidirectional self-attention, causal self-attention or cross-attention.
 
-    In the shapes, B is the batch size, H the number of heads, T the number of queries, S the number of keys,
-    C the model width, and K = C / H the head width. In self-attention, S is T.
-
     Args:
-        embed_dim: C, width of queries, keys, values and output.
-        num_heads: H, number of heads.
+        embed_dim: width of queries, keys, values and output.
+        num_heads: number of heads.
         form: "bidirectional", "causal" or "cross"; must be in ``forms``.
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
         max_positions: maximum sequence length of attentions whose parameters depend on the length (default:
             1,024).
-        dropout: dropout probability of attention weights (default: 0). Attentions without explicit weights
+        dropout: dropout probability of attention weights (default: 0). Attentions that do not compute weights
             ignore it.
         q_noise: fairseq's quantization noise on the projections (default: 0, none).
         qn_block_size: block size of the quantization noise (default: 8).
@@ -58,11 +57,11 @@ class PeerAttention(ProjectingAttention):
         name: name of the attention on the command line.
         forms: forms that the attention has.
         projections: names of the projections, apart from the output projection.
-        needs_left_alignment: True if positions count from the first real token, so that left padding has to
-            be moved to the right.
-        has_value_weights: True if the output heads are weighted sums of the values.
-        watcher: function that is called with (attention, query, key, key_padding_mask) at the start of each
-            forward call, such as a recorder that asks for :meth:`value_weights` (default: None).
+        needs_left_alignment: True if the attention counts positions from the first token. Padding on the left
+            is then moved to the right before attention.
+        has_value_weights: True if the output of each head is a weighted sum of the values.
+        watcher: callback that is called with (attention, query, key, key_padding_mask) at the start of each
+            forward call, for example to record attention weights (default: None).
     """
 
     name: ClassVar[str]
@@ -104,62 +103,74 @@ class PeerAttention(ProjectingAttention):
     def build(self, options: Any) -> None:
         """Create the parameters and settings of this attention, apart from the projections.
 
+        Subclasses override this method. By default there are none.
+
         Args:
             options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
         """
 
     def project(self, x: Tensor) -> Parts:
-        """Project the input to the tensors that :meth:`attend` reads.
+        """Project the input to the tensors that :meth:`attend` takes as arguments.
 
         Args:
-            x: input [T, B, C] of the layer.
+            x: input [T, B, C]: T positions, batch size B, and model width C.
 
         Returns:
-            A tuple of tensors. By default these are queries, keys and values, each [B, H, T, K].
+            A tuple of tensors. By default these are queries, keys and values, each [B, H, T, K]: H heads of
+            width K.
         """
         return self.project_heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
         """Compute bidirectional or causal self-attention, depending on ``form``.
 
+        Subclasses must implement this method.
+
         Args:
-            parts: tensors returned by :meth:`project`.
-            padding_mask: keyword argument, mask [B, T], True at padding, or None without padding.
+            parts: tensors returned by :meth:`project`, such as queries, keys and values.
+            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding, or
+                None without padding.
 
         Returns:
-            Output heads [B, H, T, K].
+            Output [B, H, T, K] of each head: H heads of width K.
         """
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output of :meth:`attend` with full weight matrices, as a reference.
+        """Compute the output of :meth:`attend` with full weight matrices, as a reference for tests.
+
+        Subclasses must implement this method.
 
         Args:
-            parts: tensors returned by :meth:`project`.
-            padding_mask: keyword argument, mask [B, T], True at padding, or None without padding.
+            parts: tensors returned by :meth:`project`, such as queries, keys and values.
+            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding, or
+                None without padding.
 
         Returns:
-            Output heads [B, H, T, K].
+            Output [B, H, T, K] of each head: H heads of width K.
         """
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:
-        """Project a context to the tensors that :meth:`cache_context` reads.
+        """Project a context to the tensors that :meth:`cache_context` takes as arguments.
 
         Args:
-            context: context [S, B, C] of cross-attention.
+            context: context [S, B, C]: S tokens, batch size B, and model width C.
 
         Returns:
-            A tuple of tensors. By default these are keys and values, each [B, H, S, K].
+            A tuple of tensors. By default these are keys and values, each [B, H, S, K]: H heads of width K.
         """
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute the tensors that cross-attention needs from the context.
+        """Compute what cross-attention needs from the context, once for all decoding steps.
+
+        Subclasses with cross-attention must implement this method.
 
         Args:
-            parts: tensors returned by :meth:`project_context`.
-            padding_mask: keyword argument, mask [B, S], True at padding, or None without padding.
+            parts: tensors returned by :meth:`project_context`, such as keys and values.
+            padding_mask: keyword argument, mask [B, S] for B contexts of S tokens, True at padding, or None
+                without padding.
 
         Returns:
             Tensors by name, each [B, ...], which incremental decoding stores.
@@ -169,34 +180,37 @@ class PeerAttention(ProjectingAttention):
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Attend from queries to a cached context.
+        """Attend from the decoder input to a cached context.
+
+        Subclasses with cross-attention must implement this method.
 
         Args:
-            query: decoder input [T, B, C].
+            query: decoder input [T, B, C]: T positions, batch size B, and model width C.
             memory: tensors returned by :meth:`cache_context`.
-            need_weights: return the weights, if this attention computes any (default: False).
+            need_weights: return the attention weights, if this attention computes any (default: False).
 
         Returns:
-            - output heads [B, H, T, K].
-            - attention weights [B, H, T, S], or None.
+            - output [B, H, T, K] of each head: H heads of width K.
+            - attention weights [B, H, T, S] over the S tokens of the context, or None.
         """
         raise NotImplementedError
 
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Compute causal attention for positions that follow the positions in ``state``.
+        """Compute causal attention for new positions, given the state after all previous positions.
 
-        The default state holds the projections of all previous positions, and attention over them is computed
-        again.
+        By default, the state holds the projections of all previous positions, and each call computes
+        attention for all positions again. Subclasses override this method if they have a faster way.
 
         Args:
-            parts: projections of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            parts: tensors of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
+                padding.
             state: state after the previous positions, or None at the start.
 
         Returns:
-            - output heads [B, H, T, K] of the new positions.
+            - output [B, H, T, K] of each head at the new positions: H heads of width K.
             - state after the new positions.
         """
         new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])
@@ -209,19 +223,19 @@ class PeerAttention(ProjectingAttention):
     # Methods that all attentions share
 
     def project_heads(self, x: Tensor, *projections: str) -> Parts:
-        """Apply named projections and split each result into heads.
+        """Apply named projections to the input, and split each result into heads.
 
         Args:
-            x: input [T, B, C].
-            projections: names of the projections, such as "q".
+            x: input [T, B, C]: T positions, batch size B, and model width C.
+            projections: names of the projections, such as "q" for ``self.q_proj``.
 
         Returns:
-            Heads [B, H, T, K] of each projection.
+            One tensor [B, H, T, K] for each projection: H heads of width K.
         """
         return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in projections)
 
     def check_length(self, T: int) -> None:
-        """Check that a sequence is not longer than the parameters allow.
+        """Raise an error if a sequence is longer than the parameters of this attention allow.
 
         Args:
             T: number of tokens.
@@ -236,20 +250,21 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return a mask of future positions for causal attention.
+        """Return a mask of later positions for causal attention, or None for the other forms.
 
         Args:
-            x: heads [B, H, T, K], for the length T and the device.
+            x: tensor [B, H, T, K] for batch size B and H heads, which gives the number of positions T and the
+                device.
 
         Returns:
-            A mask [T, T], True at pairs of a query and a later key, or None if ``form`` is not causal.
+            A mask [T, T], True at pairs of a query and a later key, or None if ``form`` is not "causal".
         """
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
     @property
     def dropout(self) -> float:
-        """Dropout probability of attention weights, 0 in evaluation mode."""
+        """Current dropout probability of attention weights, which is 0 in evaluation mode."""
         return dropout_probability(self.dropout_module)
 
     def forward(
@@ -264,7 +279,9 @@ class PeerAttention(ProjectingAttention):
         attn_mask: Optional[Tensor] = None,
         need_head_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute attention for a batch of sequences.
+        """Compute attention for a batch of sequences, with the arguments of fairseq's MultiheadAttention.
+
+        Shapes: T queries, S tokens in the context, batch size B, model width C, and H heads.
 
         Args:
             query: input [T, B, C] of self-attention, or queries [T, B, C] of cross-attention.
@@ -272,17 +289,18 @@ class PeerAttention(ProjectingAttention):
                 ``incremental_state`` already stores the context (default: None).
             value: ignored; values are computed from the key (default: None).
             key_padding_mask: mask [B, S], True at padding (default: None, no padding).
-            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
-                once).
+            incremental_state: fairseq's dictionary of decoding states. With it, ``query`` holds the new
+                positions only (default: None, all positions at once).
             need_weights: return weights averaged over heads, if cross-attention computes any (default:
                 False).
-            static_kv: ignored; cross-attention is always static (default: False).
-            attn_mask: ignored; the causal form masks future positions itself (default: None).
+            static_kv: ignored, because the context of cross-attention never changes during decoding (default:
+                False).
+            attn_mask: ignored, because the causal form masks later positions itself (default: None).
             need_head_weights: return the weights of each head (default: False).
 
         Returns:
             - output [T, B, C].
-            - weights [B, T, S], or [H, B, T, S] with ``need_head_weights``, or None.
+            - weights [B, T, S], or [H, B, T, S] with ``need_head_weights``; None if there are none.
         """
         weights: Optional[Tensor] = None
         padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
@@ -308,8 +326,11 @@ class PeerAttention(ProjectingAttention):
     ) -> Tensor:
         """Compute the weights of the values, in time and memory quadratic in the length.
 
-        The output heads are the weighted sums of the values. An attention that computes no weight matrix gets
-        a unit vector in place of each value, so that its output is the matrix.
+        The output of a head is the weighted sum of the values with these weights. For an attention that
+        computes no weight matrix, each value is replaced by a unit vector, so that the output is the weight
+        matrix.
+
+        Shapes: T queries, S keys, batch size B, model width C, and H heads.
 
         Args:
             query: input [T, B, C] of self-attention, or queries [T, B, C] of cross-attention.
@@ -320,7 +341,7 @@ class PeerAttention(ProjectingAttention):
             Weights [B, H, T, S] of the values of each head.
 
         Raises:
-            InputError: The output is no weighted sum of values (``has_value_weights`` is False).
+            InputError: The output is not a weighted sum of values (``has_value_weights`` is False).
         """
         if not self.has_value_weights:
             raise InputError(
@@ -341,18 +362,20 @@ class PeerAttention(ProjectingAttention):
     def attend_left_aligned(
         self, parts: Parts, padding_mask: Optional[Tensor], attend: Optional[Callable[..., Tensor]] = None
     ) -> Tensor:
-        """Compute self-attention on left-aligned sequences if the attention needs them.
+        """Compute self-attention, with all sequences aligned to the left if this attention needs them so.
 
-        With ``needs_left_alignment``, left padding is moved to the right, so that the first real token is at
-        position 0. The output is moved back.
+        With ``needs_left_alignment``, padding on the left is moved to the right, so that the first token is
+        at position 0. The output is moved back.
 
         Args:
-            parts: tensors returned by :meth:`project`.
-            padding_mask: mask [B, T], True at padding, or None without padding.
-            attend: :meth:`attend` (None, the default) or :meth:`attend_naively`.
+            parts: tensors returned by :meth:`project`, such as queries, keys and values.
+            padding_mask: mask [B, T] for B sequences of T positions, True at padding, or None without
+                padding.
+            attend: function to call, :meth:`attend` or :meth:`attend_naively` (default: None,
+                :meth:`attend`).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output [B, H, T, K] of each head: H heads of width K.
         """
         attend = attend or self.attend
         if not self.needs_left_alignment or padding_mask is None:
@@ -362,10 +385,12 @@ class PeerAttention(ProjectingAttention):
         return roll_left(attend(*moved, padding_mask=roll_left(padding_mask, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
-        """Return an empty buffer, which fairseq's decoder layer reads but does not need.
+        """Return an empty dictionary in place of the decoding state of fairseq's MultiheadAttention.
+
+        fairseq's decoder layer calls this method, but does not need the state of peer attentions.
 
         Args:
-            incremental_state: not used.
+            incremental_state: ignored.
 
         Returns:
             An empty dictionary.
@@ -373,10 +398,10 @@ class PeerAttention(ProjectingAttention):
         return {}
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the decoding state after a step of beam search.
+        """Reorder the decoding state after a step of beam search. fairseq's generator calls this method.
 
         Args:
-            incremental_state: fairseq's store for incremental decoding, updated in place.
+            incremental_state: fairseq's dictionary of decoding states, updated in place.
             new_order: for each of the n new hypotheses, index [n] of the hypothesis that it continues.
         """
         state = self.get_incremental_state(incremental_state, "attention")
@@ -386,12 +411,10 @@ class PeerAttention(ProjectingAttention):
 
 
 def count_left_padding(padding_mask: Tensor) -> Tensor:
-    """Count the padding positions on the left of each sequence.
-
-    B is the batch size, and T the sequence length.
+    """Count the padding positions before the first token of each sequence.
 
     Args:
-        padding_mask: mask [B, T], True at padding.
+        padding_mask: mask [B, T] for B sequences of T positions, True at padding.
 
     Returns:
         Counts [B, 1].
@@ -404,15 +427,15 @@ def count_left_padding(padding_mask: Tensor) -> Tensor:
 
 
 def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
-    """Roll each sequence of a batch to the left by its own shift.
+    """Roll each sequence of a batch to the left by its own number of positions.
 
     Args:
-        x: batch [B, ...] of sequences.
-        shift: number [B, 1] of positions for each sequence; negative shifts roll to the right.
-        dim: dimension to roll (default: 1).
+        x: batch [B, ...] of B sequences.
+        shift: number of positions [B, 1] for each sequence; negative numbers roll to the right.
+        dim: dimension of the positions (default: 1).
 
     Returns:
-        Tensor with the shape of x.
+        The rolled tensor, with the shape of ``x``.
 
     Example:
         >>> roll_left(torch.tensor([[0, 0, 5, 6]]), torch.tensor([[2]]))
@@ -425,28 +448,29 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
 
 def unit_vectors(v: Tensor) -> Tensor:
-    """Return one unit vector for each position, in place of the values.
+    """Return values with which the output of attention is the matrix of attention weights.
 
-    B is the batch size, H the number of heads, S the number of positions and K the head width.
+    The value of position j is the j-th unit vector. The weighted sum of these values is the vector of
+    weights.
 
     Args:
-        v: values [B, H, S, K].
+        v: values [B, H, S, K] for batch size B, H heads and S positions, which give the shape, dtype and
+            device.
 
     Returns:
-        Unit vectors [B, H, S, S].
+        Identity matrices [B, H, S, S].
     """
     S = v.size(2)
     return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
 
 
 def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
-    """Return a padding mask, or a mask without padding in place of None.
-
-    B is the batch size, H the number of heads, T the sequence length and K the head width.
+    """Return a padding mask as a tensor, with a mask of False in place of None.
 
     Args:
         padding_mask: mask [B, T], True at padding, or None without padding.
-        x: heads [B, H, T, K], which give the shape and the device.
+        x: tensor [B, H, T, K] for batch size B, H heads and T positions, which gives the shape and the
+            device.
 
     Returns:
         Mask [B, T], True at padding.
@@ -454,17 +478,17 @@ def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
     return x.new_zeros(x.size(0), x.size(2), dtype=torch.bool) if padding_mask is None else padding_mask
 
 
-def combine_masks(padding_mask: Optional[Tensor], more: Optional[Tensor] = None) -> Optional[Tensor]:
+def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = None) -> Optional[Tensor]:
     """Combine a padding mask of keys with a mask of pairs of queries and keys.
 
     Args:
-        padding_mask: mask [B, S] of keys, True at padding, or None without padding.
-        more: mask [..., T, S] of pairs, True if the query must not attend to the key (default: None, no
-            pairs).
+        padding_mask: mask [B, S] for batch size B and S keys, True at padding, or None without padding.
+        pair_mask: mask [..., T, S] for T queries, True if the query must not attend to the key (default:
+            None, all pairs are allowed).
 
     Returns:
-        Mask that broadcasts to [B, H, T, S], or None if both masks are None.
+        Mask that broadcasts to [B, H, T, S] for H heads, or None if both masks are None.
     """
-    if padding_mask is None or more is None:
-        return more if padding_mask is None else padding_mask[:, None, None, :]
-    return more | padding_mask[:, None, None, :]
+    if padding_mask is None or pair_mask is None:
+        return pair_mask if padding_mask is None else padding_mask[:, None, None, :]
+    return pair_mask | padding_mask[:, None, None, :]

@@ -1,8 +1,9 @@
 """BigBird (Zaheer et al., 2020), variant ITC: window, global and random attention between blocks.
 
-Each block attends to itself, its two neighbors, the first g (global) blocks, and r random blocks. The global
-blocks attend to everything. Each layer draws its random preferences between blocks once. A block takes the r
-preferred blocks that its sentence has, so other sentences of the batch do not change the choice.
+Each block of positions attends to itself, its two neighbours, the first g blocks (global blocks), and r
+random blocks. The global blocks attend to everything. Each layer draws a random preference for each pair of
+blocks once. A block attends to the r blocks of its own sentence with the highest preferences. Other sentences
+of the batch therefore do not change the choice.
 """
 
 from typing import Any, Optional, Tuple
@@ -19,8 +20,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class BigBirdAttention(PeerAttention):
     """BigBird attention: block-sparse attention with global and random blocks.
 
-    For each block, the keys and values that it attends to are gathered and joined along the length. The
-    arguments and the letters of shapes are those of :class:`PeerAttention`.
+    For each block, the keys and values that it attends to are gathered and concatenated. The constructor
+    arguments are those of :class:`PeerAttention`.
     """
 
     name = "bigbird"
@@ -28,38 +29,44 @@ class BigBirdAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Store the block options, and draw the seed of the random blocks.
+        """Store the block options, and draw the random seed of the block preferences.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``bigbird_block``, ``bigbird_global_blocks`` and ``bigbird_random_blocks`` are used.
         """
         self.size, self.first = options.bigbird_block, options.bigbird_global_blocks
         self.random = options.bigbird_random_blocks
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return the random preferences of blocks for other blocks.
+        """Return the random preference of each block for each other block.
+
+        A block attends to the random blocks with the highest preferences. Preferences of shorter sequences
+        are the upper left part of one matrix for the maximum length.
 
         Args:
             blocks: number n of blocks.
             device: device of the result.
 
         Returns:
-            Preferences [n, n] between 0 and 1, the upper left part of one matrix for the maximum length.
+            Preferences [n, n] between 0 and 1.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
 
     def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-        """Choose the blocks that each block attends to.
+        """Choose the blocks that each block attends to: its neighbours, the global blocks, and random blocks.
 
         Args:
-            padding_mask: mask [B, T], True at padding.
+            padding_mask: mask [B, T] for B sequences of T positions, True at padding.
 
         Returns:
-            - indices [B, blocks, m] of the m chosen blocks.
-            - mask [B, blocks, m], True at unused entries.
+            - indices [B, blocks, m] of the m chosen blocks for each block.
+            - mask [B, blocks, m], True at entries that are not used, such as neighbours beyond the end.
         """
         empty = (
             to_blocks(padding_mask[:, None, :, None], self.size, True).all(dim=3).flatten(1)
@@ -79,14 +86,16 @@ class BigBirdAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute block-sparse attention, and full attention for the tokens of global blocks.
 
+        Overrides :meth:`PeerAttention.attend`.
+
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         T, everything, padding_mask = (
             q.size(2),
@@ -107,16 +116,18 @@ class BigBirdAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         T, padding_mask = q.size(2), materialize_padding(padding_mask, q)
         seen, unused = self.choose_blocks(padding_mask)
@@ -127,11 +138,11 @@ class BigBirdAttention(PeerAttention):
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
-    """Gather blocks and join them along the length.
+    """Gather several blocks of tokens for each block, and concatenate them along the length.
 
     Args:
-        x: blocks [B, H, blocks, size, K] of tokens.
-        chosen: indices [B, n, m] of m blocks for each of n blocks.
+        x: blocks [B, H, blocks, size, K]: batch size B, H heads, ``size`` tokens in a block, and width K.
+        chosen: indices [B, n, m] of the m blocks to gather for each of n blocks.
 
     Returns:
         Tokens [B, H, n, m * size, K] of the chosen blocks.

@@ -1,4 +1,4 @@
-"""Options of the peer models: those of fairseq's Transformer, and those of all peer attentions."""
+"""Dataclasses with the options of the peer models, for the command line and for checkpoints."""
 
 from dataclasses import dataclass
 from typing import Optional

@@ -2,13 +2,14 @@
 
 Source: Estupinan Ojeda et al., "Informer, an Information Organization Transformer Architecture".
 
-Before the split into heads, keys and values are padded with zeros to n tokens and convolved along the length.
-Kernel and stride are n / r, and the convolution has C input and C output channels. Leaky ReLU and max-pooling
-by two follow, so r / 2 keys remain.
+Before the split into heads, keys and values are padded with zeros to the maximum length n, and convolved
+along the length. Kernel and stride are n / r. The convolution has C input and C output channels, where C is
+the model width. Leaky ReLU and max-pooling by two follow, so r / 2 keys remain.
 
-The paper does not give the number of channels. With C channels and one convolution each for the keys and the
-values of every layer, the paper's 135,368,888 parameters leave 24,572 embedding rows for both vocabularies.
-The published vocabularies of its corpus (words with five or more occurrences) have 24,900 entries together.
+The paper does not give the number of channels, but its parameter count supports this choice. With C channels,
+and one convolution each for the keys and the values of every layer, the paper's 135,368,888 parameters leave
+24,572 embedding rows for both vocabularies. The published vocabularies of its corpus (words with five or more
+occurrences) have 24,900 entries together.
 """
 
 from typing import Any, Optional
@@ -30,7 +31,7 @@ POOL = 2
 class ConvLinformerAttention(PeerAttention):
     """Convolutional Linformer: softmax attention to r / 2 keys and values, shortened by a convolution.
 
-    The arguments and the letters of shapes are those of :class:`PeerAttention`.
+    The option ``--conv-linformer-r`` is r. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "conv_linformer"
@@ -39,13 +40,16 @@ class ConvLinformerAttention(PeerAttention):
     has_value_weights = False  # the convolved values are not linear in the values
 
     def build(self, options: Any) -> None:
-        """Create the convolutions of keys and values.
+        """Create the convolutions that shorten the keys and values.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``conv_linformer_r`` is used.
 
         Raises:
-            InputError: r is odd, or does not divide the maximum length.
+            InputError: ``conv_linformer_r`` is odd, or does not divide the maximum length.
         """
         r, n = options.conv_linformer_r, self.max_positions
         if r < POOL or r % POOL or n % r:
@@ -58,15 +62,18 @@ class ConvLinformerAttention(PeerAttention):
         )
 
     def shorten(self, x: Tensor, conv: nn.Module, padding_mask: Optional[Tensor]) -> Tensor:
-        """Shorten keys or values along the length.
+        """Shorten keys or values to r / 2 tokens by a convolution, leaky ReLU and max-pooling.
 
         Args:
-            x: keys or values [B, H, T, K].
+            x: keys or values [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             conv: convolution along the length.
             padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
             Shortened keys or values [B, H, r / 2, K].
+
+        Raises:
+            InputError: T exceeds the maximum length.
         """
         T = x.size(2)
         self.check_length(T)
@@ -78,14 +85,16 @@ class ConvLinformerAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax attention to the shortened keys and values.
 
+        Overrides :meth:`PeerAttention.attend`.
+
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         k, v = self.shorten(k, self.key_conv, padding_mask), self.shorten(v, self.value_conv, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
@@ -93,16 +102,18 @@ class ConvLinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` as a reference, with an einsum in place of the convolution.
+        """Compute the output of :meth:`attend` with an einsum as the convolution, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         shorter = []
         for x, conv in ((k, self.key_conv), (v, self.value_conv)):

@@ -1,11 +1,12 @@
 """Attention through feature maps, also called kernel attention or linear attention.
 
-The weight of key j for query i is phi(q_i) . phi(k_j), divided by the sum over j::
+A function phi maps queries q and keys k to M features each. The weight of key j for query i is
+phi(q_i) . phi(k_j), divided by the sum over j. For values v_j, the output is::
 
     y_i = phi(q_i) S / (phi(q_i) . z)    with S = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j)
 
 In causal attention the sums for query i run over j <= i, and they are the decoding state. Time and memory are
-linear in the length. The state has a constant size of M x (K + 1) per head.
+linear in the length. For heads of width K, the state has a constant size of M x (K + 1) per head.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -18,14 +19,14 @@ from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, ma
 
 
 class Keys(NamedTuple):
-    """Feature maps of keys.
+    """Features of the keys, with the scale and the decay of the features.
 
-    B is the batch size, H the number of heads, S the number of keys, and M the number of features.
+    Shapes: batch size B, H heads, S keys, and M features.
 
     Attributes:
-        features: phi(k) [B, H, S, M], 0 at padding.
-        log_scale: logarithm [B, H, 1, 1] of the factor that all features were divided by (default: None, no
-            factor). The factor cancels within one call.
+        features: features phi(k) [B, H, S, M] of the keys, 0 at padding.
+        log_scale: logarithm [B, H, 1, 1] of the number by which all features were divided. Attention weights
+            do not depend on this number (default: None, not divided).
         log_decay: logarithm [B, H, S] of the factor by which each position scales the sums of earlier
             positions (default: None, no decay).
     """
@@ -38,42 +39,42 @@ class Keys(NamedTuple):
 class FeatureMapAttention(PeerAttention):
     """Base class of attentions in linear time that map queries and keys to features.
 
-    Linear Transformer, Performer and RFA are subclasses. Attention dropout has no effect, because the weights
-    are never computed.
-
-    M is the number of features. The other letters of shapes and the arguments are those of
-    :class:`PeerAttention`.
+    Linear Transformer, Performer and RFA are subclasses. They implement :meth:`map_queries` and
+    :meth:`map_keys`. Attention dropout has no effect, because the weights are never computed. The constructor
+    arguments are those of :class:`PeerAttention`.
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the feature maps phi(q) of queries.
+        """Compute the features phi(q) of queries. Subclasses must implement this method.
 
         Args:
-            q: queries [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, M] in float32 or wider.
+            Features [B, H, T, M] in float32 or wider, where M is the number of features.
         """
         raise NotImplementedError
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the feature maps of keys.
+        """Compute the features phi(k) of keys. Subclasses must implement this method.
 
         Args:
-            k: keys [B, H, S, K].
+            k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
             padding_mask: mask [B, S], True at padding, or None without padding.
             extra: tensors that :meth:`project` returns after q, k and v.
 
         Returns:
-            Features, scale and decay of the keys.
+            Features of the keys, with their scale and decay.
         """
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
         """Divide weighted sums of values by the sums of their weights.
 
+        The divisor is at least :meth:`least_divisor`.
+
         Args:
-            sums: weighted sums of the values and, in the last column, of ones [..., K + 1].
+            sums: weighted sums [..., K + 1] of values of width K. The last column is the sum of the weights.
             total: optional argument of :meth:`least_divisor`.
 
         Returns:
@@ -82,11 +83,13 @@ class FeatureMapAttention(PeerAttention):
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the least divisor of :meth:`divide`, which prevents a division by zero.
+        """Return the smallest number by which :meth:`divide` may divide, to avoid a division by zero.
+
+        By default, it is the square root of the smallest normal number of the dtype.
 
         Args:
-            sums: argument of :meth:`divide`.
-            total: tensors returned by :meth:`weight_totals`; unused by default.
+            sums: weighted sums that will be divided, for their dtype and device.
+            total: tensors returned by :meth:`weight_totals`; ignored by default.
 
         Returns:
             A scalar tensor, or a tensor that broadcasts to the sums of the weights.
@@ -96,17 +99,19 @@ class FeatureMapAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *extra: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute self-attention in linear time.
+        """Compute self-attention in linear time from the features of queries and keys.
+
+        Overrides :meth:`PeerAttention.attend`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             extra: further tensors that :meth:`project` returned.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         with torch.autocast(q.device.type, enabled=False):
             keys = self.map_keys(k, padding_mask, *extra)
@@ -118,14 +123,15 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return the further tensors that :meth:`least_divisor` needs for causal sums.
+        """Return the tensors that :meth:`least_divisor` needs in causal attention, none by default.
 
-        By default there are none.
+        RFA overrides this method and returns the sum that the weights would have if all features were equal.
 
         Args:
-            keys: feature maps of the new keys.
-            padding_mask: mask [B, T], True at padding, or None without padding.
-            before: total in the decoding state (default: None, at the start).
+            keys: features of the new keys.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
+                padding.
+            before: last total of the previous call during decoding (default: None, no previous call).
 
         Returns:
             A tuple of tensors, empty by default.
@@ -135,17 +141,19 @@ class FeatureMapAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the sums in ``state``.
+        """Continue causal attention from the sums over keys in ``state``.
 
-        Stored sums and new features are brought to the same scale, the greater of the two.
+        Overrides :meth:`PeerAttention.attend_incrementally`. If the features have a scale, the stored sums
+        and the new features are converted to the larger of their two scales.
 
         Args:
-            parts: projections of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            parts: tensors of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
+                padding.
             state: state after the previous positions, or None at the start.
 
         Returns:
-            - output heads [B, H, T, K] of the new positions.
+            - output [B, H, T, K] of each head at the new positions: H heads of width K.
             - state after the new positions.
         """
         q, k, v, *extra = parts
@@ -167,29 +175,33 @@ class FeatureMapAttention(PeerAttention):
             return self.divide(output, *totals).to(v.dtype), saved
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
-        """Return the sums over the context and the number of its tokens.
+        """Compute the sums over the context that cross-attention needs.
+
+        Overrides :meth:`PeerAttention.cache_context`.
 
         Args:
-            k: keys [B, H, S, K].
-            v: values [B, H, S, K].
+            k: keys [B, H, S, K]: batch size B, H heads, S tokens, and head width K.
+            v: values, with the shape of ``k``.
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
-            Tensors by name, which incremental decoding stores.
+            ``sums`` and ``total``, see :meth:`_sum_keys`.
         """
         with torch.autocast(k.device.type, enabled=False):
             return self._sum_keys(self.map_keys(k, padding_mask), v, padding_mask)
 
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
-        """Attend to the cached sums. No weights are returned.
+        """Attend from the decoder input to the cached sums over the context.
+
+        Overrides :meth:`PeerAttention.read_context`. No attention weights exist.
 
         Args:
-            query: decoder input [T, B, C].
+            query: decoder input [T, B, C]: T positions, batch size B, and model width C.
             memory: tensors that :meth:`cache_context` returned.
-            need_weights: ignored.
+            need_weights: ignored (default: False).
 
         Returns:
-            - output heads [B, H, T, K].
+            - output [B, H, T, K] of each head: H heads of width K.
             - None in place of attention weights.
         """
         (q,) = self.project_heads(query, "q")
@@ -197,39 +209,42 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Compute the sums over the keys, which all queries share.
+        """Compute the sums over all keys that bidirectional and cross-attention use for every query.
 
         Args:
-            keys: feature maps of the keys.
-            v: values [B, H, S, K].
+            keys: features of the keys, M for each key.
+            v: values [B, H, S, K]: batch size B, H heads, S keys, and head width K.
             padding_mask: mask [B, S], True at padding, or None without padding.
 
         Returns:
-            ``sums``, the matrix S with z as its last column [B, H, M, K + 1], and ``total``, the number of
-            tokens [B, 1, 1, 1].
+            - ``sums``: sum [B, H, M, K + 1] of the outer products of features and values. The last column is
+              the sum of the features.
+            - ``total``: number of tokens [B, 1, 1, 1], without padding.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
-        """Compute the output heads from the sums that :meth:`_sum_keys` returned.
+        """Compute the output of all queries from the sums over the keys.
 
         Args:
-            q: queries [B, H, T, K].
-            memory: sums over the keys.
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            memory: sums that :meth:`_sum_keys` returned.
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute phi(q_i) . phi(k_j) for all pairs, 0 at masked pairs, for reference implementations.
+        """Compute the products phi(q_i) . phi(k_j) of all pairs of features, 0 at masked pairs.
+
+        The reference implementations in tests use this matrix. In causal attention, later keys are masked.
 
         Args:
-            features: features [B, H, T, M] of queries.
-            keys: features [B, H, S, M] of keys.
+            features: features [B, H, T, M] of T queries: batch size B, H heads, and M features.
+            keys: features [B, H, S, M] of S keys.
             padding_mask: mask [B, S] of keys, True at padding, or None without padding.
 
         Returns:
@@ -241,12 +256,10 @@ class FeatureMapAttention(PeerAttention):
 
 
 def append_ones(v: Tensor) -> Tensor:
-    """Append a column of ones to the values, so that sums of values also hold the sums of the weights.
-
-    B is the batch size, H the number of heads, S the number of keys and K the head width.
+    """Append a column of ones to the values, so that a weighted sum also yields the sum of the weights.
 
     Args:
-        v: values [B, H, S, K].
+        v: values [B, H, S, K]: batch size B, H heads, S keys, and head width K.
 
     Returns:
         Values [B, H, S, K + 1] in float32 or wider.
@@ -256,11 +269,11 @@ def append_ones(v: Tensor) -> Tensor:
 
 
 def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
-    """Compute the weighted mean of values, 0 if all weights are 0.
+    """Compute the weighted mean of values for each query, 0 if all weights are 0.
 
     Args:
-        v: values [B, H, S, K].
-        weights: nonnegative weights [B, H, T, S].
+        v: values [B, H, S, K]: batch size B, H heads, S keys, and head width K.
+        weights: nonnegative weights [B, H, T, S] for T queries.
 
     Returns:
         Means [B, H, T, K].
@@ -272,10 +285,10 @@ def mask_features(features: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
     """Set features to zero at padding.
 
     Args:
-        features: features [B, H, S, M].
+        features: features [B, H, S, M]: batch size B, H heads, S positions, and M features.
         padding_mask: mask [B, S], True at padding, or None without padding.
 
     Returns:
-        Features [B, H, S, M].
+        Masked features [B, H, S, M].
     """
     return features if padding_mask is None else features.masked_fill(padding_mask[:, None, :, None], 0.0)

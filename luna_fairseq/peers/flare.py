@@ -1,13 +1,13 @@
 """FLARE, fast low-rank attention routing engine (Puri et al., 2025), a close relative of Luna.
 
-Each head has M learned latent queries Q. The latents attend to all tokens, then the tokens attend to the
-latents with their keys in place of queries::
+Each head has M learned latent queries Q. First the latents attend to all tokens. Then the tokens attend to
+the latents, with their keys K in place of queries. With values V, the output is Y::
 
     Z = softmax(Q K^T) V
     Y = softmax(K Q^T) Z
 
-Both products are not scaled by 1 / sqrt(K), and no token has a query. The paper computes keys and values with
-deep networks; here they are linear projections, as in every peer.
+The logits are not scaled by 1 / sqrt(head width), and tokens have no queries. The paper computes keys and
+values with deep networks. Here they are linear projections, as in every peer.
 """
 
 from typing import Any, Optional, Tuple
@@ -23,7 +23,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class FlareAttention(PeerAttention):
     """FLARE: softmax attention from learned latents to the tokens, then from the tokens to the latents.
 
-    The arguments and the letters of shapes are those of :class:`PeerAttention`.
+    The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "flare"
@@ -31,24 +31,29 @@ class FlareAttention(PeerAttention):
     projections: Tuple[str, ...] = ("k", "v")
 
     def build(self, options: Any) -> None:
-        """Create the latents [H, M, K].
+        """Create the learned latent queries of each head.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`. Its
-                ``flare_latents`` is the number M of latents.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``flare_latents`` (number of latents) is used.
         """
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Gather the values into the latents, then distribute the result to all positions.
+        """Gather the values of all tokens into the latents, then distribute the result to all positions.
+
+        Overrides :meth:`PeerAttention.attend`.
 
         Args:
-            k: keys [B, H, T, K], which also serve as queries.
-            v: values [B, H, T, K].
+            k: keys [B, H, T, K], which also serve as queries: batch size B, H heads, T positions, and head
+                width K.
+            v: values, with the shape of ``k``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``k``.
         """
         latents = self.latents.to(k.dtype).expand(k.size(0), -1, -1, -1)
         unscaled = latents * self.head_dim**0.5
@@ -56,15 +61,18 @@ class FlareAttention(PeerAttention):
         return softmax_attention(k, unscaled, gathered, None, self.dropout)
 
     def attend_naively(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weight matrices, as a reference.
+        """Compute the output of :meth:`attend` with explicit weight matrices, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            k: keys [B, H, T, K], which also serve as queries.
-            v: values [B, H, T, K].
+            k: keys [B, H, T, K], which also serve as queries: batch size B, H heads, T positions, and head
+                width K.
+            v: values, with the shape of ``k``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``k``.
         """
         scale = self.head_dim**0.5
         gather = naive_softmax_weights(self.latents * scale, k, combine_masks(padding_mask))

@@ -7,7 +7,7 @@ The block applies a convolution along the width of the model (kernel equal to st
 max-pooling by two. Then it reverses these steps: max-unpooling to the positions of the maxima and a
 transposed convolution.
 
-The paper leaves sizes open, but its parameter counts determine them: 135,368,888 with the feed-forward
+The paper does not give the sizes, but its parameter counts determine them: 135,368,888 with the feed-forward
 network and 126,613,016 with this block. The difference matches exactly for a kernel of 8 and with the n
 positions as channels. A layer then has 2 (8 n^2 + n) = 640,400 parameters for n = 200, instead of 2,099,712.
 The block therefore mixes positions, too. Unpooling to the positions of the maxima is our choice and adds no
@@ -29,13 +29,13 @@ POOL = 2
 class InformationBlock(nn.Module):
     """Convolutional block in place of a Transformer's feed-forward network.
 
-    The block maps a sequence of vectors to a sequence of the same shape. Sequences are left-aligned first,
-    and padding is set to zero. T is the sequence length, B the batch size, and C the model width.
+    The block maps a sequence of vectors to a sequence of the same shape. Padding is set to zero first, and
+    padding on the left is moved to the right.
 
     Args:
-        embed_dim: C, width of the model.
-        longest: n, maximum number of tokens in a sequence.
-        kernel: kernel size and stride of the convolutions; twice the kernel must divide C.
+        embed_dim: width of the model.
+        longest: maximum number of tokens in a sequence. The convolutions have one channel for each position.
+        kernel: kernel size and stride of the convolutions; twice the kernel must divide ``embed_dim``.
 
     Raises:
         InputError: Twice the kernel does not divide the width.
@@ -62,7 +62,7 @@ class InformationBlock(nn.Module):
         """Apply the block to a batch of sequences.
 
         Args:
-            x: input [T, B, C].
+            x: input [T, B, C]: T positions, batch size B, and model width C.
             padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:

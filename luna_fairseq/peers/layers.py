@@ -17,15 +17,15 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build the attention of an encoder or decoder layer.
+    """Build the attention of an encoder or decoder layer from the options of the model.
 
     Args:
-        cfg: nested options of the model.
-        name: name of the attention in ``ATTENTIONS``.
+        cfg: nested configuration of the model.
+        name: name of the attention in ``ATTENTIONS``, such as "performer".
         form: "bidirectional" for the encoder, "causal" or "cross" for the decoder.
 
     Returns:
-        Attention with the widths, heads and dropout of its side of the model.
+        Attention with the width, number of heads and maximum length of the encoder or the decoder.
     """
     encodes = form == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder
@@ -43,7 +43,7 @@ def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
-    """Encoder layer of fairseq with a peer attention.
+    """fairseq's Transformer encoder layer with a peer attention in place of softmax attention.
 
     Args:
         cfg: nested configuration of the model; ``cfg.attention`` names the attention.
@@ -59,8 +59,11 @@ class PeerEncoderLayer(TransformerSequenceLayer):
 class InformerEncoderLayer(PeerEncoderLayer):
     """Encoder layer with an information organization block in place of the feed-forward network.
 
+    The block comes from the Informer of Estupinan Ojeda et al., see :class:`InformationBlock`.
+
     Args:
-        cfg: nested configuration of the model; ``cfg.information_kernel`` is the kernel of the block.
+        cfg: nested configuration of the model. ``cfg.attention`` names the attention, and
+            ``cfg.information_kernel`` is the kernel of the block.
     """
 
     def __init__(self, cfg: Any):
@@ -73,10 +76,12 @@ class InformerEncoderLayer(PeerEncoderLayer):
     def forward(
         self, x: Tensor, encoder_padding_mask: Optional[Tensor], attn_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Apply attention and the information block, each with its residual connection and layer norm.
+        """Apply attention and the information block, each with a residual connection and layer normalization.
+
+        Overrides ``forward`` of fairseq's encoder layer.
 
         Args:
-            x: input [T, B, C].
+            x: input [T, B, C]: T positions, batch size B, and model width C.
             encoder_padding_mask: mask [B, T], True at padding, or None without padding.
             attn_mask: ignored (default: None).
 
@@ -91,8 +96,9 @@ class InformerEncoderLayer(PeerEncoderLayer):
         """Apply a block with dropout, a residual connection and layer normalization.
 
         Args:
-            x: input [T, B, C].
-            norm: layer normalization, which runs before the block or after the residual connection.
+            x: input [T, B, C]: T positions, batch size B, and model width C.
+            norm: layer normalization. It runs before the block if the model has ``normalize_before``, and
+                otherwise after the residual connection.
             block: function from a tensor [T, B, C] to a tensor of the same shape.
 
         Returns:
@@ -104,7 +110,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """Decoder layer of fairseq with peer attentions.
+    """fairseq's Transformer decoder layer with peer attentions in place of softmax attention.
 
     Args:
         cfg: nested configuration of the model; ``cfg.decoder_attention`` and ``cfg.cross_attention`` name the
@@ -117,7 +123,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
         self.activation_fn = activation_function(cfg.activation_fn)
 
     def build_self_attention(self, embed_dim: int, cfg: Any, **kwargs: Any) -> nn.Module:
-        """Build the causal self-attention.
+        """Build the causal self-attention. Overrides the method of fairseq's decoder layer.
 
         Args:
             embed_dim: ignored, because ``cfg`` has the width.
@@ -125,27 +131,27 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
             kwargs: ignored.
 
         Returns:
-            The attention module.
+            The attention module that ``cfg.decoder_attention`` names.
         """
         return build_layer_attention(cfg, cfg.decoder_attention, CAUSAL)
 
     def build_encoder_attention(self, embed_dim: int, cfg: Any) -> nn.Module:
-        """Build the cross-attention.
+        """Build the cross-attention. Overrides the method of fairseq's decoder layer.
 
         Args:
             embed_dim: ignored, because ``cfg`` has the width.
             cfg: nested configuration of the model.
 
         Returns:
-            The attention module.
+            The attention module that ``cfg.cross_attention`` names.
         """
         return build_layer_attention(cfg, cfg.cross_attention, CROSS)
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """Transformer encoder with peer attentions.
+    """fairseq's Transformer encoder with peer attentions in place of softmax attention.
 
-    If Linformer attentions share one length projection across layers, all layers use that of the first layer.
+    With ``--linformer-sharing layerwise``, all layers use the length projections of the first layer.
 
     Args:
         cfg: nested configuration of the model.
@@ -161,24 +167,27 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch.
+        """Encode a batch, and return the source tokens too.
+
+        Overrides ``forward`` of fairseq's encoder. The decoder reads the source tokens with
+        ``--diagonal-prior``.
 
         Args:
-            src_tokens: source tokens [B, S].
+            src_tokens: source tokens [B, S]: B sentences of S tokens.
             args: further positional arguments of fairseq's encoder.
             kwargs: further keyword arguments of fairseq's encoder.
 
         Returns:
-            The outputs of fairseq's encoder, with ``src_tokens`` added.
+            The outputs of fairseq's encoder, with the entry ``src_tokens`` added.
         """
         return {**super().forward(src_tokens, *args, **kwargs), "src_tokens": [src_tokens]}
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        """Build an encoder layer.
+        """Build an encoder layer. Overrides the method of fairseq's encoder.
 
         Args:
-            cfg: nested configuration of the model. With ``cfg.information_block``, the layer has an
-                information organization block.
+            cfg: nested configuration of the model. With ``cfg.information_block``, an information
+                organization block replaces the feed-forward network.
 
         Returns:
             The layer.
@@ -187,19 +196,19 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """Transformer decoder with peer attentions.
+    """fairseq's Transformer decoder with peer attentions in place of softmax attention.
 
-    Its arguments are those of fairseq's ``TransformerDecoderBase``.
+    The constructor arguments are those of fairseq's ``TransformerDecoderBase``.
 
     Attributes:
-        separators: indices of the sentence separator in the source and the target dictionary, needed with
-            --sentence-diagonal (default: None).
+        separators: index of the sentence separator in the source dictionary and in the target dictionary.
+            ``--sentence-diagonal`` needs them (default: None).
     """
 
     separators: Optional[Tuple[int, int]] = None
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
-        """Build a decoder layer.
+        """Build a decoder layer with peer attentions. Overrides the method of fairseq's decoder.
 
         Args:
             cfg: nested configuration of the model.
@@ -211,10 +220,12 @@ class PeerDecoder(TransformerDecoderBase):
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
 
     def buffered_future_mask(self, tensor: Tensor) -> None:
-        """Return None in place of a T x T mask, because causal attentions mask future positions themselves.
+        """Return None in place of a causal mask, because peer attentions mask later positions themselves.
+
+        Overrides the method of fairseq's decoder.
 
         Args:
-            tensor: not used.
+            tensor: ignored.
         """
 
     def extract_features(
@@ -228,19 +239,19 @@ class PeerDecoder(TransformerDecoderBase):
     ) -> Any:
         """Compute the features of the decoder as fairseq does.
 
-        With a diagonal prior, the cross-attentions get the numbers of the target tokens first.
+        Overrides the method of fairseq's decoder. With ``--diagonal-prior``, this method first tells each
+        cross-attention the positions of the target tokens.
 
         Args:
-            prev_output_tokens: target tokens [B, T], shifted right.
+            prev_output_tokens: target tokens [B, T], shifted right: B sentences of T tokens.
             encoder_out: outputs of the encoder, or None without an encoder.
-            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
-                once).
+            incremental_state: fairseq's dictionary of decoding states (default: None, all positions at once).
             full_context_alignment: must be False (default: False).
             args: further positional arguments of fairseq's decoder.
             kwargs: further keyword arguments of fairseq's decoder.
 
         Returns:
-            - features [B, T, C].
+            - features [B, T, C] of model width C.
             - dictionary of further outputs, as fairseq's decoder returns it.
 
         Raises:
