@@ -17,7 +17,13 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Options of models with an encoder: its attention, and the information organization block."""
+    """Options of peer models with an encoder, in addition to those of each attention.
+
+    Attributes:
+        attention: name of the attention of the encoder.
+        information_block: replace the encoder's feed-forward networks by information organization blocks.
+        information_kernel: kernel size and stride of the convolutions of these blocks.
+    """
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and default of the decoder's attentions"
@@ -34,7 +40,12 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Options of models with an encoder and a decoder: the attention of each form."""
+    """Options of peer models with an encoder and a decoder, which choose the attention of each form.
+
+    Attributes:
+        decoder_attention: name of the decoder's causal attention (default: None, that of the encoder).
+        cross_attention: name of the cross-attention (default: None, that of the encoder).
+    """
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
         None, "causal attention of the decoder", default_from="attention"
@@ -46,19 +57,31 @@ class AttentionConfig(EncoderAttentionConfig):
 
 @dataclass
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
-    """Options of ``--arch peer_transformer``, for translation."""
+    """Options of ``--arch peer_transformer``, a translation model with peer attentions.
+
+    The options are those of fairseq's Transformer and of :class:`AttentionConfig`.
+    """
 
 
 @dataclass
 class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
-    """Options of ``--arch peer_lm``, a causal language model."""
+    """Options of ``--arch peer_lm``, a causal language model with a peer attention.
+
+    Attributes:
+        decoder_attention: name of the causal attention of each layer.
+    """
 
     decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of each layer")
 
 
 @dataclass
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
-    """Options of ``--arch peer_roberta``, a masked language model."""
+    """Options of ``--arch peer_roberta``, a masked language model with a peer attention.
+
+    Attributes:
+        untie_weights_roberta: learn a separate output projection in place of the token embedding.
+        no_token_positional_embeddings: disable positional embeddings.
+    """
 
     untie_weights_roberta: bool = option(
         False, "learn a separate output projection in place of the token embedding"
@@ -68,4 +91,7 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 
 @dataclass
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
-    """Options of ``--arch peer_lra_<task>``, a classifier of long sequences."""
+    """Options of ``--arch peer_lra_<task>``, a Long Range Arena classifier with a peer attention.
+
+    The options are those of all classifiers (:class:`ClassifierOptions`) and :class:`EncoderAttentionConfig`.
+    """

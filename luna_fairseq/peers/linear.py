@@ -1,6 +1,7 @@
 """Linear attention (Katharopoulos et al., 2020, "Transformers are RNNs").
 
-The feature map is phi(x) = elu(x) + 1, and queries are not scaled::
+Queries q and keys k are mapped to positive features by phi(x) = elu(x) + 1, without scaling the queries. The
+output for query i is the weighted mean of the values v_j::
 
     y_i = sum_j (phi(q_i) . phi(k_j)) v_j / sum_j phi(q_i) . phi(k_j)
 """
@@ -15,7 +16,7 @@ from luna_fairseq.peers.feature_maps import FeatureMapAttention, Keys, mask_feat
 
 
 def elu_plus_one(x: Tensor) -> Tensor:
-    """Compute the feature map phi(x) = elu(x) + 1.
+    """Compute elu(x) + 1, the feature map of linear attention.
 
     Args:
         x: queries or keys of any shape.
@@ -27,50 +28,55 @@ def elu_plus_one(x: Tensor) -> Tensor:
 
 
 class LinearAttention(FeatureMapAttention):
-    """Linear attention: feature-map attention with the feature map elu(x) + 1.
+    """Linear attention, with elu(x) + 1 as the features of queries and keys.
 
-    The number of features is the width of a head. The arguments and the letters of shapes are those of
-    :class:`PeerAttention`.
+    The number of features is the head width. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "linear"
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the feature maps phi(q) of queries.
+        """Compute the features elu(q) + 1 of queries.
+
+        Overrides :meth:`FeatureMapAttention.map_queries`.
 
         Args:
-            q: queries [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, K] in float32 or wider.
+            Features in float32 or wider, with the shape of ``q``.
         """
         return elu_plus_one(q)
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the feature maps phi(k) of keys.
+        """Compute the features elu(k) + 1 of keys.
+
+        Overrides :meth:`FeatureMapAttention.map_keys`.
 
         Args:
-            k: keys [B, H, S, K].
+            k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
             padding_mask: mask [B, S], True at padding, or None without padding.
             extra: ignored.
 
         Returns:
-            Features [B, H, S, K], 0 at padding, without scale and decay.
+            Features with the shape of ``k``, 0 at padding, without scale and decay.
         """
         return Keys(mask_features(elu_plus_one(k), padding_mask))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         return weighted_mean(v, self.unnormalized_weights(elu_plus_one(q), elu_plus_one(k), padding_mask))

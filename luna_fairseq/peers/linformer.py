@@ -1,6 +1,7 @@
 """Linformer (Wang et al., 2020, "Self-Attention with Linear Complexity").
 
-Keys and values are projected along the length, from n tokens to k, with learned matrices E and F [k, n]::
+Keys and values are projected along the length, from n tokens to k, with learned matrices E and F [k, n]. For
+queries q and head width K, the output is::
 
     y = softmax(q (E keys)^T / sqrt(K)) (F values)
 
@@ -19,9 +20,10 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class LinformerAttention(PeerAttention):
-    """Linformer: softmax attention to k keys and values, which are projected along the length.
+    """Linformer: softmax attention to keys and values that are projected along the length to fewer tokens.
 
-    The arguments and the letters of shapes are those of :class:`PeerAttention`.
+    The option ``--linformer-k`` is the number of these tokens. The constructor arguments are those of
+    :class:`PeerAttention`.
     """
 
     name = "linformer"
@@ -29,10 +31,14 @@ class LinformerAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the projections E and F, which ``--linformer-sharing`` may share.
+        """Create the matrices that project keys and values along the length.
+
+        Overrides :meth:`PeerAttention.build`. ``linformer_sharing`` decides whether heads, or keys and
+        values, share a matrix.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``linformer_k`` and ``linformer_sharing`` are used.
         """
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
@@ -44,7 +50,7 @@ class LinformerAttention(PeerAttention):
             nn.init.normal_(parameter, std=self.max_positions**-0.5)  # keeps the norm of the rows
 
     def share_projections(self, first: "LinformerAttention") -> None:
-        """Use the length projections of the first layer if all layers share them.
+        """Use the length projections of the first layer, if ``linformer_sharing`` is "layerwise".
 
         Args:
             first: attention of the first layer.
@@ -53,15 +59,18 @@ class LinformerAttention(PeerAttention):
             self.length_proj = first.length_proj
 
     def shorten(self, x: Tensor, index: int, padding_mask: Optional[Tensor]) -> Tensor:
-        """Project keys or values along the length.
+        """Project keys or values along the length, from T positions to ``linformer_k``.
 
         Args:
-            x: keys or values [B, H, T, K].
-            index: 0 for E (keys), 1 for F (values).
+            x: keys or values [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            index: 0 for the projection of keys, 1 for the projection of values.
             padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
-            Projected keys or values [B, H, k, K].
+            Projected keys or values [B, H, linformer_k, K].
+
+        Raises:
+            InputError: T exceeds the maximum length.
         """
         T = x.size(2)
         self.check_length(T)
@@ -71,14 +80,16 @@ class LinformerAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax attention to the projected keys and values.
 
+        Overrides :meth:`PeerAttention.attend`.
+
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         k, v = self.shorten(k, 0, padding_mask), self.shorten(v, 1, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
@@ -86,16 +97,18 @@ class LinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)

@@ -1,8 +1,8 @@
 """Local attention: softmax attention within a sliding window or within blocks.
 
-With a window w, query i attends to keys j with |i - j| <= w; in causal attention to i - w <= j <= i. With
-blocks of w tokens, query i attends to the keys of its own block, floor(i / w) = floor(j / w). Block attention
-is the "Local Attention" of Long Range Arena.
+With a window w, query i attends to keys j with |i - j| <= w. In causal attention it attends to keys j with
+i - w <= j <= i. With blocks of w tokens, query i attends to the keys of its own block. Block attention is the
+"Local Attention" of Long Range Arena.
 """
 
 from typing import Any, Optional, Tuple
@@ -25,26 +25,32 @@ from luna_fairseq.peers.attention import (
 
 
 class LocalAttention(PeerAttention):
-    """Local attention: softmax attention within a sliding window or within blocks of w tokens.
+    """Local attention: softmax attention within a sliding window or within blocks of tokens.
 
-    The decoding state holds the last w keys and values. The arguments and the letters of shapes are those of
-    :class:`PeerAttention`.
+    With ``--local-kind window``, ``--local-window`` is the number of tokens on each side. With ``--local-kind
+    blocks``, it is the block size. The decoding state holds the keys and values of as many last positions.
+    The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "local"
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
-        """Store the window size and the kind of attention.
+        """Store the window size, and whether attention uses windows or blocks.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``local_window`` and ``local_kind`` are used.
         """
         self.window, self.kind = options.local_window, options.local_kind
         self.needs_left_alignment = self.kind == "blocks"
 
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return a mask of pairs of positions that are too far apart, or in the future.
+        """Return the mask of queries and keys that must not be combined.
+
+        These are positions that are too far apart and, in causal attention, later keys.
 
         Args:
             i: positions of queries.
@@ -57,16 +63,18 @@ class LocalAttention(PeerAttention):
         return far | (j > i) if self.form == CAUSAL else far
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute local attention in blocks.
+        """Compute local attention, in blocks of positions.
+
+        Overrides :meth:`PeerAttention.attend`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         T, after = q.size(2), 0 if self.form == CAUSAL else self.window
         if self.kind == "window":
@@ -82,15 +90,18 @@ class LocalAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the last w positions in ``state``.
+        """Continue causal attention from the keys and values of the last ``local_window`` positions.
+
+        Overrides :meth:`PeerAttention.attend_incrementally`.
 
         Args:
-            parts: projections of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            parts: tensors of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
+                padding.
             state: state after the previous positions, or None at the start.
 
         Returns:
-            - output heads [B, H, T, K] of the new positions.
+            - output [B, H, T, K] of each head at the new positions: H heads of width K.
             - state after the new positions.
         """
         q, k, v = parts
@@ -115,16 +126,18 @@ class LocalAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         positions = torch.arange(q.size(2), device=q.device)
         attention_mask = combine_masks(padding_mask, self.mask_pairs(positions[:, None], positions))

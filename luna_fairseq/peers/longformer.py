@@ -1,8 +1,9 @@
 """Longformer (Beltagy et al., 2020): a sliding window combined with global tokens.
 
-Query i attends to keys j in [i - w/2, i + w/2] and to the first g tokens, which are global. A global token
-attends to all tokens, with its own projections of queries, keys and values. The paper's language model has no
-global tokens; use causal ``local`` attention instead.
+Query i attends to keys j in [i - w/2, i + w/2], where w is the width of the window. It also attends to the
+first g tokens, which are global. A global token attends to all tokens, with its own projections of queries,
+keys and values. The paper's language model has no global tokens. Use causal ``local`` attention for such a
+model.
 """
 
 from typing import Any, Optional, Tuple
@@ -20,7 +21,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer: sliding-window attention with global tokens at the start of the sequence.
 
-    The arguments and the letters of shapes are those of :class:`PeerAttention`.
+    The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "longformer"
@@ -29,10 +30,13 @@ class LongformerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 
     def build(self, options: Any) -> None:
-        """Store the options, and remove the projections of global tokens if there are none.
+        """Store the options, and delete the projections of global tokens if there are no global tokens.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``longformer_window`` and ``longformer_global_tokens`` are used.
 
         Raises:
             InputError: The width of the window is odd.
@@ -53,15 +57,18 @@ class LongformerAttention(PeerAttention):
     ) -> Tensor:
         """Compute window attention, and full attention for the global tokens.
 
+        Overrides :meth:`PeerAttention.attend`.
+
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
-            global_parts: queries, keys and values of the global projections; empty without global tokens.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
+            global_parts: queries, keys and values of the global projections, each with the shape of ``q``.
+                Empty without global tokens.
+            padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         T, g = q.size(2), min(self.tokens, q.size(2))
         global_keys = None
@@ -80,18 +87,20 @@ class LongformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with masks of all pairs of positions, as a reference.
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
-            global_parts: queries, keys and values of the global projections [B, H, T, K]. Empty without
-                global tokens.
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
+            global_parts: queries, keys and values of the global projections, each with the shape of ``q``.
+                Empty without global tokens.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         positions = torch.arange(q.size(2), device=q.device)
         unseen = ((positions[:, None] - positions).abs() > self.half) & (positions >= self.tokens)

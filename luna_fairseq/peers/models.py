@@ -48,7 +48,7 @@ __all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransforme
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
 class PeerTransformer(EncoderDecoder):
-    """fairseq's Transformer with peer attentions.
+    """fairseq's Transformer with peer attentions in the encoder and the decoder.
 
     With softmax attention, parameters and outputs are those of fairseq's Transformer.
 
@@ -70,7 +70,7 @@ class PeerTransformer(EncoderDecoder):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerTransformer":
-        """Build the model for the dictionaries of a task.
+        """Build the model for the dictionaries of a task. fairseq calls this method.
 
         Args:
             cfg: flat configuration with the fields of :class:`PeerTransformerConfig`.
@@ -94,22 +94,22 @@ class PeerTransformer(EncoderDecoder):
         return super().build_model(cfg, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference as fairseq does.
+        """Prepare the model for inference as fairseq does, after a check of the generation options.
 
         Args:
-            cfg: configuration of the generation.
+            cfg: configuration of the whole command. Its ``generation`` options are checked.
 
         Raises:
-            InputError: See :meth:`check_generation`.
+            InputError: A generation option needs alignments, but the cross-attention computes no weights.
         """
         self.check_generation(getattr(cfg, "generation", None))
         super().prepare_for_inference_(cfg)
 
     def check_generation(self, generation: Any) -> None:
-        """Check that the cross-attention can do what the options of generation ask for.
+        """Raise an error if generation options need attention weights that this model does not compute.
 
         Args:
-            generation: options of the generation, or None.
+            generation: options of the generation, such as ``print_alignment`` and ``replace_unk``, or None.
 
         Raises:
             InputError: An option needs alignments, but the cross-attention computes no weights.
@@ -143,10 +143,12 @@ class PeerLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
-        """Return the class of the decoder, and check that the options suit a language model.
+        """Return the class of the decoder, after a check that the options suit a language model.
+
+        Overrides the method of :class:`LanguageModel`.
 
         Args:
-            cfg: nested configuration.
+            cfg: nested configuration of the model.
 
         Returns:
             :class:`PeerDecoder`.
@@ -164,10 +166,10 @@ class PeerLanguageModel(LanguageModel):
 
 
 class PeerRobertaEncoder(SentenceModelEncoder):
-    """RoBERTa's encoder and LM head, with a :class:`PeerEncoder` as the sentence encoder."""
+    """RoBERTa's encoder and language model head, with a :class:`PeerEncoder` as the sentence encoder."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> PeerEncoder:
-        """Build the sentence encoder.
+        """Build the sentence encoder. Overrides the method of fairseq's RoBERTa encoder.
 
         Args:
             args: options of the whole model.
@@ -182,16 +184,16 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa with a peer attention.
+    """fairseq's RoBERTa with a peer attention, a masked language model.
 
     Args:
         args: namespace with the fields of :class:`PeerRobertaConfig`.
-        encoder: sentence encoder with LM head, a :class:`PeerRobertaEncoder`.
+        encoder: sentence encoder with language model head, a :class:`PeerRobertaEncoder`.
     """
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":
-        """Build the model for the dictionary of a task.
+        """Build the model for the dictionary of a task. fairseq calls this method.
 
         Args:
             cfg: flat configuration with the fields of :class:`PeerRobertaConfig`.
@@ -211,23 +213,26 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """Classifier of Long Range Arena with a peer attention.
+    """Classifier for Long Range Arena with a peer attention.
 
-    It differs from ``transformer_lra_<task>`` in the attention only.
+    It differs from the Transformer ``transformer_lra_<task>`` only in the attention.
 
     Args:
         args: namespace with the fields of :class:`PeerClassifierConfig`, all filled in.
         encoder: encoder, a :class:`PeerEncoder`.
-        pairs: classify pairs of sequences, both of which the encoder encodes (default: False).
+        pairs: True to classify pairs of sequences, each of which is encoded separately (default: False).
     """
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerClassifier":
         """Build the model for the dictionary of a task, or for pixels if the task has no dictionary.
 
+        fairseq calls this method.
+
         Args:
             cfg: flat configuration with the fields of :class:`PeerClassifierConfig`.
-            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (see the class).
+            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (True to classify
+                pairs).
 
         Returns:
             The model.

@@ -1,4 +1,4 @@
-"""Options of all peer attentions."""
+"""Dataclass with the options of all peer attentions."""
 
 from dataclasses import dataclass
 
@@ -12,9 +12,10 @@ SYNTHESIZER_KINDS = ("dense", "random", "factorized-dense", "factorized-random")
 
 @dataclass
 class PeerOptions(FairseqDataclass):
-    """Options of all peer attentions. The name of an option begins with the name of its attention.
+    """Options of all peer attentions, such as ``--performer-features``.
 
-    The options of softmax attention have no prefix.
+    The name of an option begins with the name of its attention. Only the options of softmax attention
+    (``alibi``, ``diagonal_prior`` and ``sentence_diagonal``) have no such prefix.
 
     Example:
         >>> PeerOptions(local_window=3).local_kind

@@ -1,14 +1,14 @@
 """Performer (Choromanski et al., 2020, "Rethinking Attention with Performers"): FAVOR+ attention.
 
-FAVOR+ approximates softmax attention with M positive random features::
+FAVOR+ approximates softmax attention with M positive random features of queries and keys x of width K::
 
     phi(x)_r = M^(-1/2) exp(w_r . x' - |x'|^2 / 2)    with x' = x K^(-1/4), r = 1 .. M
 
 The random vectors w_r are orthogonal, with normally distributed entries. The mean of phi(q) . phi(k) over w
 is exp(q . k / sqrt(K)), so more features give a better approximation.
 
-Before the exponential function, the greatest exponent of each query is subtracted, and so is the greatest
-exponent of all keys of a sequence. Both cancel in the division by the sum of the weights.
+To avoid overflow, the largest exponent of each query is subtracted from its exponents, and the largest
+exponent of all keys of a sequence from theirs. Both cancel in the division by the sum of the weights.
 """
 
 from typing import Any, Optional
@@ -21,59 +21,69 @@ from luna_fairseq.peers.resampling import ResampledNormal
 
 
 class PerformerAttention(FeatureMapAttention):
-    """Performer: feature-map attention with M positive orthogonal random features.
+    """Performer: feature-map attention with positive orthogonal random features.
 
-    The features are resampled during training only. A checkpoint stores the seed of the current sample. The
-    arguments and the other letters of shapes are those of :class:`PeerAttention`.
+    ``--performer-features`` is the number of features. They are resampled during training only, and a
+    checkpoint stores the seed of the current sample. The constructor arguments are those of
+    :class:`PeerAttention`.
     """
 
     name = "performer"
 
     def build(self, options: Any) -> None:
-        """Draw the M random vectors of width K.
+        """Draw the random vectors of the features.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`. Its
-                ``performer_features`` is M.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``performer_features`` and ``performer_redraw_interval`` are used.
         """
         self.features = ResampledNormal(
             (options.performer_features, self.head_dim), options.performer_redraw_interval, orthogonal=True
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """Compute the exponents of the features, w_r . x' - |x'|^2 / 2.
+        """Compute the logarithms of the features, w_r . x' - |x'|^2 / 2, without the constant factor.
+
+        w_r are the random vectors, and x' is x divided by the fourth root of the head width.
 
         Args:
-            x: queries or keys [B, H, T, K].
+            x: queries or keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Exponents [B, H, T, M] in float32 or wider.
+            Exponents [B, H, T, M] in float32 or wider, for M random vectors.
         """
         x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.head_dim**-0.25
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the feature maps phi(q), divided by the greatest feature of each query.
+        """Compute the features of queries, divided by the largest feature of each query.
+
+        Overrides :meth:`FeatureMapAttention.map_queries`.
 
         Args:
-            q: queries [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, M] in float32 or wider.
+            Features [B, H, T, M] in float32 or wider, for M random vectors.
         """
         exponents = self.exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the feature maps phi(k), divided by the greatest feature of each sequence.
+        """Compute the features of keys, divided by the largest feature of each sequence and head.
+
+        Overrides :meth:`FeatureMapAttention.map_keys`.
 
         Args:
-            k: keys [B, H, S, K].
+            k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
             padding_mask: mask [B, S], True at padding, or None without padding.
-            extra: not used.
+            extra: ignored.
 
         Returns:
-            Features [B, H, S, M], 0 at padding, and the logarithm of their divisor as ``log_scale``.
+            Features [B, H, S, M] for M random vectors, 0 at padding, and the logarithm of their divisor as
+            ``log_scale``.
         """
         exponents = self.exponents(k)
         if padding_mask is not None:
@@ -86,16 +96,18 @@ class PerformerAttention(FeatureMapAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         return weighted_mean(
             v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding_mask)

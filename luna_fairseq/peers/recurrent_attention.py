@@ -1,6 +1,6 @@
 """Attention of a recurrent decoder to the states of an encoder.
 
-The context of decoder state s_t is the weighted sum of the encoder states h_i::
+For decoder state s_t, the context c_t is the weighted sum of the encoder states h_i::
 
     c_t = sum_i alpha_ti h_i    with alpha_t = softmax_i(score(s_t, h_i))
 
@@ -22,15 +22,17 @@ LOCAL = ("none", "monotonic", "predictive")
 
 
 class DotScore(nn.Module):
-    """Dot product ``s . h`` of states with equal widths.
+    """Dot product ``s . h`` of decoder states s and encoder states h of equal widths.
 
-    This is also the base class of the other scores. In the shapes, B is the batch size, T the number of
-    decoder states, and S the number of encoder states.
+    This is also the base class of the other scores.
 
     Args:
-        query_dim: width Q of the decoder states s.
-        memory_dim: width M of the encoder states h.
-        longest: maximum number of source tokens. Only the location score uses it.
+        query_dim: width of the decoder states.
+        memory_dim: width of the encoder states.
+        longest: maximum number of source tokens. Only :class:`LocationScore` uses it.
+
+    Attributes:
+        needs_equal_widths: True if both states must have the same width.
     """
 
     needs_equal_widths = True
@@ -41,11 +43,13 @@ class DotScore(nn.Module):
     def compute_keys(self, memory: Tensor) -> Tensor:
         """Compute the part of the score that depends on the encoder states only.
 
+        The result can be reused for all decoder states.
+
         Args:
-            memory: encoder states [B, S, M].
+            memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
 
         Returns:
-            Keys [B, S, M] or [B, S, Q], depending on the score. Here these are the encoder states.
+            The encoder states themselves. Subclasses may return projected or normalized states.
         """
         return memory
 
@@ -53,9 +57,10 @@ class DotScore(nn.Module):
         """Compute the scores of all pairs of a decoder state and a source token.
 
         Args:
-            query: decoder states [B, T, Q].
-            keys: keys that :meth:`compute_keys` returned.
-            positions: positions [B, S] of the source tokens, counted from the first real token.
+            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
+            keys: keys that :meth:`compute_keys` returned for S source tokens.
+            positions: positions [B, S] of the source tokens, counted from the first token that is not
+                padding. Only :class:`LocationScore` uses them.
 
         Returns:
             Scores [B, T, S].
@@ -64,9 +69,9 @@ class DotScore(nn.Module):
 
 
 class GeneralScore(DotScore):
-    """Bilinear form ``s . (W h)`` of states whose widths may differ.
+    """Bilinear score ``s . (W h)`` of decoder states s and encoder states h, with a learned matrix W.
 
-    The arguments and the letters of shapes are those of :class:`DotScore`.
+    The widths of both states may differ. The constructor arguments are those of :class:`DotScore`.
     """
 
     needs_equal_widths = False
@@ -79,19 +84,19 @@ class GeneralScore(DotScore):
         """Compute the projected encoder states W h.
 
         Args:
-            memory: encoder states h [B, S, M].
+            memory: encoder states h [B, S, M]: batch size B, S source tokens, and width M.
 
         Returns:
-            Keys [B, S, Q].
+            Keys [B, S, Q], where Q is the width of the decoder states.
         """
         return self.memory_proj(memory)
 
 
 class ConcatScore(GeneralScore):
-    """Additive score ``v . tanh(W [s; h])`` of states whose widths may differ.
+    """Additive score ``v . tanh(W [s; h])`` of decoder states s and encoder states h.
 
-    W is stored as two matrices, so that the part for h is computed once. The vector v is as wide as s. The
-    arguments and the letters of shapes are those of :class:`DotScore`.
+    The vector v and the matrix W are learned. W is stored as two matrices, one for s and one for h, so that
+    its product with h is computed once. The constructor arguments are those of :class:`DotScore`.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -100,11 +105,11 @@ class ConcatScore(GeneralScore):
         self.v = Linear(query_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores of all pairs of a decoder state and a source token.
+        """Compute the additive scores of all pairs of a decoder state and a source token.
 
         Args:
-            query: decoder states [B, T, Q].
-            keys: keys [B, S, Q] that :meth:`compute_keys` returned.
+            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
+            keys: keys [B, S, Q] that :meth:`compute_keys` returned for S source tokens.
             positions: ignored.
 
         Returns:
@@ -114,9 +119,9 @@ class ConcatScore(GeneralScore):
 
 
 class LocationScore(DotScore):
-    """Score ``(W s)_i`` of position i, which ignores the encoder states.
+    """Score ``(W s)_i`` of source position i for a decoder state s, which ignores the encoder states.
 
-    W has one row for each possible position. The arguments and the letters of shapes are those of
+    The learned matrix W has one row for each possible position. The constructor arguments are those of
     :class:`DotScore`.
     """
 
@@ -130,15 +135,16 @@ class LocationScore(DotScore):
         """Compute the scores of all source positions for each decoder state.
 
         Args:
-            query: decoder states [B, T, Q].
+            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
             keys: ignored.
-            positions: positions [B, S] of the source tokens, counted from the first real token.
+            positions: positions [B, S] of the S source tokens, counted from the first token that is not
+                padding.
 
         Returns:
             Scores [B, T, S].
 
         Raises:
-            InputError: A source has more tokens than W has rows.
+            InputError: A source has more tokens than ``longest``.
         """
         longest = self.place_proj.out_features
         if positions.size(1) > longest and int(positions.max()) >= longest:
@@ -152,10 +158,10 @@ class LocationScore(DotScore):
 
 
 class ContentScore(DotScore):
-    """Scaled cosine similarity ``beta cos(s, h)`` of states with equal widths.
+    """Scaled cosine similarity ``beta cos(s, h)`` of decoder states s and encoder states h of equal widths.
 
-    The strength beta is one learned number, initially 1. A softmax of cosines without it cannot be sharp. The
-    arguments and the letters of shapes are those of :class:`DotScore`.
+    The factor beta is one learned number, initially 1. Without it, the softmax of cosines could not be sharp.
+    The constructor arguments are those of :class:`DotScore`.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -166,19 +172,19 @@ class ContentScore(DotScore):
         """Normalize the encoder states to length 1.
 
         Args:
-            memory: encoder states [B, S, M].
+            memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
 
         Returns:
-            Keys [B, S, M].
+            Keys [B, S, M] of length 1.
         """
         return F.normalize(memory, dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores of all pairs of a decoder state and a source token.
+        """Compute the scaled cosine similarities of all pairs of a decoder state and a source token.
 
         Args:
-            query: decoder states [B, T, Q].
-            keys: normalized encoder states [B, S, Q] that :meth:`compute_keys` returned.
+            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
+            keys: normalized encoder states [B, S, Q] that :meth:`compute_keys` returned for S source tokens.
             positions: ignored.
 
         Returns:
@@ -200,20 +206,21 @@ SCORES: Dict[str, Type[DotScore]] = {
 class RecurrentAttention(nn.Module):
     """Attention of decoder states to encoder states, optionally within a local window.
 
-    Local attention covers the window [p_t - D, p_t + D]. There are two kinds:
+    For the decoder state s_t at position t, local attention covers the window [p_t - D, p_t + D] of the
+    source. There are two kinds:
 
-    - monotonic: p_t is t, but at most the last token, so that long targets have a window, too;
-    - predictive: p_t = S sigmoid(v . tanh(W s_t)) for S source tokens. The weights are multiplied by
-      exp(-(i - p_t)^2 / (2 (D / 2)^2)) and then do not sum to 1.
+    - monotonic: p_t is t, but at most the position of the last token.
+    - predictive: p_t = S sigmoid(v . tanh(W s_t)) for S source tokens, with learned v and W. The weights are
+      multiplied by exp(-(i - p_t)^2 / (2 (D / 2)^2)) at position i, and then do not sum to 1.
 
     Args:
         score: name of the score in :data:`SCORES`.
-        query_dim: width Q of the decoder states.
-        memory_dim: width M of the encoder states.
-        local: kind of the window, "none", "monotonic" or "predictive" (default: none).
+        query_dim: width of the decoder states.
+        memory_dim: width of the encoder states.
+        local: kind of the window, "none", "monotonic" or "predictive" (default: "none").
         window: number D of tokens on each side of the middle of the window; must be None without ``local``
             (default: None).
-        longest: maximum number of source tokens for the location score (default: 1,024).
+        longest: maximum number of source tokens, for :class:`LocationScore` (default: 1,024).
 
     Raises:
         InputError: The score needs equal widths, local attention has no window, or there is a window without
@@ -260,23 +267,24 @@ class RecurrentAttention(nn.Module):
             self.place_v = Linear(query_dim, 1, bias=False)
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the keys, which all queries share.
+        """Compute the part of the scores that depends on the encoder states only.
+
+        The result can be reused for all decoder states.
 
         Args:
-            memory: encoder states [B, S, M].
+            memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
 
         Returns:
-            Keys of the score, see :meth:`DotScore.compute_keys`.
+            Keys for :meth:`forward`, see :meth:`DotScore.compute_keys`.
         """
         return self.score.compute_keys(memory)
 
     def forward(
         self, query: Tensor, memory: Tensor, keys: Tensor, padding_mask: Tensor, first: int = 0
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the weighted sums of encoder states for each decoder state.
+        """Compute the context of each decoder state, the weighted sum of the encoder states.
 
-        B is the batch size, T the number of decoder states, S the number of encoder states, and Q and M are
-        the widths of both.
+        Shapes: batch size B, T decoder states of width Q, and S encoder states of width M.
 
         Args:
             query: decoder states [B, T, Q].
@@ -305,15 +313,15 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_middle(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the middle p_t of the window for each query.
+        """Compute the middle of the local window for each decoder state.
 
         Args:
-            query: decoder states [B, T, Q].
+            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
             lengths: numbers [B, 1, 1] of source tokens.
             first: position of the first query in its sentence.
 
         Returns:
-            Positions [B, T, 1], which need not be integers in predictive attention.
+            Source positions that broadcast to [B, T, 1]. They need not be integers in predictive attention.
         """
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]

@@ -1,15 +1,15 @@
 """LSH attention of the Reformer (Kitaev et al., 2020): softmax attention within buckets of a hash function.
 
 Queries and keys share one projection; the keys are normalized to length 1. A hash function assigns each
-position to a bucket, ``h(x) = argmax([x R; -x R])`` with a random matrix R. A position attends to the
-``chunk`` nearest positions of its bucket on each side (in causal attention, on the left side). It attends to
-itself only if there is no other position to attend to.
+position to a bucket, ``h(x) = argmax([x R; -x R])`` with a random matrix R. A position attends to the nearest
+positions of its bucket: ``chunk`` positions on each side, or on the left side in causal attention. It attends
+to itself only if there is no other position to attend to.
 
-Several rounds of hashing use different matrices R. One softmax covers the keys of all rounds, and a key that
-several rounds have in common counts once (the paper's correction by log N).
+Several rounds of hashing use different matrices R. One softmax covers the keys of all rounds. A key that
+occurs in several rounds counts once (the paper's correction by log N).
 
-The paper instead cuts the sorted positions into chunks. The borders of these chunks depend on later
-positions. The nearest positions of a bucket do not, so causal attention is exactly causal here.
+The paper instead cuts the sorted positions into chunks, whose borders depend on later positions. The nearest
+positions of a bucket do not depend on later positions, so causal attention is exactly causal here.
 """
 
 from typing import Any, Optional, Tuple
@@ -31,9 +31,8 @@ SELF = -1e5
 class ReformerAttention(PeerAttention):
     """Reformer attention: softmax attention within the buckets of random hash functions.
 
-    The hash functions are resampled at each update. If the positions are sorted by bucket, the keys of a
-    query lie in a window around it. The arguments and the letters of shapes are those of
-    :class:`PeerAttention`.
+    The hash functions are resampled at each update. After the positions are sorted by bucket, the keys of a
+    query lie in a window around the query. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "reformer"
@@ -41,10 +40,13 @@ class ReformerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("qk", "v")
 
     def build(self, options: Any) -> None:
-        """Check the number of buckets and draw the matrices R [rounds, H, K, buckets / 2].
+        """Store the options, and draw the random matrices of the hash functions.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``reformer_buckets``, ``reformer_chunk`` and ``reformer_hashes`` are used.
 
         Raises:
             InputError: The number of buckets is odd and not 1.
@@ -59,15 +61,15 @@ class ReformerAttention(PeerAttention):
         )
 
     def assign_buckets(self, qk: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Assign the positions to buckets. Padding gets a bucket of its own.
+        """Assign the positions to buckets in each round of hashing. Padding gets a bucket of its own.
 
         Args:
-            qk: queries [B, H, T, K].
+            qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
-            - buckets [B, H, rounds, T] of the positions.
-            - order [B, H, rounds, T] that sorts the positions by bucket.
+            - bucket [B, H, rounds, T] of each position.
+            - order [B, H, rounds, T], the positions sorted by bucket.
         """
         rotated = torch.einsum("bhtk,rhkd->bhrtd", qk.detach(), self.rotations.values.to(qk.dtype))
         buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
@@ -77,26 +79,28 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def visible_mask(self, distance: Tensor) -> Tensor:
-        """Return a mask that is True where a query attends to a key.
+        """Return a mask that is True if a key is near enough to its query, and not later in causal attention.
 
         Args:
-            distance: position of the key minus position of the query, among the positions of their bucket.
+            distance: position of the key minus position of the query, counted within their bucket.
 
         Returns:
-            A mask of the shape of ``distance``.
+            A mask with the shape of ``distance``.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute window attention on the sorted positions of each round, and merge the rounds.
+        """Compute window attention on the sorted positions of each hashing round, and merge the rounds.
+
+        Overrides :meth:`PeerAttention.attend`.
 
         Args:
-            qk: shared queries and keys [B, H, T, K].
-            v: values [B, H, T, K].
+            qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            v: values, with the shape of ``qk``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``qk``.
         """
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
@@ -112,18 +116,19 @@ class ReformerAttention(PeerAttention):
     def attend_sorted(
         self, qk: Tensor, v: Tensor, codes: Tensor, order: Tensor, r: int
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the attention of one round of hashing, with the positions in its order.
+        """Compute the attention of one round of hashing, on positions sorted by bucket.
 
         Args:
-            qk: queries [B, H, T, K].
-            v: values [B, H, T, K].
-            codes: sorted positions, shifted by bucket [B, H, rounds, T]; see :meth:`compute_distances`.
-            order: order [B, H, T] of the positions in this round.
+            qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            v: values, with the shape of ``qk``.
+            codes: code [B, H, rounds, T] of each position in every round. The difference of two codes is the
+                distance of the positions within a bucket; see :meth:`compute_distances`.
+            order: positions sorted by bucket in this round [B, H, T].
             r: index of the round.
 
         Returns:
-            - output [B, H, T, K], in the order of the round.
-            - log-sum-exp [B, H, T, 1] of the logits, in the order of the round.
+            - output [B, H, T, K], in the sorted order.
+            - log-sum-exp [B, H, T, 1] of the logits, in the sorted order.
         """
         neighbours = 1, 0 if self.form == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))
@@ -137,14 +142,17 @@ class ReformerAttention(PeerAttention):
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """Compute the distances from the queries of each block to the keys of the block and its neighbours.
+        """Compute the distances of the queries of each block to the keys of the block and of its neighbours.
 
         Args:
-            codes: sorted positions [B, H, T], shifted so that positions of different buckets are far apart.
-            neighbours: numbers of blocks before and after the block whose keys are included.
+            codes: codes [B, H, T] of T positions, for batch size B and H heads. The difference of two codes
+                is the distance within a bucket, or larger than the window if the buckets differ.
+            neighbours: number of neighbouring blocks before and after each block.
 
         Returns:
-            Distances [B, H, blocks, chunk, keys]; greater than the window if there is no key.
+            Distances [B, H, blocks, chunk, keys] for blocks of ``chunk`` queries. Keys beyond the ends of the
+            sequence
+            have distances outside the window.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)
@@ -152,15 +160,17 @@ class ReformerAttention(PeerAttention):
         return keys.transpose(3, 4).contiguous() - blocks
 
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            qk: shared queries and keys [B, H, T, K].
-            v: values [B, H, T, K].
+            qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            v: values, with the shape of ``qk``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``qk``.
         """
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)

@@ -1,4 +1,4 @@
-"""Registry of the peer attentions."""
+"""Registry of the peer attentions: their classes by name, and a function that builds one of them."""
 
 from typing import Any, Dict, Type
 
@@ -46,12 +46,12 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
-    """Build an attention.
+    """Build a peer attention by its name.
 
     Args:
         name: name of the attention in ``ATTENTIONS``, such as "performer".
-        embed_dim: C, width of queries, keys, values and output.
-        num_heads: H, number of heads.
+        embed_dim: width of queries, keys, values and output.
+        num_heads: number of heads.
         form: "bidirectional", "causal" or "cross".
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
         kwargs: further arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.

@@ -38,7 +38,9 @@ class ResampledNormal(nn.Module):
         self.draw(0)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the seed and the sample number, and draw the sample.
+        """Load the seed and the sample number from a checkpoint, and draw the sample again.
+
+        Overrides ``nn.Module._load_from_state_dict``. ``values`` of older checkpoints are ignored.
 
         Args:
             state_dict: parameters and buffers of the whole model by name.
@@ -50,10 +52,12 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw a sample from the stored seed, in place.
+        """Draw the sample with a given number into ``values``, in place.
+
+        Equal seeds and sample numbers give equal values.
 
         Args:
-            number: number of the sample. Equal seeds and numbers give equal values.
+            number: number of the sample.
         """
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
@@ -65,7 +69,7 @@ class ResampledNormal(nn.Module):
         self.drawn.fill_(number)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Draw a new sample if training has completed another ``interval`` updates.
+        """Draw a new sample if ``interval`` updates have passed since the last one.
 
         fairseq calls this method after each update of the parameters. In evaluation mode, the sample is kept.
 
@@ -77,16 +81,16 @@ class ResampledNormal(nn.Module):
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw a random matrix whose rows are orthogonal within each square block.
+    """Draw a random matrix with orthogonal rows, each as long as a normally distributed vector.
 
-    Each row has the length of a normally distributed vector. A block consists of K rows.
+    If there are more rows than columns, only the rows of each square block are orthogonal to each other.
 
     Args:
-        shape: number of rows M and number of columns K.
+        shape: number of rows and number of columns.
         generator: source of random numbers.
 
     Returns:
-        The matrix [M, K].
+        The matrix, with the given shape.
     """
     M, K = shape
     blocks = -(-M // K)

@@ -1,6 +1,6 @@
 """Random feature attention, RFA (Peng et al., 2021), with an optional gate in causal attention.
 
-Queries and keys are normalized to length 1 and mapped to 2 D random features::
+Queries and keys x are normalized to length 1 and mapped to 2 D random features::
 
     phi(x) = D^(-1/2) [sin(w_1 . x), .., sin(w_D . x), cos(w_1 . x), .., cos(w_D . x)]
 
@@ -8,13 +8,14 @@ Each w_r is a normally distributed vector times a learned sigma for each dimensi
 phi(q) . phi(k) over w is exp(-|sigma (q - k)|^2 / 2). For sigma = 1 the weights are those of a softmax of
 q . k.
 
-With the gate g_t = sigmoid(w_g . x_t + b_g) of each head (RFA-Gate), the sums forget earlier positions::
+Causal attention keeps the sums S_t and z_t over the keys k and values v. With the gate
+g_t = sigmoid(w_g . x_t + b_g) of each head (RFA-Gate), the sums forget earlier positions::
 
     S_t = g_t S_(t-1) + (1 - g_t) phi(k_t) v_t^T
     z_t = g_t z_(t-1) + (1 - g_t) phi(k_t)
 
 Sines can be negative, so the sum of the weights may come close to 0 if there are few features. The sum is
-therefore clamped to at least its own noise, which is half of D^(-1/2) for each key.
+therefore clamped from below. The bound is its own noise, which is half of D^(-1/2) for each key.
 """
 
 from typing import Any, Optional
@@ -34,19 +35,20 @@ GATE_BIAS = 3.0
 class RandomFeatureAttention(FeatureMapAttention):
     """Random feature attention (RFA): feature-map attention with sines and cosines of random projections.
 
-    Each head has its own random vectors, which are drawn once. The arguments and the letters of shapes are
-    those of :class:`PeerAttention`.
+    Each head has its own random vectors, which are drawn once. With ``--rfa-gate``, causal attention forgets
+    earlier positions. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "rfa"
 
     def build(self, options: Any) -> None:
-        """Draw the random vectors, and create their scales sigma and the projection of the gate.
+        """Draw the random vectors, and create their learned scales and the projection of the gate.
 
-        The vectors are [H, D, K] and the scales [H, 1, K], with D vectors for each head.
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``rfa_dim``, ``rfa_sigma`` and ``rfa_gate`` are used.
         """
         self.vectors = ResampledNormal((self.num_heads, options.rfa_dim, self.head_dim))
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
@@ -60,23 +62,27 @@ class RandomFeatureAttention(FeatureMapAttention):
     def project(self, x: Tensor) -> Parts:
         """Project the input to queries, keys and values and, if there is a gate, to the logits of the gate.
 
+        Overrides :meth:`PeerAttention.project`.
+
         Args:
-            x: input [T, B, C] of the layer.
+            x: input [T, B, C]: T positions, batch size B, and model width C.
 
         Returns:
-            - queries, keys and values, each [B, H, T, K].
+            - queries, keys and values, each [B, H, T, K]: H heads of width K.
             - logits [B, H, T, 1] of the gate, only if there is a gate.
         """
         return super().project(x) if self.gate_proj is None else self.project_heads(x, "q", "k", "v", "gate")
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the random features phi(q) of queries.
+        """Compute the random features of queries, sines and cosines of random projections.
+
+        Overrides :meth:`FeatureMapAttention.map_queries`.
 
         Args:
-            q: queries [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, 2 D] in float32 or wider.
+            Features [B, H, T, 2 D] in float32 or wider, for D random vectors.
         """
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
         vectors = (self.vectors.values * self.sigma).to(q.dtype)
@@ -84,15 +90,17 @@ class RandomFeatureAttention(FeatureMapAttention):
         return torch.cat([projected.sin(), projected.cos()], dim=-1) * vectors.size(-2) ** -0.5
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the random features phi(k), multiplied by 1 - g if there is a gate g.
+        """Compute the random features of keys, multiplied by 1 - g if there is a gate g.
+
+        Overrides :meth:`FeatureMapAttention.map_keys`.
 
         Args:
-            k: keys [B, H, S, K].
+            k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
             padding_mask: mask [B, S], True at padding, or None without padding.
             extra: logits [B, H, S, 1] of the gate; empty without a gate.
 
         Returns:
-            Features [B, H, S, 2 D], 0 at padding, and log g as ``log_decay`` with a gate.
+            Features [B, H, S, 2 D] for D random vectors, 0 at padding. With a gate, ``log_decay`` is log g.
         """
         features = mask_features(self.map_queries(k), padding_mask)
         if not extra:
@@ -102,30 +110,36 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the noise of the sum of the weights, the least divisor of the weighted mean.
+        """Return the noise of the sum of the weights, as the smallest divisor of the weighted mean.
+
+        Overrides :meth:`FeatureMapAttention.least_divisor`. A sum of weights below its noise has no meaning.
 
         Args:
-            sums: weighted sums [..., K + 1].
-            total: one tensor, the sum that the weights would have if all feature maps were equal [..., 1].
+            sums: weighted sums [..., K + 1], for their dtype.
+            total: one tensor [..., 1], the sum that the weights would have if all features were equal.
 
         Returns:
-            The least divisors [..., 1].
+            The smallest divisors [..., 1].
         """
         return self.noise * total[0].clamp(min=torch.finfo(sums.dtype).tiny ** 0.5)
 
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute the sum that the causal weights would have if all feature maps were equal.
+        """Compute the sum that the causal weights would have if all features were equal.
+
+        Overrides :meth:`FeatureMapAttention.weight_totals`.
 
         Args:
-            keys: feature maps of the new keys.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            keys: features of the new keys.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
+                padding.
             before: sum [B, 1 or H, 1, 1] up to the last earlier position (default: None, at the start).
 
         Returns:
-            One tensor. Without a gate, it has the number of tokens up to each position [B, 1, T, 1]; with a
-            gate, 1 minus the product of all gates so far [B, H, T, 1].
+            A tuple of one tensor. Without a gate, it is the number of tokens [B, 1, T, 1] up to each
+            position. With
+            a gate, it is 1 minus the product of all gates so far [B, H, T, 1], for H heads.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])
@@ -143,17 +157,19 @@ class RandomFeatureAttention(FeatureMapAttention):
         gate: Optional[Tensor] = None,
         padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             gate: logits [B, H, T, 1] of the gate (default: None, no gate).
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         shares = self.unnormalized_weights(
             torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding_mask

@@ -1,5 +1,8 @@
 """Recurrent translation model with attention, ``--arch rnn_attention``.
 
+s_t is the state of the decoder at position t, c_t the context from attention to the encoder, y_t the
+embedding of a target token, f the recurrent cell, and o_t the output before the projection to the vocabulary.
+
 With ``--attention bahdanau`` (Bahdanau et al., 2015), the previous decoder state is the query, and the
 context enters the cell with the previous token::
 
@@ -65,7 +68,7 @@ class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RnnAttentionModel":
-        """Build the model for the dictionaries of a task.
+        """Build the model for the dictionaries of a task. fairseq calls this method.
 
         Args:
             cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.
@@ -112,7 +115,7 @@ def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectio
 
 
 class RnnEncoder(FairseqEncoder):
-    """Bidirectional LSTM or GRU.
+    """Bidirectional LSTM or GRU that encodes the source.
 
     Padding may be on either side and does not change the result.
 
@@ -133,7 +136,7 @@ class RnnEncoder(FairseqEncoder):
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
         """Encode a batch of sentences.
 
-        B is the batch size, S the number of source tokens, and H the width of the states in each direction.
+        Shapes: B sentences of S tokens, and states of width H in each direction.
 
         Args:
             src_tokens: source tokens [B, S], padded on either side.
@@ -160,7 +163,7 @@ class RnnEncoder(FairseqEncoder):
         return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding_mask], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the encoder's outputs for beam search.
+        """Reorder the encoder's outputs for beam search. fairseq's generator calls this method.
 
         Args:
             encoder_out: outputs of :meth:`forward`.
@@ -175,27 +178,28 @@ class RnnEncoder(FairseqEncoder):
         }
 
     def max_positions(self) -> int:
-        """Return the maximum number of source tokens."""
+        """Return the maximum number of tokens in a source sentence."""
         return self.longest
 
 
 def state_tensors(state: Any) -> Tuple[Tensor, ...]:
-    """Return the tensors of a recurrent state as a tuple.
+    """Return the state of an LSTM or a GRU as a tuple of tensors.
 
     Args:
-        state: state returned by an LSTM (a pair of tensors) or by a GRU (one tensor).
+        state: state as torch returns it: a pair of tensors for an LSTM, one tensor for a GRU.
 
     Returns:
-        The tensors: two for an LSTM, and one for a GRU.
+        Hidden state and cell state for an LSTM, or the hidden state for a GRU.
     """
     return state if isinstance(state, tuple) else (state,)
 
 
 class RnnAttentionDecoder(FairseqIncrementalDecoder):
-    """LSTM or GRU with attention to the source.
+    """LSTM or GRU decoder with attention to the source.
 
-    The initial hidden state of each layer is tanh(W h), where h is the last state of the same layer of the
-    encoder. The initial cell state of an LSTM is W c.
+    The initial hidden state of each layer is tanh(W h), where h is the last hidden state of the same layer of
+    the encoder. For an LSTM, the initial cell state is W' c, where c is the last cell state of the encoder
+    layer.
 
     Args:
         cfg: options of the model, as :func:`fill_defaults` returns them.
@@ -235,18 +239,19 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
         """Compute the logits of the next tokens.
 
+        Shapes: B sentences of T target tokens and S source tokens, and a vocabulary of V tokens.
+
         Args:
             prev_output_tokens: target tokens [B, T], shifted right and padded on either side. With
-                ``incremental_state``, all tokens so far, of which only the last one is decoded.
+                ``incremental_state``, these are all tokens so far, and only the last one is decoded.
             encoder_out: outputs of :class:`RnnEncoder`.
-            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
-                once).
+            incremental_state: fairseq's dictionary of decoding states (default: None, all positions at once).
             features_only: return features in place of logits (default: False).
             kwargs: ignored.
 
         Returns:
             - logits [B, T, V], or features [B, T, output width]. T is 1 with ``incremental_state``.
-            - dictionary whose entry ``attn`` is a list with the weights [B, T, S] over the source.
+            - dictionary whose entry ``attn`` is a list with the attention weights [B, T, S].
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
@@ -258,19 +263,20 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the features of the next tokens.
+        """Compute the features of the next tokens, before the projection to the vocabulary.
 
         Args:
-            prev_output_tokens: target tokens [B, T], shifted right and padded on either side. With
-                ``incremental_state``, all tokens so far, of which only the last one is decoded.
+            prev_output_tokens: target tokens [B, T], shifted right and padded on either side: B sentences of
+                T tokens. With ``incremental_state``, these are all tokens so far, and only the last one is
+                decoded.
             encoder_out: outputs of :class:`RnnEncoder`.
-            incremental_state: fairseq's store for incremental decoding (default: None, all positions at
-                once).
+            incremental_state: fairseq's dictionary of decoding states (default: None, all positions at once).
             kwargs: ignored.
 
         Returns:
             - features [B, T, output width]. T is 1 with ``incremental_state``.
-            - dictionary whose entry ``attn`` is a list with the weights [B, T, S] over the source.
+            - dictionary whose entry ``attn`` is a list with the attention weights [B, T, S] over S source
+              tokens.
         """
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
@@ -296,14 +302,18 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return features, {"attn": [weights]}
 
     def _initial_state(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
-        """Return the state before the first token.
+        """Return the state of the decoder before the first token.
 
         Args:
             encoder_out: outputs of :class:`RnnEncoder`.
 
         Returns:
-            Tensors [B, ...] by name: ``keys`` of the attention, ``state0`` and ``state1`` with the states of
-            all layers (``state1`` for an LSTM only), and ``fed`` with the previous output for input feeding.
+            Tensors by name, each with the batch size as its first dimension:
+
+            - ``keys``: keys of the attention.
+            - ``state0``: hidden states of all layers.
+            - ``state1``: cell states of all layers, for an LSTM only.
+            - ``fed``: previous output, zero at the start, with input feeding only.
         """
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         state = {"keys": self.encoder_attn.compute_keys(memory)}
@@ -314,11 +324,11 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return state
 
     def _run_rnn(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
-        """Run the recurrent layers on the next T positions.
+        """Run the recurrent layers on the next positions, and update the decoder's state.
 
         Args:
-            x: inputs [B, T, *].
-            state: state of the decoder, updated in place.
+            x: inputs [B, T, input width] of T positions for B sentences.
+            state: state of the decoder by name, see :meth:`_initial_state`. Updated in place.
 
         Returns:
             States [B, T, hidden width] of the last layer.
@@ -330,17 +340,19 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return states.transpose(0, 1)
 
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
-        """Decode the next T positions; T is 1 if the context enters the states.
+        """Decode the next positions. If the context enters the cell, this is a single position.
+
+        Shapes: B sentences, T positions, and S source tokens.
 
         Args:
             x: embeddings [B, T, embedding width] of the previous tokens.
-            state: state of the decoder, updated in place.
-            attend: function (queries, position of the first query) -> (contexts, weights).
+            state: state of the decoder by name, see :meth:`_initial_state`. Updated in place.
+            attend: function ``(queries, position of the first query) -> (contexts, weights)``.
             position: position of the first token.
 
         Returns:
             - features [B, T, output width].
-            - weights [B, T, S] over the source.
+            - attention weights [B, T, S] over the source.
         """
         if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], position)
@@ -358,19 +370,19 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         """Project features to logits.
 
         Args:
-            features: features [B, T, output width].
+            features: features [B, T, output width] of T positions for B sentences.
             kwargs: ignored.
 
         Returns:
-            Logits [B, T, V].
+            Logits [B, T, V] for a vocabulary of V tokens.
         """
         return self.output_projection(features)
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the decoding state after a step of beam search.
+        """Reorder the decoding state after a step of beam search. fairseq's generator calls this method.
 
         Args:
-            incremental_state: fairseq's store for incremental decoding, updated in place.
+            incremental_state: fairseq's dictionary of decoding states, updated in place.
             new_order: for each of n new hypotheses, index [n] of the hypothesis that it continues.
         """
         state = self.get_incremental_state(incremental_state, "recurrent")
@@ -379,5 +391,5 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             self.set_incremental_state(incremental_state, "recurrent", moved)
 
     def max_positions(self) -> int:
-        """Return the maximum number of target tokens."""
+        """Return the maximum number of tokens in a target sentence."""
         return self.longest

@@ -1,4 +1,4 @@
-"""Options of ``--arch rnn_attention``, a recurrent model with attention."""
+"""Options of ``--arch rnn_attention``, a recurrent translation model with attention."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -18,7 +18,11 @@ OWN_SCORES = {"bahdanau": "concat", "luong": "general"}
 
 @dataclass
 class RnnAttentionConfig(FairseqDataclass):
-    """Options of the recurrent model. The defaults are one layer of width 512 on each side."""
+    """Options of ``--arch rnn_attention``, a recurrent translation model with attention.
+
+    By default, the encoder and the decoder have one LSTM layer each. The decoder is 512 wide, and the encoder
+    is 256 wide in each direction.
+    """
 
     attention: ChoiceEnum(list(OWN_SCORES)) = option(
         "luong",
@@ -63,7 +67,7 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """Fill in the defaults that depend on other options, and check the options.
+    """Fill in the defaults that depend on other options, and check that the options fit together.
 
     Args:
         cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.

@@ -1,7 +1,7 @@
 """Sparse Sinkhorn attention (Tay et al., 2020): attention to a block and to one block sorted to its place.
 
-The sequence is divided into blocks of b positions. A position attends to its own block i and to the sorted
-block ``sum_j R_ij block_j``. The matrix R is close to a permutation of the blocks::
+The sequence is divided into blocks of b positions. A position in block i attends to its own block and to the
+sorted block ``sum_j R_ij block_j``. The matrix R is close to a permutation of the blocks::
 
     R = Sinkhorn(P(x'))
 
@@ -10,8 +10,8 @@ Sinkhorn divides the logits by a temperature, applies the exponential function, 
 columns in turn. In training, Gumbel noise is added to the logits.
 
 In causal attention, R_ij is 0 unless block j is earlier than block i. x' is then the mean of all positions up
-to the first position of the block, and a column is divided by the sum of its entries so far. The paper uses
-sums of embeddings for x'; means are used here because they do not grow with the length.
+to the first position of the block. A column is divided by the sum of its entries so far. The paper uses sums
+of embeddings for x'. Means are used here because they do not grow with the length.
 """
 
 from typing import Any, Optional
@@ -28,8 +28,8 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention: each block attends to itself and to one other block.
 
-    A small network learns which block this is, by sorting the blocks. The arguments and the letters of shapes
-    are those of :class:`PeerAttention`.
+    A small network learns to sort the blocks, which decides the other block. The constructor arguments are
+    those of :class:`PeerAttention`.
     """
 
     name = "sinkhorn"
@@ -39,8 +39,11 @@ class SinkhornAttention(PeerAttention):
     def build(self, options: Any) -> None:
         """Create the network that sorts the blocks. Its number of outputs depends on the maximum length.
 
+        Overrides :meth:`PeerAttention.build`.
+
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``sinkhorn_block``, ``sinkhorn_iterations`` and ``sinkhorn_temperature`` are used.
         """
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
         self.temperature = options.sinkhorn_temperature
@@ -54,20 +57,22 @@ class SinkhornAttention(PeerAttention):
     def project(self, x: Tensor) -> Parts:
         """Project the input to queries, keys and values, and append the input itself.
 
+        Overrides :meth:`PeerAttention.project`. The input is needed to sort the blocks.
+
         Args:
-            x: input [T, B, C] of the layer.
+            x: input [T, B, C]: T positions, batch size B, and model width C.
 
         Returns:
-            - queries, keys and values, each [B, H, T, K].
+            - queries, keys and values, each [B, H, T, K]: H heads of width K.
             - input [B, 1, T, C].
         """
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
-        """Compute the embedding x' of each block.
+        """Compute the mean embedding of each block, from which the order of the blocks is computed.
 
         Args:
-            x: input [B, 1, T, C].
+            x: input [B, 1, T, C]: batch size B, T positions, and model width C.
             real: factors [B, 1, T, 1], 1 at tokens and 0 at padding.
 
         Returns:
@@ -82,14 +87,14 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the matrix R, which sorts the blocks.
+        """Compute the matrix R that sorts the blocks. It is close to a permutation.
 
         Args:
-            x: input [B, 1, T, C].
+            x: input [B, 1, T, C]: batch size B, T positions, and model width C.
             padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
-            R [B, H, blocks, blocks] in float32 or wider.
+            R [B, H, blocks, blocks] in float32 or wider, for H heads.
 
         Raises:
             InputError: T exceeds the maximum length.
@@ -109,14 +114,15 @@ class SinkhornAttention(PeerAttention):
         return self.normalize_rows_and_columns(logits / self.temperature, allowed)
 
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
-        """Apply the exponential function, and normalize rows and columns in turn.
+        """Apply the exponential function, then normalize rows and columns in turn (Sinkhorn normalization).
 
         Args:
-            logits: logits [B, H, blocks, blocks], divided by the temperature.
-            allowed: mask that broadcasts to the logits, True at pairs of blocks that R may connect.
+            logits: logits [B, H, blocks, blocks] for batch size B and H heads, already divided by the
+                temperature.
+            allowed: mask that broadcasts to the logits, False at pairs of blocks whose entry must be 0.
 
         Returns:
-            R [B, H, blocks, blocks], 0 at all other pairs.
+            Nonnegative matrices [B, H, blocks, blocks], close to permutations.
         """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)
@@ -132,17 +138,19 @@ class SinkhornAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute attention of each block to its own and to the sorted keys and values.
+        """Compute attention of each block to its own keys and to those of the block sorted to its place.
+
+        Overrides :meth:`PeerAttention.attend`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
-            x: input [B, 1, T, C], from which the order of the blocks is computed.
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
+            x: input [B, 1, T, C] of model width C, from which the order of the blocks is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         R = self.compute_permutation(x, padding_mask).to(k.dtype)
         queries, keys, values = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
@@ -156,11 +164,13 @@ class SinkhornAttention(PeerAttention):
         """Return the mask of pairs of a query and a key in its own block or in the sorted block.
 
         Args:
-            q: queries [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             padding_mask: mask [B, T], True at padding, or None without padding.
 
         Returns:
-            Mask [B, 1, blocks, b, 2 b], True at pairs without attention.
+            Mask [B, 1, blocks, b, 2 b] for blocks of b positions, True if the query must not attend to the
+            key. The
+            first b keys are those of the query's own block.
         """
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)
@@ -177,17 +187,19 @@ class SinkhornAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` block by block, as a reference.
+        """Compute the output of :meth:`attend` block by block, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
-            x: input [B, 1, T, C] of the layer.
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
+            x: input [B, 1, T, C] of model width C, from which the order of the blocks is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         R, outputs = self.compute_permutation(x, padding_mask), []
         k, v = (mask_features(y, padding_mask) for y in (k, v))

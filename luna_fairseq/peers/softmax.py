@@ -1,11 +1,12 @@
 """Softmax attention (Vaswani et al., 2017), with an optional bias on the logits.
 
-Self-attention may have the distance bias of ALiBi (Press et al., 2022)::
+Self-attention may have the distance bias of ALiBi (Press et al., 2022). For queries q_i, keys k_j, values v_j
+and head width K, the output is::
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j
 
-The slope of head h is m_h = 2^(-8 h / H) with ALiBi and 0 without. Cross-attention may have the diagonal
-prior of anchored Luna.
+The slope of head h of H heads is m_h = 2^(-8 h / H) with ALiBi and 0 without. Cross-attention may have the
+diagonal prior of anchored Luna, a bias that favours source tokens near the diagonal.
 """
 
 from typing import Any, Optional, Tuple
@@ -30,23 +31,26 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention, computed by torch's fused kernel.
 
-    The decoding state holds all keys and values. The arguments and the letters of shapes are those of
+    The decoding state holds all keys and values. The constructor arguments are those of
     :class:`PeerAttention`.
 
     Attributes:
         diagonal_positions: positions of the queries for the diagonal prior, set by the decoder. The first
-            tensor is the index [B, T] of each target token in its target or sentence. The second tensor is
-            the number [B, T] of source tokens before this sentence, or None (default: None, the queries are
-            numbered from 0).
+            tensor is the index [B, T] of each of the T target tokens of B examples, counted within its
+            example or sentence. The second tensor is the number [B, T] of source tokens before this sentence,
+            or None (default: None, the queries are numbered from 0).
     """
 
     name = "softmax"
 
     def build(self, options: Any) -> None:
-        """Read the options and create the diagonal prior, if it is used.
+        """Store the options, and create the parameters of the diagonal prior if it is used.
+
+        Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which ``alibi``
+                and ``diagonal_prior`` are used.
         """
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
@@ -54,14 +58,15 @@ class SoftmaxAttention(PeerAttention):
         self.diagonal_positions: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
-        """Compute ALiBi's bias of the logits, a penalty on distance.
+        """Compute the bias of ALiBi, which is proportional to the distance and is added to the logits.
 
         Args:
-            queries: queries [B, H, T, K] of the last T of S positions.
-            keys: keys [B, H, S, K].
+            queries: queries [B, H, T, K] of the last T of S positions: batch size B, H heads, and head width
+                K.
+            keys: keys [B, H, S, K] of all S positions.
 
         Returns:
-            Bias [H, T, S], or None without ALiBi.
+            Bias [H, T, S], at most 0, or None without ALiBi.
         """
         if not self.alibi:
             return None
@@ -76,14 +81,16 @@ class SoftmaxAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax self-attention.
 
+        Overrides :meth:`PeerAttention.attend`.
+
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return softmax_attention(q, k, v, attention_mask, self.dropout, self.alibi_bias(q, k))
@@ -91,30 +98,36 @@ class SoftmaxAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference.
+        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return naive_softmax_weights(q, k, attention_mask, self.alibi_bias(q, k)) @ v
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
-        """Return keys, values, the padding mask, and the numbers of the tokens for the diagonal prior.
+        """Collect the keys and values of the context and, for the diagonal prior, the index of each token.
+
+        Overrides :meth:`PeerAttention.cache_context`.
 
         Args:
-            k: keys [B, H, S, K].
-            v: values [B, H, S, K].
+            k: keys [B, H, S, K]: batch size B, H heads, S tokens, and head width K.
+            v: values, with the shape of ``k``.
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
-            Tensors by name, which incremental decoding stores.
+            ``k``, ``v``, ``padding`` (with a padding mask only) and ``middles`` (with the diagonal prior
+            only, the
+            index of each token without padding).
         """
         memory = {"k": k, "v": v, **({} if padding_mask is None else {"padding": padding_mask})}
         if self.diagonal is not None:
@@ -125,15 +138,18 @@ class SoftmaxAttention(PeerAttention):
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Attend to the cached keys and values. Weights are computed separately if they are needed.
+        """Attend from the decoder input to the cached keys and values.
+
+        Overrides :meth:`PeerAttention.read_context`. Attention weights are computed separately, only if they
+        are needed.
 
         Args:
-            query: decoder input [T, B, C].
-            memory: tensors that :meth:`cache_context` returned.
+            query: decoder input [T, B, C]: T positions, batch size B, and model width C.
+            memory: tensors that :meth:`cache_context` returned for S tokens.
             need_weights: return the attention weights (default: False).
 
         Returns:
-            - output heads [B, H, T, K].
+            - output [B, H, T, K] of each head: H heads of width K.
             - attention weights [B, H, T, S], or None.
         """
         (q,) = self.project_heads(query, "q")
@@ -150,13 +166,16 @@ class SoftmaxAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the keys and values in ``state``.
 
+        Overrides :meth:`PeerAttention.attend_incrementally`.
+
         Args:
-            parts: projections of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] of the new positions, True at padding, or None without padding.
+            parts: tensors of the new positions, as returned by :meth:`project`.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
+                padding.
             state: state after the previous positions, or None at the start.
 
         Returns:
-            - output heads [B, H, T, K] of the new positions.
+            - output [B, H, T, K] of each head at the new positions: H heads of width K.
             - state after the new positions.
         """
         (q, k, v), padding_mask = parts, materialize_padding(padding_mask, parts[0])

@@ -1,12 +1,12 @@
 """Strided attention of the Sparse Transformer (Child et al., 2019).
 
-With stride l, query i attends to the l positions on each side (in causal attention, on the left side), and to
-all positions at a distance that is a multiple of l::
+With stride l, query i attends to the keys j of two kinds. The first are the l positions on each side (in
+causal attention, on the left side). The second are all positions at a distance that is a multiple of l::
 
     |i - j| <= l  or  (i - j) mod l = 0
 
-One softmax covers both kinds of keys (the paper's "merged" heads). If l is near sqrt(n), there are about
-n sqrt(n) weights instead of n^2.
+One softmax covers both kinds of keys (the paper's "merged" heads). If l is near the square root of the length
+n, there are about n sqrt(n) weights instead of n^2.
 """
 
 from typing import Any, Optional
@@ -27,11 +27,11 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, c
 
 
 class SparseAttention(PeerAttention):
-    """Strided attention of the Sparse Transformer, computed in blocks of l positions.
+    """Strided attention of the Sparse Transformer, computed in blocks.
 
-    The window of a query lies in three neighbouring blocks. The strided keys of a query have the same index
-    within their blocks as the query. The arguments and the letters of shapes are those of
-    :class:`PeerAttention`.
+    The block size is the stride. The nearest keys of a query then lie in three neighbouring blocks. The
+    strided keys of a query have the same index within their blocks as the query. The constructor arguments
+    are those of :class:`PeerAttention`.
     """
 
     name = "sparse"
@@ -40,24 +40,28 @@ class SparseAttention(PeerAttention):
     def build(self, options: Any) -> None:
         """Store the stride.
 
+        Overrides :meth:`PeerAttention.build`.
+
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``sparse_stride`` is used.
         """
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute attention to the window and to the strided keys, and merge both.
 
-        Strided keys in neighbouring blocks belong to the window and are masked among the strided keys.
+        Overrides :meth:`PeerAttention.attend`. Strided keys in neighbouring blocks are always in the window,
+        so they are masked among the strided keys.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = make_window_mask(q, size, (1, after), (size, after * size), padding_mask)
@@ -80,16 +84,18 @@ class SparseAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a mask of all pairs of positions, as a reference.
+        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K].
+            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            k: keys, with the shape of ``q``.
+            v: values, with the shape of ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of ``q``.
         """
         positions = torch.arange(q.size(2), device=q.device)
         distance = positions - positions[:, None]

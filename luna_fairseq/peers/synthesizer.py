@@ -1,12 +1,12 @@
 """Synthesizer (Tay et al., 2021, "Rethinking Self-Attention"): attention weights without queries and keys.
 
-The output is ``softmax(B) V``. The logits B have a column for each position up to the maximum length n; a
-sequence of T tokens uses the first T columns. There are four kinds:
+For values V, the output is ``softmax(B) V``. The logits B have a column for each position up to the maximum
+length n; a sequence of T tokens uses the first T columns. There are four kinds of logits:
 
-- dense: row i of B is ``W_2 relu(W_1 x_i)``;
-- random: B is a learned matrix [n, n];
+- dense: row i of B is ``W_2 relu(W_1 x_i)`` for input x_i and learned matrices W_1 and W_2.
+- random: B is a learned matrix [n, n].
 - factorized-dense: row i of B holds all products of an element of ``W_a relu(W_1 x_i)`` and an element of
-  ``W_b relu(W_1 x_i)``, which have about sqrt(n) elements each;
+  ``W_b relu(W_1 x_i)``, which have about sqrt(n) elements each.
 - factorized-random: ``B = R_1 R_2^T`` with learned matrices [n, k].
 """
 
@@ -30,8 +30,8 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 class SynthesizerAttention(PeerAttention):
     """Synthesizer: attention with weights that do not come from products of queries and keys.
 
-    Time and memory are quadratic in the length, as in softmax attention. The arguments and the letters of
-    shapes are those of :class:`PeerAttention`.
+    The weights are computed from each token alone, or they are learned. Time and memory are quadratic in the
+    length, as in softmax attention. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "synthesizer"
@@ -42,8 +42,11 @@ class SynthesizerAttention(PeerAttention):
     def build(self, options: Any) -> None:
         """Create the parameters for the kind of Synthesizer that the options choose.
 
+        Overrides :meth:`PeerAttention.build`.
+
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+                ``synthesizer_kind`` and ``synthesizer_k`` are used.
         """
         self.kind, n = options.synthesizer_kind, self.max_positions
         root = math.ceil(n**0.5)
@@ -62,11 +65,12 @@ class SynthesizerAttention(PeerAttention):
             self.projections = ("v",)
 
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
-        """Compute the logits B of the attention weights.
+        """Compute the logits of the attention weights.
 
         Args:
             T: length of the sequences.
-            hidden: one tensor W_1 x [B, H, T, K] for the dense kinds; empty for the random kinds.
+            hidden: for the dense kinds, one tensor [B, H, T, K] with the projected input: batch size B, H
+                heads, and head width K. Empty for the random kinds.
 
         Returns:
             Logits [B, H, T, T], or [H, T, T] for the random kinds.
@@ -85,12 +89,18 @@ class SynthesizerAttention(PeerAttention):
     def attend(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute self-attention with synthesized weights.
 
+        Overrides :meth:`PeerAttention.attend`.
+
         Args:
-            parts: W_1 x [B, H, T, K] for the dense kinds only, and values [B, H, T, K].
+            parts: values [B, H, T, K]: batch size B, H heads, T positions, and head width K. For the dense
+                kinds, the projected input of the same shape comes first.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of the values.
+
+        Raises:
+            InputError: T exceeds the maximum length.
         """
         *hidden, v = parts
         T = v.size(2)
@@ -101,14 +111,17 @@ class SynthesizerAttention(PeerAttention):
         return self.dropout_module(weights).to(v.dtype) @ v
 
     def attend_naively(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` without a softmax function, as a reference.
+        """Compute the output of :meth:`attend` without a softmax function, as a reference for tests.
+
+        Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
-            parts: W_1 x [B, H, T, K] for the dense kinds only, and values [B, H, T, K].
+            parts: values [B, H, T, K]: batch size B, H heads, T positions, and head width K. For the dense
+                kinds, the projected input of the same shape comes first.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output heads [B, H, T, K].
+            Output of each head, with the shape of the values.
         """
         *hidden, v = parts
         weights = self.compute_logits(v.size(2), *hidden).exp()
