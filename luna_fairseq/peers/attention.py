@@ -6,7 +6,6 @@ heads. In all masks, True means padding or a pair of positions that must not att
 Shapes in this file: batch size B, H heads, T queries, S keys, model width C, and head width K = C / H.
 """
 
-from itertools import zip_longest
 from typing import Any, Callable, ClassVar, Dict, Optional, Tuple
 
 import torch
@@ -348,8 +347,11 @@ class PeerAttention(ProjectingAttention):
                 f"The output of {self.name} attention is no weighted sum of values. Use another attention."
             )
         if self.form != CROSS:
-            names = zip_longest(self.project(query), self.projections, fillvalue="")
-            parts = (unit_vectors(part) if name.endswith("v") else part for part, name in names)
+            # The values are the parts of the projections "v" and "global_v".
+            parts = list(self.project(query))
+            for i, name in enumerate(self.projections):
+                if name.endswith("v"):
+                    parts[i] = unit_vectors(parts[i])
             return self.attend_left_aligned(tuple(parts), key_padding_mask, self.attend_naively)
         k, v, *extra = self.project_context(key)
         memory = self.cache_context(k, v, *extra, padding_mask=key_padding_mask)
@@ -489,6 +491,7 @@ def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = 
     Returns:
         Mask that broadcasts to [B, H, T, S] for H heads, or None if both masks are None.
     """
-    if padding_mask is None or pair_mask is None:
-        return pair_mask if padding_mask is None else padding_mask[:, None, None, :]
-    return pair_mask | padding_mask[:, None, None, :]
+    if padding_mask is None:
+        return pair_mask
+    key_mask = padding_mask[:, None, None, :]
+    return key_mask if pair_mask is None else pair_mask | key_mask

@@ -97,20 +97,19 @@ class BigBirdAttention(PeerAttention):
         Returns:
             Output of each head, with the shape of ``q``.
         """
-        T, everything, padding_mask = (
-            q.size(2),
-            combine_masks(padding_mask),
-            materialize_padding(padding_mask, q),
-        )
+        T = q.size(2)
+        key_mask = combine_masks(padding_mask)
+        padding_mask = materialize_padding(padding_mask, q)
         seen, unused = self.choose_blocks(padding_mask)
         masked = gather_blocks(to_blocks(padding_mask[:, None, :, None], self.size, True), seen).squeeze(-1)
         attention_mask = masked.unsqueeze(3) | unused.repeat_interleave(self.size, dim=2)[:, None, :, None, :]
         keys, values = (gather_blocks(to_blocks(x, self.size), seen) for x in (k, v))
         output = block_attention(to_blocks(q, self.size), keys, values, attention_mask, self.dropout)
-        output, g = from_blocks(output, T), min(self.first * self.size, T)
+        output = from_blocks(output, T)
+        g = min(self.first * self.size, T)  # number of global tokens
         if not g:
             return output
-        global_output = softmax_attention(q[:, :, :g], k, v, everything, self.dropout)
+        global_output = softmax_attention(q[:, :, :g], k, v, key_mask, self.dropout)
         return torch.cat([global_output, output[:, :, g:]], dim=2)
 
     def attend_naively(

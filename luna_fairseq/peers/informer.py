@@ -83,6 +83,6 @@ class InformationBlock(nn.Module):
         x = self.gather_conv(F.pad(x, (0, 0, 0, self.longest - T)))
         x, maxima = F.max_pool1d(F.leaky_relu(x), POOL, return_indices=True)
         x = self.spread_conv(F.max_unpool1d(x, maxima, POOL))[:, :T]
-        return (x if padding_mask is None else roll_left(x, -count_left_padding(padding_mask))).transpose(
-            0, 1
-        )
+        if padding_mask is not None:
+            x = roll_left(x, -count_left_padding(padding_mask))
+        return x.transpose(0, 1)

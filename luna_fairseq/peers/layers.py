@@ -192,7 +192,8 @@ class PeerEncoder(TransformerSequenceEncoder):
         Returns:
             The layer.
         """
-        return wrap_layer((InformerEncoderLayer if cfg.information_block else PeerEncoderLayer)(cfg), cfg)
+        layer_class = InformerEncoderLayer if cfg.information_block else PeerEncoderLayer
+        return wrap_layer(layer_class(cfg), cfg)
 
 
 class PeerDecoder(TransformerDecoderBase):
@@ -266,8 +267,9 @@ class PeerDecoder(TransformerDecoderBase):
             (source,) = encoder_out["src_tokens"]
             places = target_places(prev_output_tokens, source, self.padding_idx, self.separators)
             new = prev_output_tokens.size(1) if incremental_state is None else 1
+            new_positions = tuple(None if x is None else x[:, -new:] for x in places)
             for layer in self.layers:
-                layer.encoder_attn.diagonal_positions = tuple(x if x is None else x[:, -new:] for x in places)
+                layer.encoder_attn.diagonal_positions = new_positions
         return super().extract_features(
             prev_output_tokens, encoder_out, incremental_state, full_context_alignment, *args, **kwargs
         )

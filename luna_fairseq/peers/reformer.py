@@ -107,11 +107,12 @@ class ReformerAttention(PeerAttention):
         # Differences of codes are distances within a bucket. Between buckets they exceed the window.
         codes = slots + buckets * (self.chunk + 1)
         parts = [self.attend_sorted(qk, v, codes, order[:, :, r], r) for r in range(order.size(2))]
-        outputs, totals = (
-            torch.stack([x.gather(2, slots[:, :, r, :, None].expand_as(x)) for r, x in enumerate(by_round)])
-            for by_round in zip(*parts)
-        )
-        return merge_parts(outputs, totals).to(v.dtype)
+        outputs, totals = [], []
+        for r, (output, total) in enumerate(parts):
+            slot = slots[:, :, r, :, None]  # undoes the sorting of this round
+            outputs.append(output.gather(2, slot.expand_as(output)))
+            totals.append(total.gather(2, slot))
+        return merge_parts(torch.stack(outputs), torch.stack(totals)).to(v.dtype)
 
     def attend_sorted(
         self, qk: Tensor, v: Tensor, codes: Tensor, order: Tensor, r: int

@@ -219,7 +219,11 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         self.encoder_attn = RecurrentAttention(
             cfg.score, hidden, memory, cfg.local, cfg.local_window, cfg.max_source_positions
         )
-        fed_dim = memory if self.is_bahdanau else output if self.input_feeding else 0
+        fed_dim = 0  # width of what enters the cell besides the token
+        if self.is_bahdanau:
+            fed_dim = memory
+        elif self.input_feeding:
+            fed_dim = output
         self.rnn = build_rnn(cfg, embed + fed_dim, hidden, cfg.decoder_layers)
         num_tensors = 2 if cfg.cell == "lstm" else 1
         self.bridge = nn.ModuleList(Linear(memory, hidden) for _ in range(num_tensors))

@@ -68,9 +68,9 @@ class SparseAttention(PeerAttention):
         queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
         near_keys, near_values = (append_neighbours(x, 1, after) for x in (keys, values))
         near = partial_attention(queries, near_keys, near_values, attention_mask, self.dropout)
-        attention_mask = make_window_mask(q, size, (0, 0), (size, size), padding_mask)[..., :1, :].permute(
-            0, 1, 4, 3, 2
-        )
+        # Nothing in a block lies outside this window, so the mask is that of padding.
+        attention_mask = make_window_mask(q, size, (0, 0), (size, size), padding_mask)
+        attention_mask = attention_mask[..., :1, :].permute(0, 1, 4, 3, 2)
         blocks = torch.arange(keys.size(2), device=q.device)
         distance = blocks - blocks[:, None]
         attention_mask = attention_mask | (distance.abs() <= 1)

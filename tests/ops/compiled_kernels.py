@@ -1,12 +1,12 @@
-"""Compile the Triton kernels of causal attention without a GPU.
+"""Compile the Triton kernels of causal Luna attention without a GPU.
 
-Run as a program, this file prints the registers, spilled bytes and shared memory of each kernel, and a bound
-on the time by the bytes that the kernels move::
+Run as a program, this file prints the registers, spilled bytes and shared memory of each kernel. It also
+prints a lower bound on the time, computed from the bytes that the kernels move::
 
     python tests/ops/compiled_kernels.py --capability 80 --shape 4096 64 16
 
-The Triton form runs forward and backward on meta tensors, under a driver that has a compute capability and no
-device. Every launch is compiled for that capability, and nothing is executed.
+The forward and backward pass run on meta tensors. A replacement of Triton's driver names a compute
+capability, but has no device. Every kernel is compiled for that capability, and nothing is executed.
 """
 
 import argparse
@@ -43,10 +43,10 @@ class Gpu(NamedTuple):
     """Datasheet values of a GPU.
 
     Attributes:
-        name: name of the GPU
-        bandwidth: bytes of memory per second
-        half_flops: operations per second in bfloat16 or float16
-        shared: bytes of shared memory of a multiprocessor
+        name: name of the GPU.
+        bandwidth: bytes of memory traffic per second.
+        half_flops: operations per second in bfloat16 or float16.
+        shared: bytes of shared memory of a multiprocessor.
     """
 
     name: str
@@ -63,12 +63,12 @@ GPUS = {
 
 
 class Launch(NamedTuple):
-    """Launch of a kernel.
+    """Recorded launch of a kernel.
 
     Attributes:
-        name: name of the kernel
-        compiled: Triton's compiled kernel
-        bytes: size of the tensors that the kernel reads or writes
+        name: name of the kernel.
+        compiled: Triton's compiled kernel.
+        bytes: size of the tensors that the kernel reads or writes.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Launch(NamedTuple):
 
 
 class Driver:
-    """Replacement of Triton's driver for a device of a given compute capability, without a stream."""
+    """Replacement of Triton's driver that names a compute capability and has no device."""
 
     def __init__(self, capability: int):
         from triton.backends.compiler import GPUTarget
@@ -89,7 +89,14 @@ class Driver:
 
 @contextmanager
 def record_launches(capability: int) -> Iterator[List[Launch]]:
-    """Context manager that compiles kernels instead of launching them, and yields the list of launches."""
+    """Compile kernels instead of launching them, and record the launches.
+
+    Args:
+        capability: compute capability, such as 80.
+
+    Yields:
+        The list of launches, which grows while the context is active.
+    """
     from triton import JITFunction
     from triton.runtime import driver
 
@@ -115,7 +122,7 @@ def record_launches(capability: int) -> Iterator[List[Launch]]:
         driver.set_active(active)
 
 
-def launches_of(
+def compile_launches(
     T: int,
     K: int,
     L: int,
@@ -128,17 +135,17 @@ def launches_of(
     """Compile a forward and a backward pass with dropout and ``HEADS`` heads.
 
     Args:
-        T: length of the sequence
-        K: head width
-        L: length of P
-        dtype: name of the type of q, k and v
-        capability: compute capability, such as 80
-        decay: attention forgets
-        masks: some positions and rows of P are padding
-        tied: keys are values
+        T: sequence length.
+        K: head width.
+        L: packed length, the number of rows of the packed sequence P.
+        dtype: name of the dtype of queries, keys and values.
+        capability: compute capability, such as 80.
+        decay: True if earlier positions decay (default: False).
+        masks: True to pass a mask of positions and a mask of rows of P (default: False).
+        tied: True if keys and values are the same tensor (default: False).
 
     Returns:
-        all launches in their order
+        All launches in their order.
     """
     with torch.device("meta"):
         q, k, v = (torch.empty(1, HEADS, T, K, dtype=getattr(torch, dtype)) for _ in range(3))
@@ -152,15 +159,22 @@ def launches_of(
     return launches
 
 
-def usage(cubin: bytes) -> Tuple[int, int]:
-    """Return the registers and the spilled bytes of a thread, as NVIDIA's cuobjdump reports them."""
+def register_usage(cubin: bytes) -> Tuple[int, int]:
+    """Return the number of registers and of spilled bytes of a thread, as NVIDIA's cuobjdump reports them.
+
+    Args:
+        cubin: compiled kernel.
+
+    Returns:
+        Number of registers, and number of bytes that are spilled to memory.
+    """
     import triton
 
     tool = Path(triton.__file__).parent / "backends" / "nvidia" / "bin" / "cuobjdump"
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [str(tool) if tool.exists() else "cuobjdump", "-res-usage", file.name]
+        command = [str(tool) if tool.exists() else "cuobjdump", "-res-register_usage", file.name]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+)", output)
     if found is None:
@@ -169,29 +183,37 @@ def usage(cubin: bytes) -> Tuple[int, int]:
 
 
 def occupancy(gpu: Gpu, registers: int, shared: int, warps: int) -> Tuple[int, str]:
-    """Return how many programs of a kernel a multiprocessor holds at once, and the resource that limits them.
+    """Return how many programs of a kernel fit on a multiprocessor, and which resource limits them.
 
     Args:
-        gpu: the GPU
-        registers: registers of a thread
-        shared: bytes of shared memory of a program
-        warps: warps of a program
+        gpu: datasheet values of the GPU.
+        registers: number of registers of a thread.
+        shared: bytes of shared memory of a program.
+        warps: number of warps of a program.
+
+    Returns:
+        Number of programs, and "registers", "shared memory" or "warps".
     """
-    of_warp = math.ceil(registers * WARP / REGISTER_UNIT) * REGISTER_UNIT
-    of_program = math.ceil((shared + SHARED_RESERVED) / SHARED_UNIT) * SHARED_UNIT
+    warp_registers = math.ceil(registers * WARP / REGISTER_UNIT) * REGISTER_UNIT
+    program_memory = math.ceil((shared + SHARED_RESERVED) / SHARED_UNIT) * SHARED_UNIT
     possible = {
-        REGISTERS // (of_warp * warps): "registers",
-        gpu.shared // of_program: "shared memory",
+        REGISTERS // (warp_registers * warps): "registers",
+        gpu.shared // program_memory: "shared memory",
         WARPS // warps: "warps",
     }
     return min(possible), possible[min(possible)]
 
 
-def resources(T: int, K: int, L: int, dtype: str, decay: bool, capability: int) -> List[Dict[str, Any]]:
-    """Return one line of the table of resources for each launch."""
+def kernel_resources(
+    T: int, K: int, L: int, dtype: str, decay: bool, capability: int
+) -> List[Dict[str, Any]]:
+    """Compile a forward and a backward pass, and return the resources of each kernel as table rows.
+
+    The arguments are those of :func:`compile_launches`.
+    """
     lines = []
-    for launch in launches_of(T, K, L, dtype, capability, decay):
-        registers, spilled = usage(launch.compiled.asm["cubin"])
+    for launch in compile_launches(T, K, L, dtype, capability, decay):
+        registers, spilled = register_usage(launch.compiled.asm["cubin"])
         warps, shared = launch.compiled.metadata.num_warps, launch.compiled.metadata.shared
         programs, limit = occupancy(GPUS[capability], registers, shared, warps)
         lines.append({
@@ -202,17 +224,25 @@ def resources(T: int, K: int, L: int, dtype: str, decay: bool, capability: int) 
     return lines
 
 
-def bound(T: int, dtype: str, capability: int) -> Dict[str, Any]:
-    """Return a lower bound on the milliseconds of a forward and a backward pass with keys tied to values.
+def time_bounds(T: int, dtype: str, capability: int) -> Dict[str, Any]:
+    """Return lower bounds on the milliseconds of a forward and a backward pass with tied keys and values.
 
-    ``kernels_ms`` counts the bytes that the kernels move. ``least_ms`` counts the bytes that the algorithm
-    has to move. Forward these are q, k, the keys of pack attention and the output. Backward these are the
-    same inputs, the gradient of the output and the gradients of the inputs. ``flash_ms`` is fused causal
-    softmax attention, with seven products of T x T / 2.
+    Args:
+        T: sequence length.
+        dtype: name of the dtype of queries, keys and values.
+        capability: compute capability, such as 80.
+
+    Returns:
+        Table row with three bounds. ``kernels_ms`` counts the bytes that the kernels move. ``least_ms``
+        counts the
+        bytes that the algorithm has to move: q, k, the keys of pack attention and the output in the forward
+            pass;
+        the same inputs, the gradient of the output and the gradients of the inputs in the backward pass.
+        ``flash_ms`` is the bound of fused causal softmax attention, with seven products of T x T / 2.
     """
     gpu = GPUS[capability]
     size = HEADS * T * WIDTH * torch.empty(0, dtype=getattr(torch, dtype)).element_size()
-    launches = launches_of(T, WIDTH, ROWS, dtype, capability, tied=True)
+    launches = compile_launches(T, WIDTH, ROWS, dtype, capability, tied=True)
     moved, least = sum(launch.bytes for launch in launches), 11 * size
     flash = max(7 * HEADS * T * T * WIDTH / gpu.half_flops, 12 * size / gpu.bandwidth)
     return {
@@ -223,7 +253,7 @@ def bound(T: int, dtype: str, capability: int) -> Dict[str, Any]:
 
 
 def main() -> None:
-    """Print the resources of each shape, then the bounds on the time."""
+    """Print the resources of each kernel and shape, then the bounds on the time."""
     parser = argparse.ArgumentParser(description=__doc__)
     add = parser.add_argument
     add("--shape", type=int, nargs=3, action="append", metavar=("T", "K", "L"), help="(default: nine)")
@@ -233,8 +263,8 @@ def main() -> None:
     args = parser.parse_args()
     decays = (False, True) if args.decay else (False,)
     for shape, *kind in itertools.product(args.shape or SHAPES, args.dtype, decays, args.capability):
-        print(format_table(resources(*shape, *kind)), flush=True)
-    bounds = [bound(T, args.dtype[0], capability) for T in LENGTHS for capability in args.capability]
+        print(format_table(kernel_resources(*shape, *kind)), flush=True)
+    bounds = [time_bounds(T, args.dtype[0], capability) for T in LENGTHS for capability in args.capability]
     print(format_table(bounds))
 
 

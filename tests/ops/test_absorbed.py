@@ -1,4 +1,4 @@
-"""Projections absorbed by the rows of P: equal to projected tokens, and used only where they save time."""
+"""Absorbed projections give the same results as projected tokens, and are used only if they are faster."""
 
 import pytest
 import torch
@@ -58,7 +58,11 @@ def random(*lengths, dtype):
 
 
 def run(monkeypatch, is_absorbed, module, inputs, **options):
-    """Return the outputs of an attention, and the gradients of its inputs and parameters."""
+    """Call an attention module with or without absorbed projections.
+
+    Returns:
+        The outputs, then the gradients of all inputs and parameters.
+    """
     for imported in (attention_module, causal_module):
         monkeypatch.setattr(imported, "should_absorb", lambda *_, **__: is_absorbed)
     torch.manual_seed(2)
@@ -83,7 +87,7 @@ def compare(monkeypatch, module, inputs, tolerance, **options):
 @masks
 @pytest.mark.parametrize("choice", CROSS.values(), ids=CROSS)
 def test_cross_attention_equals_projected_tokens(monkeypatch, choice, masks, dropout, dtype, tolerance):
-    """With one seed, both forms also draw the same dropout masks."""
+    """With the same seed, both computations also draw the same dropout masks."""
     inputs = random(T, L, S, dtype=dtype)
     compare(monkeypatch, build(choice, dropout, dtype), inputs, tolerance, source=Source(*masks))
 
@@ -107,8 +111,8 @@ def test_causal_attention_equals_projected_tokens(monkeypatch, choice, masks, dr
     compare(monkeypatch, build(choice, dropout, dtype), inputs, tolerance, **paddings)
 
 
-def kept_bytes(module, inputs):
-    """Return the size of all tensors that one call keeps for its backward pass, without parameters."""
+def count_saved_bytes(module, inputs):
+    """Return the number of bytes that one call saves for its backward pass, without parameters."""
     found, parameters = {}, {x.untyped_storage().data_ptr() for x in module.parameters()}
 
     def keep(x):
@@ -124,7 +128,7 @@ def kept_bytes(module, inputs):
 @pytest.mark.parametrize("kind", [LunaAttention, LunaCausalAttention])
 @pytest.mark.parametrize("untie_kv", [False, True])
 def test_absorbed_projections_need_no_more_memory(monkeypatch, kind, untie_kv):
-    """Compare the tensors kept for the backward pass at the shortest sequence with absorbed projections."""
+    """The comparison uses the shortest sequence for which projections are absorbed."""
     module = kind(64, 2, dropout=0.1, untie_kv=untie_kv)
     length = 2 * 2 * 5
     x, packed = torch.randn(length, 3, 64, requires_grad=True), torch.randn(5, 3, 64)
@@ -135,7 +139,7 @@ def test_absorbed_projections_need_no_more_memory(monkeypatch, kind, untie_kv):
             monkeypatch.setattr(
                 imported, "should_absorb", should_absorb if is_absorbed else lambda *_, **__: False
             )
-        kept.append(kept_bytes(module, inputs))
+        kept.append(count_saved_bytes(module, inputs))
     assert kept[0] < kept[1]
 
 
@@ -143,12 +147,10 @@ def test_projections_are_absorbed_only_where_this_saves_time():
     linear, rows, tokens = nn.Linear(64, 64), torch.randn(3, 2, 5, 32), torch.randn(40, 3, 64)
     assert should_absorb(rows, tokens, linear)
     assert not should_absorb(rows, tokens[:19], linear)  # fewer than two tokens for each row of each head
-    assert should_absorb(rows, tokens[:19], linear, linear) and should_absorb(
-        rows, tokens[:19], linear, products=1
-    )
-    assert not should_absorb(
-        torch.randn(3, 2, 13, 32), tokens.repeat(9, 1, 1), linear
-    )  # many rows for K = 32
+    assert should_absorb(rows, tokens[:19], linear, linear)
+    assert should_absorb(rows, tokens[:19], linear, products=1)
+    many_rows = torch.randn(3, 2, 13, 32)  # for K = 32
+    assert not should_absorb(many_rows, tokens.repeat(9, 1, 1), linear)
     assert not should_absorb(rows.bfloat16(), tokens, linear)  # under autocast
     assert not should_absorb(rows.to("meta"), tokens.to("meta"), linear)
 

@@ -1,4 +1,4 @@
-"""Equation 7 compared with the authors' kernels in plain torch."""
+"""Compare the function f of equation 7 with recorded results of the authors' kernels in plain torch."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The forms of causal linear attention are compared: outputs, gradients of all inputs, and memory."""
+"""Compare the forms of causal linear attention: outputs, gradients of all inputs, and memory."""
 
 import pytest
 import torch
@@ -17,7 +17,10 @@ B, H, M, N = 3, 2, 5, 7
 
 
 def inputs(length, decay=False, state=False, dtype=torch.float64, seed=0):
-    """Return x, y [B, H, T, M], z [B, H, T, N], and optionally log_decay [B, H, T] and state [B, H, M, N]."""
+    """Return random inputs of causal linear attention for ``length`` positions, in float64 by default.
+
+    These are x, y and z, then optionally log_decay and state.
+    """
     generator = torch.Generator().manual_seed(seed)
     shapes = [(B, H, length, M), (B, H, length, M), (B, H, length, N)]
     parts = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
@@ -27,7 +30,7 @@ def inputs(length, decay=False, state=False, dtype=torch.float64, seed=0):
 
 
 def call(form, decay, state):
-    """Return ``form`` as a function of the tensors of :func:`inputs`."""
+    """Return a function of the tensors of :func:`inputs` that calls a form of causal linear attention."""
 
     def function(x, y, z, *rest):
         rest = list(rest)

@@ -1,6 +1,6 @@
-"""Selection of the backend for ``auto``.
+"""Test the selection of the backend for ``auto``.
 
-Tests that need the Triton form run on a GPU or with TRITON_INTERPRET=1.
+Tests that need the Triton kernels run on a GPU or with TRITON_INTERPRET=1.
 test_causal_luna_triton_interpreter.py runs this file with the interpreter.
 """
 
@@ -29,8 +29,8 @@ has_triton = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def nothing_chosen(caplog, monkeypatch):
-    """Clear earlier choices, and let triton take 1 ms and chunk 2 ms."""
+def reset_choices(caplog, monkeypatch):
+    """Clear earlier choices, and pretend that triton takes 1 ms and chunk 2 ms."""
     caplog.set_level("INFO")
     monkeypatch.setattr(choice, "COMPARED_LENGTH", 40)  # three chunks: the interpreter is slow
     monkeypatch.setattr(
@@ -49,8 +49,8 @@ def attend(T=5, K=8, L=3, dtype=torch.float32, log_decay=None):
 
 
 @pytest.fixture
-def suits(monkeypatch):
-    """Pretend that Triton supports this machine. The tests replace its kernels."""
+def supported(monkeypatch):
+    """Pretend that Triton supports this machine. The tests replace the kernels."""
     monkeypatch.setattr(choice, "why_not_triton", lambda *heads: "")
 
 
@@ -122,7 +122,7 @@ def failing(q, k, v, pack_weights, **masks):
     raise RuntimeError("no such instruction\non this card")
 
 
-def test_training_continues_with_chunk_if_triton_does_not_compile(suits, caplog, monkeypatch):
+def test_training_continues_with_chunk_if_triton_does_not_compile(supported, caplog, monkeypatch):
     monkeypatch.setattr(choice, "triton_causal_luna", failing)
     for _ in range(2):
         attend().sum().backward()
@@ -149,7 +149,7 @@ def test_chunk_on_a_card_of_an_older_capability(caplog, monkeypatch):
 
 
 @pytest.mark.parametrize("ours, theirs, faster", [(2, 5, "triton"), (3, 3, "triton"), (5, 2, "chunk")])
-def test_the_faster_of_both(ours, theirs, faster, suits, caplog, monkeypatch):
+def test_the_faster_of_both(ours, theirs, faster, supported, caplog, monkeypatch):
     monkeypatch.setattr(
         choice, "triton_causal_luna", lambda *args, **options: chunk_causal_luna(*args, **options)
     )

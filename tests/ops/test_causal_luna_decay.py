@@ -1,4 +1,4 @@
-"""Causal Luna attention with decay: equality of the forms, and the limits of weak and strong decay."""
+"""Test causal Luna attention with decay: equal forms, and the limits of weak and strong decay."""
 
 import pytest
 import torch
@@ -26,7 +26,7 @@ kinds = st.sampled_from(["none", "left", "both"])
 
 
 def inputs(length, dtype=torch.float64, seed=0, log_decay=LOG_DECAY):
-    """Return q, k, v, pack weights, and a log decay for each head in float32 or float64."""
+    """Return random q, k, v, pack weights, and the log decay of each head in float32 or float64."""
     wide = torch.promote_types(dtype, torch.float32)
     return [*causal_inputs(length, dtype, seed), torch.tensor(log_decay, dtype=wide)]
 

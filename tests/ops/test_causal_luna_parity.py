@@ -1,4 +1,4 @@
-"""The forms of causal Luna attention are compared: outputs and gradients of all inputs."""
+"""Compare the forms of causal Luna attention: outputs and gradients of all inputs."""
 
 import pytest
 import torch
@@ -107,7 +107,10 @@ def test_tied_keys_and_values_share_one_gradient(length, size, kind, dropout):
 
 @pytest.mark.parametrize("tied", [False, True])
 def test_gradient_goes_through_the_state(tied, monkeypatch):
-    """A sequence in two calls has the gradients of one call, also at the positions of the first call."""
+    """A sequence that is computed in two calls has the same gradients as in one call.
+
+    This includes the gradients at the positions of the first call.
+    """
     small_chunks(monkeypatch, 4, 3)
     inputs = causal_inputs(17)
 
@@ -128,7 +131,7 @@ def test_gradient_goes_through_the_state(tied, monkeypatch):
 
 @pytest.mark.parametrize("length", [20, 150])
 def test_layout_in_memory_does_not_matter(length):
-    """Heads are views of [T, B, C]. Results must not depend on the memory layout of the inputs."""
+    """Heads are usually views of a tensor [T, B, C]. Results must not depend on this memory layout."""
     inputs = causal_inputs(length)
     views = [x.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3) for x in inputs]
     for a, b in zip(
@@ -160,7 +163,7 @@ def test_half_precision_rounds_only_input_and_output(form, dtype, tolerance, len
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 2.5e-3), (torch.float16, 4e-4)])
 def test_sums_over_long_sequences_do_not_overflow(dtype, tolerance):
-    """The sums reach about 2e7, which float16 cannot represent and bfloat16 cannot count up to."""
+    """The sums reach about 2e7. This is too large for float16, and bfloat16 cannot count so far."""
     q, k, v, weights = causal_inputs(4096)
     inputs = [x.to(dtype) for x in (q * 0.01, k + 50, v + 50, weights * 100)]
     expected, _ = naive_causal_luna(*[x.double() for x in inputs])
@@ -212,10 +215,7 @@ def test_unknown_names_are_refused():
 
 
 def test_pack_weights_by_hand():
-    """omega(k .
-
-    p / sqrt(K)) is log2(1 + 2^x) for softplus; for elu it is x + 1 above zero and e^x below.
-    """
+    """For logit x, softplus gives log2(1 + 2^x). elu gives x + 1 for positive x, and e^x otherwise."""
     pack_q, pack_k, _, _ = causal_inputs(4)
     pack_k = pack_k.repeat(1, 1, 3, 1)  # 12 positions, 4 rows of P
     for b in range(B):

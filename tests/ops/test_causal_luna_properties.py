@@ -1,4 +1,4 @@
-"""Properties of all forms of causal Luna attention: causality, no effect of padding, decoding by steps."""
+"""Test that all forms of causal Luna attention are causal, ignore padding, and decode step by step."""
 
 import pytest
 import torch
@@ -23,13 +23,16 @@ def small_chunks(monkeypatch):
 
 
 def step_by_step(inputs, sizes, state=None, **options):
-    """Call a form on consecutive parts of a sequence.
+    """Call the recurrent form on consecutive parts of a sequence.
 
     Args:
-        sizes: number of new positions of each call
+        inputs: q, k, v and pack weights of the whole sequence.
+        sizes: number of new positions of each call.
+        state: state before the first call (default: None).
+        **options: further arguments of the recurrent form.
 
     Returns:
-        joined outputs and the last state
+        The concatenated outputs, and the last state.
     """
     outputs, key_padding_mask = [], options.pop("key_padding_mask", None)
     start = 0
@@ -46,7 +49,7 @@ def step_by_step(inputs, sizes, state=None, **options):
 
 @forms
 def test_by_hand(form):
-    """Equations 7 to 9 are written out for each position, with padding on either side."""
+    """Compare with equations 7 to 9, written out for each position, with padding on either side."""
     q, k, v, a = causal_inputs(6)
     left, right = (2, 0, 0), (0, 1, 0)
     mask, rows = padding_mask(6, left, right), packed_mask()

@@ -1,4 +1,4 @@
-"""The Triton form of causal Luna attention is compared with the naive form.
+"""Compare the Triton kernels of causal Luna attention with the naive form.
 
 The tests run on a GPU, or in Triton's interpreter with TRITON_INTERPRET=1. The variable must be set before
 Triton is imported, so test_causal_luna_triton_interpreter.py starts a process for this file.
@@ -25,7 +25,7 @@ B, H = 2, 2
 
 @pytest.fixture(autouse=True)
 def tensor_core_rounding(monkeypatch):
-    """Round the interpreter's products to tf32 and its values to bfloat16 as a GPU does."""
+    """Let the interpreter round products to tf32 and values to bfloat16, as a GPU does."""
     if not INTERPRETED:
         return
     import numpy
@@ -57,10 +57,10 @@ def tensor_core_rounding(monkeypatch):
     monkeypatch.setattr(InterpreterBuilder, "cast_impl", cast_impl)
 
 
-def inputs_of(T, K, L, dtype=torch.float32, seed=0):
-    """Return q, k, v and pack weights.
+def make_inputs(T, K, L, dtype=torch.float32, seed=0):
+    """Return random q, k, v and pack weights for T positions, head width K and packed length L.
 
-    q, k and v are views of [T, B, C], as the modules make them. The pack weights [B, H, T, L] are float32.
+    q, k and v are views of a tensor [T, B, C], as in the modules. The pack weights [B, H, T, L] are float32.
     """
     generator = torch.Generator().manual_seed(seed)
     heads = [torch.randn(T, B, H * K, generator=generator).to(DEVICE, dtype) for _ in range(3)]
@@ -68,8 +68,12 @@ def inputs_of(T, K, L, dtype=torch.float32, seed=0):
     return [q, k, v, (torch.rand(B, H, T, L, generator=generator) * 2).to(DEVICE)]
 
 
-def masks_of(T, L, kind):
-    """Return masks as keyword arguments: none, left padding, or both masks with padding on both sides."""
+def make_masks(T, L, kind):
+    """Return masks as keyword arguments.
+
+    ``kind`` is "none", "left" (padding on the left), or "both" (padding on both sides, and masked rows of the
+    packed sequence P).
+    """
     position = torch.arange(T, device=DEVICE)[None, :]
     left = position < torch.tensor([[T // 3], [0]], device=DEVICE)
     right = position >= torch.tensor([[T], [T - T // 4]], device=DEVICE)
@@ -82,12 +86,12 @@ def masks_of(T, L, kind):
 
 
 def with_log_decay(form, **options):
-    """Return a form as a function of q, k, v, pack weights and, with decay, the log decay of the heads."""
+    """Return a function (q, k, v, pack weights, log decay) that calls a form with these options."""
     return lambda q, k, v, a, log_decay=None: form(q, k, v, a, log_decay=log_decay, **options)
 
 
-def errors(inputs, **options):
-    """Return the relative errors of the output and of all gradients against the naive form in float64."""
+def relative_errors(inputs, **options):
+    """Return the relative errors of the kernels' output and gradients against the naive form."""
     weight = torch.randn(inputs[0].shape, dtype=torch.float64, generator=torch.Generator().manual_seed(9)).to(
         DEVICE
     )
@@ -120,14 +124,14 @@ CASES = [
 
 
 def slow_from(number, cases):
-    """Mark the cases from index ``number`` on as slow, because they are slow in the interpreter."""
+    """Mark the test cases from index ``number`` on as slow, because the interpreter needs long for them."""
     return [*cases[:number], *(pytest.param(*case, marks=pytest.mark.slow) for case in cases[number:])]
 
 
 @pytest.mark.parametrize("T, K, L, masks, programs", slow_from(5, CASES))
 def test_equals_naive_in_float32(T, K, L, masks, programs, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
-    for name, error in errors(inputs_of(T, K, L), **masks_of(T, L, masks)).items():
+    for name, error in relative_errors(make_inputs(T, K, L), **make_masks(T, L, masks)).items():
         assert error < 3e-6, name
 
 
@@ -144,7 +148,7 @@ LOG_DECAY = torch.tensor([-0.02, -1.2])
 @pytest.mark.parametrize("T, K, L, masks, programs", slow_from(2, FORGETTING))
 def test_equals_naive_with_decay(T, K, L, masks, programs, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
-    found = errors([*inputs_of(T, K, L), LOG_DECAY.to(DEVICE)], **masks_of(T, L, masks))
+    found = relative_errors([*make_inputs(T, K, L), LOG_DECAY.to(DEVICE)], **make_masks(T, L, masks))
     assert found.pop("gradient of the log decay") < 1e-4  # a sum of differences that nearly cancel
     for name, error in found.items():
         assert error < 3e-6, name
@@ -152,7 +156,9 @@ def test_equals_naive_with_decay(T, K, L, masks, programs, monkeypatch):
 
 @pytest.mark.parametrize("dtype, tolerance", [(torch.bfloat16, 6e-3), (torch.float16, 1e-3)])
 def test_half_precision_with_decay(dtype, tolerance):
-    found = errors([*inputs_of(33, 16, 16, dtype), LOG_DECAY.to(DEVICE)], **masks_of(33, 16, "both"))
+    found = relative_errors(
+        [*make_inputs(33, 16, 16, dtype), LOG_DECAY.to(DEVICE)], **make_masks(33, 16, "both")
+    )
     assert found.pop("gradient of the log decay") < 2e-2
     for name, error in found.items():
         assert error < tolerance, name
@@ -166,13 +172,13 @@ def test_half_precision_rounds_only_input_output_and_tf32_products(
     T, K, L, masks, programs, dtype, tolerance, monkeypatch
 ):
     monkeypatch.setattr(form, "PROGRAMS", programs)
-    found = errors(inputs_of(T, K, L, dtype), **masks_of(T, L, masks))
+    found = relative_errors(make_inputs(T, K, L, dtype), **make_masks(T, L, masks))
     for name, error in found.items():
         assert error < tolerance, name
 
 
 def test_segments_are_what_the_cases_say(monkeypatch):
-    """The cases have one chunk, one or several segments of several chunks, or a segment for each chunk."""
+    """The cases cover one chunk, segments of several chunks (one or more), and one segment for each chunk."""
     shapes = set()
     for T, K, L, _, programs in CASES:
         monkeypatch.setattr(form, "PROGRAMS", programs)
@@ -187,9 +193,9 @@ def test_segments_are_what_the_cases_say(monkeypatch):
 @pytest.mark.parametrize("log_decay", [[], [LOG_DECAY]])
 def test_tied_keys_and_values(T, K, L, masks, programs, log_decay, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
-    q, k, _, weights = inputs_of(T, K, L)
+    q, k, _, weights = make_inputs(T, K, L)
     inputs = [q, k, weights, *(x.to(DEVICE) for x in log_decay)]
-    tied = lambda f: lambda q, k, a, r=None: f(q, k, k, a, log_decay=r, **masks_of(T, L, masks))  # noqa: E731
+    tied = lambda f: lambda q, k, a, r=None: f(q, k, k, a, log_decay=r, **make_masks(T, L, masks))  # noqa: E731
     weight = torch.randn(q.shape, dtype=torch.float64, device=DEVICE)
     expected = output_and_gradients(
         tied(lambda *x, **o: naive_causal_luna(*x, **o)[0]), [x.double() for x in inputs], weight
@@ -199,25 +205,22 @@ def test_tied_keys_and_values(T, K, L, masks, programs, log_decay, monkeypatch):
 
 
 def test_fully_masked_p_gives_zeros():
-    inputs = inputs_of(20, 8, 5)
+    inputs = make_inputs(20, 8, 5)
     mask = torch.tensor([[True] * 5, [False] * 5], device=DEVICE)
     for x in output_and_gradients(lambda *y: form.triton_causal_luna(*y, packed_padding_mask=mask), inputs):
         assert x[0].eq(0).all() and x.isfinite().all() and x[1].ne(0).any()
 
 
 def test_layout_of_the_inputs_is_kept():
-    """Heads are views of [T, B, C].
-
-    The output and the gradients keep this layout, without a copy.
-    """
-    inputs = inputs_of(20, 8, 5)
+    """Heads are views of a tensor [T, B, C]. The output and the gradients have the same memory layout."""
+    inputs = make_inputs(20, 8, 5)
     output, dq, dk, dv, da = output_and_gradients(form.triton_causal_luna, inputs)
     for x, y in zip([inputs[0], *inputs], (output, dq, dk, dv, da)):
         assert x.stride() == y.stride()
 
 
 def test_slices_and_transposed_inputs():
-    """Inputs are slices of one fused projection, or have a last dimension that is not contiguous."""
+    """Inputs may be slices of one fused projection, or have a last dimension that is not contiguous."""
     fused = torch.randn(20, B, 3, H, 8, device=DEVICE)
     q, k, v = fused.permute(2, 1, 3, 0, 4)
     weights = torch.rand(B, H, 5, 20, device=DEVICE).transpose(2, 3)
@@ -229,7 +232,7 @@ def test_slices_and_transposed_inputs():
 
 @pytest.mark.parametrize("log_decay", [[], [LOG_DECAY]])
 def test_a_wrong_kernel_is_caught(log_decay, monkeypatch):
-    """Each comparison fails if the sums of the segments are omitted."""
+    """The comparison must fail if the kernels omit the sums over segments."""
     launch = form.launch
 
     def planted(kernel, *args, **tensors):
@@ -239,12 +242,12 @@ def test_a_wrong_kernel_is_caught(log_decay, monkeypatch):
             launch(kernel, *args, **tensors)
 
     monkeypatch.setattr(form, "launch", planted)
-    found = errors([*inputs_of(40, 8, 5), *(x.to(DEVICE) for x in log_decay)])
+    found = relative_errors([*make_inputs(40, 8, 5), *(x.to(DEVICE) for x in log_decay)])
     assert all(error > 1e-3 for error in found.values()), found
 
 
 def test_unsupported_inputs_are_refused():
-    q, k, v, weights = inputs_of(3, 8, 5)
+    q, k, v, weights = make_inputs(3, 8, 5)
     assert not form.why_not_triton(q.device, q.dtype, 8, 5)
     for bad, words in [
         ((q.double(), k, v, weights), "float16, bfloat16 or float32, not float64"),
@@ -257,7 +260,7 @@ def test_unsupported_inputs_are_refused():
 
 
 def test_empty_inputs():
-    q, k, v, weights = inputs_of(0, 8, 5)
+    q, k, v, weights = make_inputs(0, 8, 5)
     assert form.triton_causal_luna(q, k, v, weights).shape == (B, H, 0, 8)
 
 
@@ -270,9 +273,9 @@ def test_empty_inputs():
     "T, K, L", [(1000, 64, 16), (4096, 64, 32), (4096, 128, 16), (2048, 64, 256), (30, 64, 16)]
 )
 def test_equals_chunk_at_size_on_a_gpu(T, K, L, dtype, tolerance):
-    inputs = inputs_of(T, K, L, dtype)
+    inputs = make_inputs(T, K, L, dtype)
     for masks in ("none", "both"):
-        options = masks_of(T, L, masks)
+        options = make_masks(T, L, masks)
         weight = torch.randn(inputs[0].shape, device=DEVICE)
         expected = output_and_gradients(
             lambda *x, o=options: chunk_causal_luna(*x, **o), [x.double() for x in inputs], weight

@@ -1,9 +1,9 @@
-"""The Triton kernels compile for the compute capabilities 8.0 and 9.0. No GPU is needed."""
+"""Compile the Triton kernels for the compute capabilities 8.0 and 9.0. No GPU is needed."""
 
 import os
 
 import pytest
-from compiled_kernels import GPUS, launches_of, occupancy, usage
+from compiled_kernels import GPUS, compile_launches, occupancy, register_usage
 
 from luna_fairseq.ops.causal_luna import triton as form
 
@@ -38,10 +38,10 @@ MATRIX = [
     ],
 )
 def test_nothing_is_spilled_and_three_programs_fit(T, K, L, dtype, capability, decay):
-    launches = launches_of(T, K, L, dtype, capability, decay)
+    launches = compile_launches(T, K, L, dtype, capability, decay)
     assert len(launches) == (4 if T > 32 else 3)
     for launch in launches:
-        registers, spilled = usage(launch.compiled.asm["cubin"])
+        registers, spilled = register_usage(launch.compiled.asm["cubin"])
         shared, warps = launch.compiled.metadata.shared, launch.compiled.metadata.num_warps
         assert spilled == 0 and shared <= SHARED_MEMORY, (launch.name, registers, spilled, shared)
         if K == 64 and L <= 32 and T > 32:
@@ -50,27 +50,29 @@ def test_nothing_is_spilled_and_three_programs_fit(T, K, L, dtype, capability, d
 
 @pytest.mark.parametrize("L", [16, 40])
 def test_one_segment_of_several_chunks(L, monkeypatch):
-    """Many heads keep a GPU busy, so that there is one segment and no kernel that sums over segments."""
+    """Many heads keep a GPU busy, so there is one segment, and no kernel sums over segments."""
     monkeypatch.setattr(form, "PROGRAMS", 1)
-    launches = launches_of(100, 64, L, "bfloat16", 80, decay=True, tied=True)
-    assert len(launches) == 3 and all(usage(launch.compiled.asm["cubin"])[1] == 0 for launch in launches)
+    launches = compile_launches(100, 64, L, "bfloat16", 80, decay=True, tied=True)
+    assert len(launches) == 3 and all(
+        register_usage(launch.compiled.asm["cubin"])[1] == 0 for launch in launches
+    )
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 @pytest.mark.parametrize("tied", [False, True])
 def test_masks_float32_and_tied_keys_compile(dtype, tied):
-    for launch in launches_of(4096, 128, 256, dtype, 80, decay=True, masks=True, tied=tied):
+    for launch in compile_launches(4096, 128, 256, dtype, 80, decay=True, masks=True, tied=tied):
         assert launch.compiled.metadata.shared <= SHARED_MEMORY, launch.name
 
 
 @pytest.mark.slow
 def test_bytes_are_at_most_one_and_a_half_times_the_least():
-    """Keys and values are tied, with 32 heads of width 64 and L = 16.
+    """The case has tied keys and values, 32 heads of width 64, and packed length 16.
 
-    Forward and backward pass take at most four launches.
+    The forward and backward pass together take at most four launches.
     """
-    launches = launches_of(4096, 64, 16, "bfloat16", 80, tied=True)
+    launches = compile_launches(4096, 64, 16, "bfloat16", 80, tied=True)
     assert len(launches) == 4
     assert sum(launch.bytes for launch in launches) <= 1.5 * 11 * 32 * 4096 * 64 * 2
 

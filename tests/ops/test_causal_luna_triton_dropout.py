@@ -1,6 +1,7 @@
-"""Dropout in the Triton form: distribution of the factors, and equal factors in forward and backward pass.
+"""Test dropout in the Triton kernels.
 
-Runs where test_causal_luna_triton.py does.
+The factors have the right distribution, and forward and backward pass draw the same factors. The tests run
+where those of test_causal_luna_triton.py run.
 """
 
 import os
@@ -43,8 +44,8 @@ def draw_kernel(
     tl.store(out + row * WIDTH + block_offsets(WIDTH, first, BLOCK_T, BLOCK_L), x)
 
 
-def factors(seed, dropout, T, L, block_t=16, block_l=16):
-    """Return the dropout factors of the unpack weights [B, H, T, L], drawn in blocks of the given size."""
+def draw_factors(seed, dropout, T, L, block_t=16, block_l=16):
+    """Return the dropout factors [B, H, T, L] of the unpack weights, drawn in blocks of the given size."""
     plan = form.make_plan(B * H, T, K, L)
     rows, width = plan["rows"], plan["WIDTH"]
     out = torch.empty(B, H, rows, width, device=DEVICE)
@@ -54,15 +55,15 @@ def factors(seed, dropout, T, L, block_t=16, block_l=16):
     return out[:, :, :T, :L]
 
 
-def seed_after(n):
-    """Return the seed that the next call will draw, and reset torch's generator afterwards."""
+def next_seed(n):
+    """Seed torch's generator with ``n``, and return the dropout seed that the next call will draw."""
     torch.manual_seed(n)
     seed = torch.randint(2**62, (1,), device=DEVICE)
     torch.manual_seed(n)
     return seed
 
 
-def inputs_of(T, L):
+def make_inputs(T, L):
     generator = torch.Generator().manual_seed(1)
     q, k, v = (torch.randn(B, H, T, K, generator=generator).to(DEVICE) for _ in range(3))
     return [q, k, v, (torch.rand(B, H, T, L, generator=generator) * 2).to(DEVICE)]
@@ -77,7 +78,7 @@ def naive_with(factor, q, k, v, a, log_decay=None):
 
 
 def test_rate_and_scale():
-    factor = factors(seed_after(0), 0.25, 500, 20)
+    factor = draw_factors(next_seed(0), 0.25, 500, 20)
     dropped = factor == 0
     torch.testing.assert_close(factor[~dropped], torch.full_like(factor[~dropped], 4 / 3))
     # 40,000 draws: a deviation of 0.01 is more than four standard errors.
@@ -88,8 +89,10 @@ def test_rate_and_scale():
 
 
 def test_blocks_do_not_change_what_is_drawn():
-    seed = seed_after(1)
-    assert torch.equal(factors(seed, 0.5, 60, 20), factors(seed, 0.5, 60, 20, block_t=32, block_l=32))
+    seed = next_seed(1)
+    assert torch.equal(
+        draw_factors(seed, 0.5, 60, 20), draw_factors(seed, 0.5, 60, 20, block_t=32, block_l=32)
+    )
 
 
 @pytest.mark.parametrize(
@@ -98,9 +101,9 @@ def test_blocks_do_not_change_what_is_drawn():
 )
 def test_equals_naive_with_the_same_weights_dropped(T, L, programs, log_decay, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
-    inputs = [*inputs_of(T, L), *([torch.tensor(log_decay, device=DEVICE)] if log_decay else [])]
+    inputs = [*make_inputs(T, L), *([torch.tensor(log_decay, device=DEVICE)] if log_decay else [])]
     weight = torch.randn(B, H, T, K, device=DEVICE)
-    factor = factors(seed_after(2), 0.3, T, L).double()
+    factor = draw_factors(next_seed(2), 0.3, T, L).double()
     dropping = lambda q, k, v, a, r=None: form.triton_causal_luna(q, k, v, a, dropout=0.3, log_decay=r)  # noqa: E731
     actual = output_and_gradients(dropping, inputs, weight)
     doubles = [x.double() for x in inputs]
@@ -112,7 +115,7 @@ def test_equals_naive_with_the_same_weights_dropped(T, L, programs, log_decay, m
 
 
 def test_the_generator_decides():
-    inputs = inputs_of(20, 5)
+    inputs = make_inputs(20, 5)
 
     def run(n):
         torch.manual_seed(n)
@@ -126,5 +129,5 @@ def test_the_generator_decides():
 
 
 def test_all_dropped():
-    results = output_and_gradients(lambda *x: form.triton_causal_luna(*x, dropout=1.0), inputs_of(20, 5))
+    results = output_and_gradients(lambda *x: form.triton_causal_luna(*x, dropout=1.0), make_inputs(20, 5))
     assert all(x.eq(0).all() for x in results)

@@ -1,4 +1,4 @@
-"""Run the tests of the Triton form in Triton's interpreter.
+"""Run the tests of the Triton kernels in Triton's interpreter.
 
 They run in a process of their own, because Triton reads the setting when it is imported. The process has one
 thread, because the products of the interpreter are small.

@@ -1,4 +1,4 @@
-"""The fused and the short form of softmax pack and unpack attention are compared with the definition."""
+"""Compare pack and unpack attention with the definition, both fused and as matrix products."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Small attentions of every form and variant for the tests of the peers."""
+"""Small peer attentions of every form and variant, for the tests of the peers."""
 
 from argparse import Namespace
 
@@ -51,7 +51,7 @@ NAMES = [*ATTENTIONS, *VARIANTS]
 
 
 def cases(*forms):
-    """Return (name, form) of each attention and variant that has one of the forms."""
+    """Return a pair (name, form) for each attention or variant and each of the given forms that it has."""
     return [
         (name, form) for name in NAMES for form in forms if form in ATTENTIONS[attention_name(name)].forms
     ]
@@ -66,7 +66,7 @@ def options(**given):
 
 
 def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given):
-    """Build an attention in evaluation mode, with random offsets added to the initial parameters."""
+    """Build an attention in evaluation mode, with random numbers added to its initial parameters."""
     torch.manual_seed(seed)
     given = {**VARIANTS.get(name, {}), **given}
     max_positions = given.pop("max_positions", LONGEST)
@@ -80,23 +80,23 @@ def build(name, form, dtype=torch.float64, seed=0, dropout=0.0, heads=H, **given
 
 
 def sequence(length, batch=2, dtype=torch.float64, seed=0):
-    """Return a random input [T, B, C]."""
+    """Return a random input [T, B, C] of ``length`` positions and batch size ``batch``."""
     return torch.randn(
         length, batch, C, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
     ).to(dtype)
 
 
 def pad(sentences, left=0, right=0, value=9.0):
-    """Pad sentences [T_b, C] to a batch [T, B, C].
+    """Pad sentences of different lengths to a batch.
 
     Args:
-        sentences: list of B sentences.
+        sentences: list of B sentences, each [length, C].
         left: number of padding positions on the left of each sentence, or a list with a number for each.
         right: number of padding positions on the right of the longest sentence.
         value: value of the padding.
 
     Returns:
-        The batch, and its mask [B, T], True at padding.
+        The batch [T, B, C], and its mask [B, T], True at padding.
     """
     lefts = left if isinstance(left, list) else [left] * len(sentences)
     T = max(n + len(sentence) for n, sentence in zip(lefts, sentences)) + right
@@ -120,7 +120,7 @@ def beams(model, tolerance):
         tolerance: largest difference between the scores of equal hypotheses.
 
     Yields:
-        The length of the sentence, and a hypothesis alone and in the batch.
+        The length of the sentence, a hypothesis of the sentence alone, and the same hypothesis in the batch.
     """
     source, _ = tiny_luna.example()
     generator = SequenceGenerator([model], tiny_luna.Task().target_dictionary, beam_size=3, max_len_b=12)

@@ -1,4 +1,4 @@
-"""Informer's encoders have the published parameter counts and equal their definition."""
+"""Test that Informer's encoders have the published parameter counts and equal their definition."""
 
 from argparse import Namespace
 
@@ -32,8 +32,8 @@ def model(name, dtype=torch.float64, **options):
     )
 
 
-def count(name, rows):
-    """Count the parameters at the published size, with this number of embedding rows for both languages."""
+def count_parameters(name, rows):
+    """Count the parameters of an architecture with ``rows`` embedding rows for both languages together."""
     task = Task()
     task.source_dictionary, task.target_dictionary = dictionary(rows - 10), dictionary(10)
     options = {**ARCHITECTURES["peer_transformer"][name], "share_decoder_input_output_embed": True}
@@ -44,7 +44,7 @@ def count(name, rows):
 
 @pytest.mark.skipif(not hasattr(torch.device, "__enter__"), reason="counting without memory needs torch 2.0")
 def test_the_published_parameters():
-    counts = {name: count(name, rows=24_572) for name in NAMES}
+    counts = {name: count_parameters(name, rows=24_572) for name in NAMES}
     difference = PUBLISHED["conv_linformer_encoder"] - PUBLISHED["informer_encoder"]
     assert counts["conv_linformer_encoder"] - counts["informer_encoder"] == difference == 8_755_872
     for name, published in PUBLISHED.items():

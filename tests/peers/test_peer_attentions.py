@@ -1,4 +1,4 @@
-"""Properties of all attentions in every form and variant, with a reason for each exception."""
+"""Test properties of all peer attentions in every form and variant, with a reason for each exception."""
 
 import pytest
 import torch

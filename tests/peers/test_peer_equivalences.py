@@ -1,4 +1,4 @@
-"""Cases in which one attention equals another.
+"""Test cases in which one attention equals another.
 
 Examples are a window or a block that covers everything, a single bucket, and the limit of many features.
 """
@@ -14,18 +14,18 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.peers.options import LOCAL_KINDS
 
 
-def with_weights_of(module, other):
+def copy_weights(module, other):
     module.load_state_dict(other.state_dict(), strict=False)
     return module
 
 
-def both(name, form, **options):
+def run_both(name, form, **options):
     """Return the outputs of an attention and of softmax attention with the same projections.
 
     The input has two sentences, of which the second is padded.
     """
     softmax = build("softmax", form)
-    module = with_weights_of(build(name, form, **options), softmax)
+    module = copy_weights(build(name, form, **options), softmax)
     x, mask = pad([sequence(n, 1, seed=n)[:, 0] for n in (17, 11)])
     return [m(x, x, x, mask)[0] * ~mask.t().unsqueeze(-1) for m in (module, softmax)]
 
@@ -45,7 +45,7 @@ BOTH = ("bidirectional", "causal")
     ],
 )
 def test_an_attention_that_sees_everything_is_softmax_attention(name, form, options):
-    assert_close(*both(name, form, **options))
+    assert_close(*run_both(name, form, **options))
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_an_attention_that_sees_everything_is_softmax_attention(name, form, opti
 )
 def test_longformer_with_a_window_of_everything_is_softmax_attention(options):
     softmax = build("softmax", "bidirectional")
-    module = with_weights_of(build("longformer", "bidirectional", **options), softmax)
+    module = copy_weights(build("longformer", "bidirectional", **options), softmax)
     if module.tokens:
         for name in "qkv":
             weights = getattr(softmax, f"{name}_proj").state_dict()
@@ -64,7 +64,7 @@ def test_longformer_with_a_window_of_everything_is_softmax_attention(options):
 
 def test_linformer_with_the_identity_along_the_length_is_softmax_attention():
     softmax = build("softmax", "bidirectional")
-    module = with_weights_of(build("linformer", "bidirectional", linformer_k=LONGEST), softmax)
+    module = copy_weights(build("linformer", "bidirectional", linformer_k=LONGEST), softmax)
     with torch.no_grad():
         for parameter in module.length_proj:
             parameter.copy_(torch.eye(LONGEST))
@@ -120,8 +120,8 @@ def test_the_diagonal_prior_is_added_to_the_logits():
     assert (weights - without).abs().max() > 0.1
 
 
-def error_of_features(name, features, seeds):
-    """Return the mean squared error of random features as an approximation of softmax attention."""
+def feature_error(name, features, seeds):
+    """Return the mean squared error of softmax attention that is approximated by random features."""
     option = {"performer": "performer_features", "rfa": "rfa_dim"}[name]
     total = 0.0
     for seed in range(seeds):
@@ -139,19 +139,19 @@ def error_of_features(name, features, seeds):
 
 @pytest.mark.parametrize("name", ["performer", "rfa"])
 def test_random_features_converge_to_softmax_attention_as_one_over_their_number(name):
-    few, many = (error_of_features(name, features, 24) for features in (64, 1024))
+    few, many = (feature_error(name, features, 24) for features in (64, 1024))
     assert many < 2e-3
     assert 8 < few / many < 32  # with 16 times the features, the error is about 16 times smaller
 
 
 def test_orthogonal_features_are_nearer_than_independent_ones_of_the_same_number():
-    orthogonal = error_of_features("performer", 64, 24)
+    orthogonal = feature_error("performer", 64, 24)
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setattr(
             "luna_fairseq.peers.resampling.orthogonal_rows",
             lambda shape, generator: torch.randn(shape, generator=generator),
         )
-        assert orthogonal < error_of_features("performer", 64, 24)
+        assert orthogonal < feature_error("performer", 64, 24)
 
 
 def test_random_numbers_are_drawn_anew_in_training_the_same_after_resuming():

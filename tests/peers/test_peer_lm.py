@@ -1,7 +1,7 @@
-"""Causal language models with peer attentions.
+"""Test causal language models with peer attentions.
 
-They are causal, independent of padding and of the rest of the batch, and decode step by step. With softmax
-attention they equal fairseq's model.
+The models are causal, independent of padding and of the rest of the batch, and can decode step by step. With
+softmax attention they equal fairseq's model.
 """
 
 from argparse import Namespace
@@ -88,7 +88,7 @@ def test_every_parameter_has_a_gradient(name):
     ],
 )
 def test_softmax_attention_is_fairseqs_language_model(options):
-    """The same parameters under the same names give the same logits."""
+    """Parameters have the same names as in fairseq and give the same logits."""
     widths = {"decoder_input_dim": 12, "decoder_output_dim": 12}
     given = {**vars(TransformerLanguageModelConfig()), **SIZES, **widths, **options}
     peer = language_model(**options)
@@ -100,7 +100,7 @@ def test_softmax_attention_is_fairseqs_language_model(options):
 
 
 def test_alibi_replaces_positions():
-    """Without positional embeddings and with ALiBi, the order of the words still counts."""
+    """With ALiBi, the order of the words counts even without positional embeddings."""
     model = language_model("softmax, alibi", no_token_positional_embeddings=True)
     tokens = torch.tensor([[5, 6, 7, 8, 9], [6, 5, 7, 8, 9]])
     with torch.no_grad():

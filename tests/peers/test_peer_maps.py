@@ -1,4 +1,4 @@
-"""Recorded attention weights of the peers reproduce their outputs."""
+"""Test that recorded attention weights of the peers reproduce their outputs."""
 
 import peer_cases
 import pytest
@@ -10,8 +10,12 @@ from luna_fairseq.modules.heads import merge_heads, split_heads
 from luna_fairseq.report.recording import record_attention
 
 
-def maps(attention, *inputs, **options):
-    """Return the records of a model with one attention, and the output of the attention."""
+def record_maps(attention, *inputs, **options):
+    """Record the weights of an attention inside a model.
+
+    Returns:
+        The records of the model, and the output of the attention.
+    """
     model = torch.nn.Module()
     side, name = ("decoder", "encoder_attn") if attention.form == "cross" else ("encoder", "self_attn")
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({name: attention})])
@@ -27,7 +31,7 @@ def maps(attention, *inputs, **options):
 @pytest.mark.parametrize("name, form", peer_cases.cases("bidirectional", "causal"))
 def test_maps_of_the_peers(name, form):
     attention, query = peer_cases.build(name, form), peer_cases.sequence(13, batch=1)
-    found, _ = maps(attention, query, query, query)
+    found, _ = record_maps(attention, query, query, query)
     if not attention.has_value_weights:
         assert found == []
         return
@@ -44,7 +48,7 @@ def test_maps_of_the_peers(name, form):
 def test_maps_of_cross_attention(name, form):
     attention, query = peer_cases.build(name, form), peer_cases.sequence(5, batch=1)
     context, padding = peer_cases.sequence(13, batch=1), torch.arange(13).ge(11)[None]
-    found, output = maps(attention, query, context, context, key_padding_mask=padding)
+    found, output = record_maps(attention, query, context, context, key_padding_mask=padding)
     read = found[0].weights["read"]
     assert found[0].name == "decoder.0.cross" and read.shape == (1, peer_cases.H, 5, 13)
     assert read[..., 11:].abs().max() == 0

@@ -1,4 +1,4 @@
-"""Models with peer attentions are built, trained for a step and decoded; invalid options are refused."""
+"""Test that models with peer attentions can be built, trained and decoded, and refuse invalid options."""
 
 from argparse import Namespace
 from functools import partial
@@ -95,7 +95,7 @@ def test_beam_search_finds_the_same_alone_and_in_a_batch(name):
 
 
 def test_softmax_attention_is_fairseqs_transformer():
-    """The same parameters under the same names, the same loss and alignments."""
+    """Parameters have the same names as in fairseq and give the same loss and alignments."""
     peer = translator()
     options = Namespace(**SIZES)
     base_architecture(options)

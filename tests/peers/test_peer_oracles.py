@@ -1,8 +1,9 @@
-"""Peers equal the implementations in transformers, if it has one, with the same weights.
+"""Compare peer attentions with the implementations in transformers, with the same weights.
 
-The BigBird of transformers has its last block among the global blocks, which is padding here, and draws
-random blocks in training only. At version 0.1.0, this file also compared other peers with performer-pytorch,
-linformer, local-attention, reformer-pytorch, sinkhorn-transformer and flash-linear-attention.
+The BigBird of transformers differs in two ways: its last block is a global block, which is padding here, and
+random blocks are drawn in training only. At version 0.1.0, this file also compared other peers with
+performer-pytorch, linformer, local-attention, reformer-pytorch, sinkhorn-transformer and
+flash-linear-attention.
 """
 
 from argparse import Namespace

@@ -1,4 +1,4 @@
-"""Scores and windows of recurrent attention equal their formulas, computed with loops."""
+"""Compare the scores and windows of recurrent attention with their formulas, computed in loops."""
 
 import math
 
@@ -32,7 +32,7 @@ def run(attention, query, memory, padding, first=0):
 
 
 def by_hand(name, score, s, h, i):
-    """Compute the score of decoder state s and encoder state h at position i."""
+    """Compute the score of decoder state s and encoder state h at position i from its formula."""
     if name == "dot":
         return s @ h
     if name == "general":
@@ -110,7 +110,7 @@ def test_a_monotonic_window_stands_at_the_tokens_own_place(D, first):
 @pytest.mark.parametrize("D", [1, 3])
 @pytest.mark.parametrize("pull", [-40.0, 0.3, 40.0])
 def test_a_predictive_window_is_where_the_state_says_with_a_gaussian(D, pull):
-    """The windows include those at the first and last token, which large values of ``pull`` predict."""
+    """Large values of ``pull`` move the window to the first or the last token."""
     attention = build(local="predictive", window=D)
     query, memory, padding = inputs()
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Recurrent models with attention follow the papers; padding and invalid options are handled."""
+"""Test that recurrent models with attention follow the papers and handle padding and invalid options."""
 
 from argparse import Namespace
 
@@ -51,10 +51,11 @@ def model(variant="luong", dtype=torch.float64, task=None, **options):
 
 
 def one_layer(attention, cell, **options):
-    """Build a model of one layer, with functions that compute its steps from the formulas.
+    """Build a model with one layer, and functions that compute its steps from the formulas.
 
     Returns:
-        Logits of the model, embeddings of the target, states, function that moves the states by one step,
+        Logits of the model, embeddings of the target, decoder states, function that moves the states by one
+        step,
         function that attends to the source, and decoder.
     """
     rnn = model(attention, cell=cell, encoder_layers=1, decoder_layers=1, **options)
