@@ -28,8 +28,7 @@ def naive_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention by its definition, and return the attention weights too.
 
-    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
-    width.
+    Shapes: batch size B, H heads, T queries, S keys, and head width K.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
@@ -46,7 +45,7 @@ def naive_attention(
 
     Example:
         >>> import torch
-        >>> p, context = torch.randn(2, 8, 16, 64), torch.randn(2, 8, 1000, 64)  # L = 16, S = 1,000
+        >>> p, context = torch.randn(2, 8, 16, 64), torch.randn(2, 8, 1000, 64)  # 16 queries, 1,000 keys
         >>> output, weights = naive_attention(p, context, context)
         >>> weights.shape
         torch.Size([2, 8, 16, 1000])
@@ -68,10 +67,10 @@ def luna_attention(
 ) -> Tensor:
     """Compute softmax attention with the fastest implementation for these inputs.
 
-    The result equals that of :func:`naive_attention` up to rounding. The weights are not returned.
+    The implementation is torch's fused attention or plain matrix products. The result equals that of
+    :func:`naive_attention` up to rounding, without the weights.
 
-    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
-    width.
+    Shapes: batch size B, H heads, T queries, S keys, and head width K.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
@@ -87,7 +86,7 @@ def luna_attention(
 
     Example:
         >>> import torch
-        >>> p, context = torch.randn(2, 8, 16, 64), torch.randn(2, 8, 1000, 64)  # L = 16, S = 1,000
+        >>> p, context = torch.randn(2, 8, 16, 64), torch.randn(2, 8, 1000, 64)  # 16 queries, 1,000 keys
         >>> luna_attention(p, context, context).shape  # pack attention
         torch.Size([2, 8, 16, 64])
     """

@@ -26,10 +26,9 @@ def softmax_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute softmax(q k^T / sqrt(K) + bias) v over the keys that are not masked.
+    """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
 
-    B is the batch size, H the number of heads, T the number of queries, S the number of keys, and K the head
-    width.
+    Shapes: batch size B, H heads, T queries, S keys, and head width K.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.

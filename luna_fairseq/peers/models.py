@@ -125,7 +125,7 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model with a peer attention.
+    """fairseq's Transformer language model with a causal peer attention.
 
     Args:
         decoder: decoder without cross-attention, a :class:`PeerDecoder`.

@@ -1,4 +1,4 @@
-"""Random numbers that are resampled during training and reproducible on every machine."""
+"""Random numbers that are resampled during training and can be reproduced from a seed on every machine."""
 
 from typing import Any, Dict, Tuple
 
@@ -15,8 +15,7 @@ class ResampledNormal(nn.Module):
     Args:
         shape: shape of the tensor.
         interval: number of updates between samples (default: 0, which keeps the first sample).
-        orthogonal: make the rows of each square block orthogonal, with the lengths of normally distributed
-            rows (default: False). Requires a two-dimensional shape.
+        orthogonal: make the rows of a matrix orthogonal, see :func:`orthogonal_rows` (default: False).
 
     Attributes:
         values: current sample. Not stored in checkpoints.

@@ -1,7 +1,8 @@
 """Recurrent translation model with attention, ``--arch rnn_attention``.
 
-s_t is the state of the decoder at position t, c_t the context from attention to the encoder, y_t the
-embedding of a target token, f the recurrent cell, and o_t the output before the projection to the vocabulary.
+At position t, s_t is the state of the decoder, c_t the context from attention to the encoder, and o_t the
+output before the projection to the vocabulary. y_t is the embedding of a target token, and f the recurrent
+cell.
 
 With ``--attention bahdanau`` (Bahdanau et al., 2015), the previous decoder state is the query, and the
 context enters the cell with the previous token::
@@ -50,7 +51,7 @@ EncoderOut = Dict[str, List[Tensor]]
 
 @register_model("rnn_attention", dataclass=RnnAttentionConfig)
 class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
-    """Bidirectional recurrent encoder, and recurrent decoder with attention to the encoder.
+    """Translation model with a bidirectional recurrent encoder and a recurrent decoder with attention.
 
     Args:
         encoder: encoder, an :class:`RnnEncoder`.
@@ -95,7 +96,7 @@ class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
 
 
 def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
-    """Build recurrent layers with the initial weights of fairseq's LSTM.
+    """Build recurrent layers, with parameters drawn uniformly from [-0.1, 0.1] as in fairseq's LSTM.
 
     Args:
         cfg: options of the model, which choose the cell and the dropout between layers.

@@ -8,9 +8,9 @@ naive form up to rounding.
 The gradient is written by hand. Only the inputs and the softmax over the rows of the packed sequence P are
 saved for the backward pass, which computes the products and the states again.
 
-Shapes in this file: batch size B, H heads, N = B x H heads in the batch, T positions, c positions in a chunk,
-head width K, and L rows of P. A is the matrix of pack weights. Attention is called tied if keys and values
-are the same tensor.
+In the shapes of this file, N = B x H is batch size times number of heads. T is the sequence length, c the
+number of positions in a chunk, K the head width, and L the number of rows of P. A is the matrix of pack
+weights. Attention is called tied if keys and values are the same tensor.
 """
 
 from typing import Callable, List, NamedTuple, Optional, Tuple
@@ -116,7 +116,7 @@ class Inputs(NamedTuple):
     value_sum: Optional[Tensor]
 
     def initial_state(self) -> Optional[KeysValues]:
-        """Return the sums over earlier positions, or None if there are no earlier positions."""
+        """Return the state before the first chunk, or None if there are no earlier positions."""
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
     def chunk_slices(self) -> List[slice]:

@@ -1,7 +1,7 @@
-"""Causal Luna attention in Triton kernels.
+"""Causal Luna attention on NVIDIA GPUs, in Triton kernels.
 
-The kernels run on NVIDIA GPUs of compute capability 8.0 and later, or in Triton's interpreter on a CPU.
-Triton is imported at the first use, so that this module can be imported without Triton.
+The kernels need compute capability 8.0 or later, or Triton's interpreter on a CPU. Triton is imported at the
+first use, so that this module can be imported without Triton.
 """
 
 import importlib.util

@@ -10,7 +10,7 @@ output, the unpack weights U' after dropout, r_t = 1/t, and scale = 1 / sqrt(K):
     da_j  = sum_{t>=j} (g_t . v_j) w_t + (q_t . k_j) d_t
 
 Sums over j <= t use the states of the forward pass. Sums over t >= j use states of later positions,
-``sum q_t^T d_t`` and ``sum g_t^T w_t``, both [K, L] for head width K and L rows of the packed sequence P.
+``sum q_t^T d_t`` and ``sum g_t^T w_t``. Both are [K, L]: head width K, and L rows of the packed sequence P.
 
 The first kernel walks forward in time. It stores d, w, and the sums over each segment that the states of
 later positions need. The second kernel walks backward in time. If keys and values are the same tensor
