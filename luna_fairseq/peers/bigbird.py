@@ -68,9 +68,8 @@ class BigBirdAttention(PeerAttention):
             - indices [B, blocks, m] of the m chosen blocks for each block.
             - mask [B, blocks, m], True at entries that are not used, such as neighbours beyond the end.
         """
-        empty = (
-            to_blocks(padding_mask[:, None, :, None], self.size, True).all(dim=3).flatten(1)
-        )  # [B, blocks]
+        padding_blocks = to_blocks(padding_mask[:, None, :, None], self.size, True)
+        empty = padding_blocks.all(dim=3).flatten(1)  # [B, blocks]
         B, n = empty.shape
         block = torch.arange(n, device=padding_mask.device)
         near = block[:, None] + torch.arange(-1, 2, device=padding_mask.device)  # [blocks, 3]

@@ -46,7 +46,8 @@ class ResampledNormal(nn.Module):
             prefix: prefix of this module's names.
             *args: further arguments of torch's method.
         """
-        state_dict.pop(f"{prefix}values", None)  # in earlier checkpoints, averaged ones among them
+        # Earlier versions stored the values. In an averaged checkpoint they are a mean of different samples.
+        state_dict.pop(f"{prefix}values", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.draw(int(self.drawn))
 

@@ -14,10 +14,10 @@ from luna_fairseq.ops.causal_luna.comparison import draw_sample, find_disagreeme
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
 
 logger = logging.getLogger(__name__)
-# Sequence length of the comparison of results: several chunks, the last of which is not full
+# Sequence length for the comparison of results. It gives several chunks, the last of which is not full.
 COMPARED_LENGTH = 100
-# Batch size, number of heads and sequence length of the comparison of speed, which takes milliseconds on a
-# GPU
+# Batch size, number of heads and sequence length for the comparison of speed. A pass takes milliseconds on a
+# GPU.
 TIMED_SHAPE = (2, 8, 1024)
 
 

@@ -334,7 +334,7 @@ def chunk_backward(
     grad_A.baddbmm_(chunk.causal_product(q, keys).transpose(1, 2), grad_logits)
     grad_inputs = key_value_gradients(key_products, q, value_products, grad, is_tied)
 
-    # Sums that later chunks read
+    # Sums that later chunks use
     if grad_after is not None:
         rows = chunk.decay_to_end(A)
         for x, grad_x, grad_state in zip(

@@ -75,8 +75,8 @@ def query_gradient_kernel(
         )
         inverse, age, end = load_times(row, start, reciprocal, ages, BLOCK_T)
         rows = row + tl.arange(0, BLOCK_T)
-        # The softmax gradient needs the mean of dU under U. With several blocks of L, the first turn computes
-        # it.
+        # The softmax gradient needs the mean of dU, weighted by U. With several blocks of L, the first turn
+        # computes this mean.
         mean = tl.zeros((BLOCK_T,), dtype=tl.float32)
         whole, share = mean, mean
         scores = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)
