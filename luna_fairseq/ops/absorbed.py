@@ -124,8 +124,8 @@ def absorbed_pack(
     The queries and outputs are projected in place of the context, which is faster for few queries. The result
     equals pack attention with projected keys and values, up to rounding.
 
-    Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and S tokens of width
-    C.
+    Shapes: batch size B, H heads of width K = C / H, S tokens of width C, and L rows of the packed sequence
+    P.
 
     Args:
         q: queries [B, H, L, K], projected from P, not yet scaled by K^-0.5.

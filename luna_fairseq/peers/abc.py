@@ -26,10 +26,11 @@ LIMIT = 32.0
 
 
 class BoundedMemoryAttention(PeerAttention):
-    """Bounded-memory attention (ABC): attention to n memory slots that summarize the keys and values.
+    """Bounded-memory attention, ABC (Peng et al., 2022): attention to n memory slots in place of the tokens.
 
-    The decoding state has a constant size. It holds the keys and values of the slots, and the sum of the
-    write weights. The constructor arguments are those of :class:`PeerAttention`.
+    Each slot summarizes the keys and values of all tokens with learned weights. The decoding state has a
+    constant size: the keys and values of the slots, and the sum of the write weights. The constructor
+    arguments are those of :class:`PeerAttention`.
     """
 
     name = "abc"

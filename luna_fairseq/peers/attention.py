@@ -35,7 +35,8 @@ State = Dict[str, Tensor]
 class PeerAttention(ProjectingAttention):
     """Base class of peer attentions, with the interface of fairseq's MultiheadAttention.
 
-    One object computes one form: bidirectional self-attention, causal self-attention or cross-attention.
+    Peer attentions are efficient attentions from other papers, which Luna is compared with. One object
+    computes one form: bidirectional self-attention, causal self-attention or cross-attention.
 
     Args:
         embed_dim: width of queries, keys, values and output.

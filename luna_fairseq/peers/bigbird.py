@@ -18,7 +18,7 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class BigBirdAttention(PeerAttention):
-    """BigBird attention: block-sparse attention with global and random blocks.
+    """BigBird (Zaheer et al., 2020): block-sparse attention with window, global and random blocks.
 
     For each block, the keys and values that it attends to are gathered and concatenated. The constructor
     arguments are those of :class:`PeerAttention`.

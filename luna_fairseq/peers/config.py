@@ -17,7 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Options of peer models with an encoder, in addition to those of each attention.
+    """Options that choose the encoder's attention, an efficient attention from another paper.
 
     Attributes:
         attention: name of the attention of the encoder.
@@ -40,7 +40,7 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Options of peer models with an encoder and a decoder, which choose the attention of each form.
+    """Options that choose the attentions of the encoder and of the decoder.
 
     Attributes:
         decoder_attention: name of the decoder's causal attention (default: None, that of the encoder).

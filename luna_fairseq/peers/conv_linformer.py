@@ -29,9 +29,10 @@ POOL = 2
 
 
 class ConvLinformerAttention(PeerAttention):
-    """Convolutional Linformer: softmax attention to r / 2 keys and values, shortened by a convolution.
+    """Convolutional Linformer (Estupinan Ojeda et al.): softmax attention to fewer keys and values.
 
-    The option ``--conv-linformer-r`` is r. The constructor arguments are those of :class:`PeerAttention`.
+    A convolution along the length and max-pooling shorten keys and values from any length to r / 2 tokens,
+    where r is ``--conv-linformer-r``. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "conv_linformer"

@@ -21,9 +21,10 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class FlareAttention(PeerAttention):
-    """FLARE: softmax attention from learned latents to the tokens, then from the tokens to the latents.
+    """FLARE (Puri et al., 2025): attention from learned latents to the tokens, then from tokens to latents.
 
-    The constructor arguments are those of :class:`PeerAttention`.
+    Both steps are softmax attention. Time and memory are linear in the length. The constructor arguments are
+    those of :class:`PeerAttention`.
     """
 
     name = "flare"

@@ -1,4 +1,4 @@
-"""fairseq's Transformer encoder and decoder with peer attentions in place of softmax attention."""
+"""fairseq's Transformer encoder and decoder with peer attentions (attentions from other papers)."""
 
 from typing import Any, Callable, Dict, Optional, Tuple
 
@@ -20,7 +20,7 @@ def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
     """Build the attention of an encoder or decoder layer from the options of the model.
 
     Args:
-        cfg: nested configuration of the model.
+        cfg: fairseq's nested ``TransformerConfig`` of the model.
         name: name of the attention in ``ATTENTIONS``, such as "performer".
         form: "bidirectional" for the encoder, "causal" or "cross" for the decoder.
 
@@ -43,10 +43,10 @@ def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
 
 
 class PeerEncoderLayer(TransformerSequenceLayer):
-    """fairseq's Transformer encoder layer with a peer attention in place of softmax attention.
+    """fairseq's Transformer encoder layer with a peer attention, an efficient attention from another paper.
 
     Args:
-        cfg: nested configuration of the model; ``cfg.attention`` names the attention.
+        cfg: fairseq's nested ``TransformerConfig`` of the model; ``cfg.attention`` names the attention.
     """
 
     def __init__(self, cfg: Any):
@@ -62,7 +62,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
     The block comes from the Informer of Estupinan Ojeda et al., see :class:`InformationBlock`.
 
     Args:
-        cfg: nested configuration of the model. ``cfg.attention`` names the attention, and
+        cfg: fairseq's nested ``TransformerConfig`` of the model. ``cfg.attention`` names the attention, and
             ``cfg.information_kernel`` is the kernel of the block.
     """
 
@@ -110,11 +110,11 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
 
 class PeerDecoderLayer(TransformerDecoderLayerBase):
-    """fairseq's Transformer decoder layer with peer attentions in place of softmax attention.
+    """fairseq's Transformer decoder layer with peer attentions, efficient attentions from other papers.
 
     Args:
-        cfg: nested configuration of the model; ``cfg.decoder_attention`` and ``cfg.cross_attention`` name the
-            attentions.
+        cfg: fairseq's nested ``TransformerConfig`` of the model. ``cfg.decoder_attention`` and ``cfg.cross_attention``
+            name the attentions.
         no_encoder_attn: build a layer without cross-attention (default: False).
     """
 
@@ -127,7 +127,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 
         Args:
             embed_dim: ignored, because ``cfg`` has the width.
-            cfg: nested configuration of the model.
+            cfg: fairseq's nested ``TransformerConfig`` of the model.
             kwargs: ignored.
 
         Returns:
@@ -140,7 +140,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 
         Args:
             embed_dim: ignored, because ``cfg`` has the width.
-            cfg: nested configuration of the model.
+            cfg: fairseq's nested ``TransformerConfig`` of the model.
 
         Returns:
             The attention module that ``cfg.cross_attention`` names.
@@ -149,12 +149,12 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 
 
 class PeerEncoder(TransformerSequenceEncoder):
-    """fairseq's Transformer encoder with peer attentions in place of softmax attention.
+    """fairseq's Transformer encoder with peer attentions, efficient attentions from other papers.
 
     With ``--linformer-sharing layerwise``, all layers use the length projections of the first layer.
 
     Args:
-        cfg: nested configuration of the model.
+        cfg: fairseq's nested ``TransformerConfig`` of the model.
         dictionary: dictionary of the source tokens.
         embed_tokens: token embedding.
         layer_repeats: number of times that the layers are applied (default: 1).
@@ -186,7 +186,7 @@ class PeerEncoder(TransformerSequenceEncoder):
         """Build an encoder layer. Overrides the method of fairseq's encoder.
 
         Args:
-            cfg: nested configuration of the model. With ``cfg.information_block``, an information
+            cfg: nested ``TransformerConfig`` of the model. With ``cfg.information_block``, an information
                 organization block replaces the feed-forward network.
 
         Returns:
@@ -197,7 +197,7 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with peer attentions in place of softmax attention.
+    """fairseq's Transformer decoder with peer attentions, efficient attentions from other papers.
 
     The constructor arguments are those of fairseq's ``TransformerDecoderBase``.
 
@@ -212,7 +212,7 @@ class PeerDecoder(TransformerDecoderBase):
         """Build a decoder layer with peer attentions. Overrides the method of fairseq's decoder.
 
         Args:
-            cfg: nested configuration of the model.
+            cfg: fairseq's nested ``TransformerConfig`` of the model.
             no_encoder_attn: build a layer without cross-attention (default: False).
 
         Returns:

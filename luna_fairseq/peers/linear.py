@@ -28,9 +28,10 @@ def elu_plus_one(x: Tensor) -> Tensor:
 
 
 class LinearAttention(FeatureMapAttention):
-    """Linear attention, with elu(x) + 1 as the features of queries and keys.
+    """Linear attention (Katharopoulos et al., 2020), in time and memory linear in the length.
 
-    The number of features is the head width. The constructor arguments are those of :class:`PeerAttention`.
+    The softmax is replaced by products of the features elu(x) + 1 of queries and keys x. The number of
+    features is the head width. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "linear"

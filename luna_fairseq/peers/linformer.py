@@ -20,10 +20,10 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class LinformerAttention(PeerAttention):
-    """Linformer: softmax attention to keys and values that are projected along the length to fewer tokens.
+    """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer tokens.
 
-    The option ``--linformer-k`` is the number of these tokens. The constructor arguments are those of
-    :class:`PeerAttention`.
+    A learned matrix projects keys and values along the length to ``--linformer-k`` tokens. The constructor
+    arguments are those of :class:`PeerAttention`.
     """
 
     name = "linformer"

@@ -19,9 +19,10 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class LongformerAttention(PeerAttention):
-    """Longformer: sliding-window attention with global tokens at the start of the sequence.
+    """Longformer (Beltagy et al., 2020): sliding-window attention, with global tokens at the start.
 
-    The constructor arguments are those of :class:`PeerAttention`.
+    Global tokens attend to all tokens, and all tokens attend to them. The constructor arguments are those of
+    :class:`PeerAttention`.
     """
 
     name = "longformer"

@@ -48,7 +48,7 @@ __all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransforme
 
 @register_model("peer_transformer", dataclass=PeerTransformerConfig)
 class PeerTransformer(EncoderDecoder):
-    """fairseq's Transformer with peer attentions in the encoder and the decoder.
+    """fairseq's Transformer with peer attentions, efficient attentions from other papers.
 
     With softmax attention, parameters and outputs are those of fairseq's Transformer.
 
@@ -125,7 +125,7 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model with a causal peer attention.
+    """fairseq's Transformer language model with a peer attention, an efficient attention from another paper.
 
     Args:
         decoder: decoder without cross-attention, a :class:`PeerDecoder`.
@@ -148,7 +148,7 @@ class PeerLanguageModel(LanguageModel):
         Overrides the method of :class:`LanguageModel`.
 
         Args:
-            cfg: nested configuration of the model.
+            cfg: nested ``TransformerConfig`` of the model.
 
         Returns:
             :class:`PeerDecoder`.
@@ -184,7 +184,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa with a peer attention, a masked language model.
+    """fairseq's RoBERTa, a masked language model, with an efficient attention from another paper.
 
     Args:
         args: namespace with the fields of :class:`PeerRobertaConfig`.
@@ -213,7 +213,7 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """Classifier for Long Range Arena with a peer attention.
+    """Classifier for Long Range Arena with a peer attention, an efficient attention from another paper.
 
     It differs from the Transformer ``transformer_lra_<task>`` only in the attention.
 

@@ -21,11 +21,11 @@ from luna_fairseq.peers.resampling import ResampledNormal
 
 
 class PerformerAttention(FeatureMapAttention):
-    """Performer: feature-map attention with positive orthogonal random features.
+    """Performer (Choromanski et al., 2020): softmax attention approximated in linear time by random features.
 
-    ``--performer-features`` is the number of features. They are resampled during training only, and a
-    checkpoint stores the seed of the current sample. The constructor arguments are those of
-    :class:`PeerAttention`.
+    The features are positive, and their random vectors are orthogonal. ``--performer-features`` is their
+    number. The vectors are resampled during training only, and a checkpoint stores the seed of the current
+    sample. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "performer"

@@ -29,7 +29,7 @@ SELF = -1e5
 
 
 class ReformerAttention(PeerAttention):
-    """Reformer attention: softmax attention within the buckets of random hash functions.
+    """LSH attention of the Reformer (Kitaev et al., 2020): softmax attention within buckets of a random hash.
 
     The hash functions are resampled at each update. After the positions are sorted by bucket, the keys of a
     query lie in a window around the query. The constructor arguments are those of :class:`PeerAttention`.

@@ -1,4 +1,4 @@
-"""Registry of the peer attentions: their classes by name, and a function that builds one of them."""
+"""Registry of the peer attentions (attentions from other papers): their classes by name."""
 
 from typing import Any, Dict, Type
 
@@ -46,7 +46,7 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
-    """Build a peer attention by its name.
+    """Build a peer attention, an efficient attention from another paper, by its name.
 
     Args:
         name: name of the attention in ``ATTENTIONS``, such as "performer".

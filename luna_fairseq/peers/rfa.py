@@ -33,10 +33,11 @@ GATE_BIAS = 3.0
 
 
 class RandomFeatureAttention(FeatureMapAttention):
-    """Random feature attention (RFA): feature-map attention with sines and cosines of random projections.
+    """Random feature attention, RFA (Peng et al., 2021): softmax attention approximated in linear time.
 
-    Each head has its own random vectors, which are drawn once. With ``--rfa-gate``, causal attention forgets
-    earlier positions. The constructor arguments are those of :class:`PeerAttention`.
+    The features of queries and keys are sines and cosines of random projections. Each head has its own random
+    vectors, which are drawn once. With ``--rfa-gate``, causal attention forgets earlier positions. The
+    constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "rfa"

@@ -26,7 +26,7 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class SinkhornAttention(PeerAttention):
-    """Sparse Sinkhorn attention: each block attends to itself and to one other block.
+    """Sparse Sinkhorn attention (Tay et al., 2020): each block attends to itself and to one other block.
 
     A small network learns to sort the blocks, which decides the other block. The constructor arguments are
     those of :class:`PeerAttention`.

@@ -29,7 +29,7 @@ from luna_fairseq.peers.attention import (
 
 
 class SoftmaxAttention(PeerAttention):
-    """Softmax attention, computed by torch's fused kernel.
+    """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
     The decoding state holds all keys and values. The constructor arguments are those of
     :class:`PeerAttention`.

@@ -27,11 +27,11 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, c
 
 
 class SparseAttention(PeerAttention):
-    """Strided attention of the Sparse Transformer, computed in blocks.
+    """Strided attention of the Sparse Transformer (Child et al., 2019), computed in blocks.
 
-    The block size is the stride. The nearest keys of a query then lie in three neighbouring blocks. The
-    strided keys of a query have the same index within their blocks as the query. The constructor arguments
-    are those of :class:`PeerAttention`.
+    A query attends to its neighbours and to every l-th position, where l is ``--sparse-stride``. With blocks
+    of l positions, the neighbours lie in three blocks. The strided keys have the same index within their
+    blocks as the query. The constructor arguments are those of :class:`PeerAttention`.
     """
 
     name = "sparse"

@@ -28,7 +28,7 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 
 
 class SynthesizerAttention(PeerAttention):
-    """Synthesizer: attention with weights that do not come from products of queries and keys.
+    """Synthesizer (Tay et al., 2021): attention weights that do not come from products of queries and keys.
 
     The weights are computed from each token alone, or they are learned. Time and memory are quadratic in the
     length, as in softmax attention. The constructor arguments are those of :class:`PeerAttention`.

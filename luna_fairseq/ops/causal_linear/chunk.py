@@ -146,7 +146,7 @@ class Chunk(NamedTuple):
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
     def decay_state(self, state: Tensor) -> Tensor:
-        """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
+        """Multiply a state, or the gradient of a state, by the decay from the chunk's start to its end.
 
         Args:
             state: state or gradient [n, M, N]: n heads in the batch, M features, and values of width N.

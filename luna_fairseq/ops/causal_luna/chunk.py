@@ -190,7 +190,7 @@ class Chunk(NamedTuple):
         return x if self.decay is None else scale(x, self.decay.to_end)
 
     def decay_state(self, state: KeysValues) -> KeysValues:
-        """Multiply a state, or the gradient of a state, by the decay of the whole chunk.
+        """Multiply a state, or the gradient of a state, by the decay from the chunk's start to its end.
 
         Args:
             state: state or gradient. Each tensor is [N, L, K]: N heads in the batch, L rows of the packed
