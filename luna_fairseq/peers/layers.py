@@ -113,8 +113,8 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
     """fairseq's Transformer decoder layer with peer attentions, efficient attentions from other papers.
 
     Args:
-        cfg: fairseq's nested ``TransformerConfig`` of the model. ``cfg.decoder_attention`` and ``cfg.cross_attention``
-            name the attentions.
+        cfg: fairseq's nested ``TransformerConfig`` of the model. ``cfg.decoder_attention`` and
+            ``cfg.cross_attention`` name the attentions.
         no_encoder_attn: build a layer without cross-attention (default: False).
     """
 
