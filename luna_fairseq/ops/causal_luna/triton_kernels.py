@@ -147,8 +147,8 @@ def load_chunk(x, at, inside, POLICY):
 def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
     """Compute the position of a chunk in the sequence and in memory.
 
-    Each program processes one segment (a run of chunks) of one of the B H heads in the batch. The index of the
-    segment changes fastest.
+    Each program processes one segment (a run of chunks) of one of the B H heads in the batch. The index of
+    the segment changes fastest.
 
     Args:
         i: index of the chunk in the program's segment.
