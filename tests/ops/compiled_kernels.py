@@ -174,7 +174,7 @@ def register_usage(cubin: bytes) -> Tuple[int, int]:
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
         file.flush()
-        command = [str(tool) if tool.exists() else "cuobjdump", "-res-register_usage", file.name]
+        command = [str(tool) if tool.exists() else "cuobjdump", "-res-usage", file.name]
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     found = re.search(r"REG:(\d+) STACK:(\d+)", output)
     if found is None:
