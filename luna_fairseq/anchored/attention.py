@@ -96,9 +96,9 @@ class AnchoredMemory(NamedTuple):
 class AnchoredAttention(LunaAttention):
     """Base class of anchored attentions, in which each row of the packed sequence P favours one segment.
 
-    The L rows of P divide the context into L equal segments. The logit of pack attention for a row and a
-    token is reduced by gamma times the distance between the token and the centre of the row's segment. Each
-    head learns its own gamma.
+    The L rows of P divide the context into L equal segments. Pack attention lowers the logit of each row for
+    distant tokens. The logit is reduced by gamma times the distance between the token and the centre of the
+    row's segment. Each head learns its own gamma.
 
     Args:
         *args: positional arguments of :class:`LunaAttention`.
@@ -209,7 +209,7 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             geometry: distances and positions of the batch, with the positions of the queries.
-            key_place: centre [B, N] of each of N keys, in tokens from the beginning.
+            key_place: centre [B, N] of each of N keys in tokens from the beginning, for batch size B.
             mask: mask [B, N], True at keys that are padding; None if no key is padding.
 
         Returns:
@@ -222,7 +222,7 @@ class AnchoredAttention(LunaAttention):
             return None
         if geometry is None or geometry.target is None or key_place is None:
             raise InputError(
-                "a diagonal prior needs the places of the query's tokens in the target. "
+                "a diagonal prior needs the positions of the queries, got none. "
                 "Pass the geometry of the batch"
             )
         return self.diagonal(geometry.target.place, key_place, mask, geometry.target.origin)

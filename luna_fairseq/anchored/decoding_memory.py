@@ -108,7 +108,8 @@ class DecodingMemory(NamedTuple):
             return self.bias
         if target is None:
             raise InputError(
-                "A diagonal prior needs the places of the queries. Pass the geometry of the batch"
+                "a diagonal prior needs the positions of the queries, got none. "
+                "Pass the geometry of the batch"
             )
         if target.middle is None:
             target = measure_places(target, self.key.dtype)

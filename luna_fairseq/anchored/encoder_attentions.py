@@ -55,16 +55,16 @@ def extension_options(cfg: Any) -> ExtensionOptions:
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
     options = ExtensionOptions(**values)
     needs = {
-        "packed_lookup": "only rows with a place have tokens of their own",
-        "local_parts": "only rows with a place have tokens of their own",
-        "diagonal_prior": "only rows with a place can lie near the diagonal",
+        "packed_lookup": "a look-up reads the segments of anchored rows",
+        "local_parts": "a window consists of the segments of anchored rows",
+        "diagonal_prior": "only anchored rows have a distance from the diagonal",
     }
     for name, why in needs.items():
         if getattr(options, name) and not options.anchored_packed:
             raise InputError(f"--{name.replace('_', '-')} needs --anchored-packed: {why}")
     if options.packed_lookup and options.cross_attention == "softmax":
         raise InputError(
-            "--packed-lookup and --cross-attention softmax do not go together. Use --packed-lookup 0"
+            "--packed-lookup and --cross-attention softmax cannot be combined. Use --packed-lookup 0"
         )
     return options
 

@@ -1,10 +1,11 @@
 """Window attention: unpack attention that also reads the neighbouring tokens of each query.
 
 The context is divided into equal segments, one for each row of the packed sequence P. In self-attention, a
-token attends to the rows of P, to the tokens of its own segment, and to the tokens of the segments on either
-side. Rows summarise the distant context, and the window holds the near tokens. One softmax covers both, with
-one bias against distant keys. Tokens are arranged by segment (``segments.py``), so that a window is a slice
-even if the batch has padding.
+token attends to the rows of P and to the tokens of a window: its own segment and the segments on either side.
+Rows summarise the distant context, and the window holds the near tokens. One softmax covers both, with one
+bias against distant keys.
+
+Tokens are arranged by segment (``segments.py``), so that a window is a slice even if the batch has padding.
 """
 
 from typing import NamedTuple, Tuple

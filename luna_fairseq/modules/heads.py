@@ -133,13 +133,17 @@ def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
 def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> Tensor:
     """Split the features of each position into heads.
 
+    In beam search, the positions of all hypotheses of a sentence are joined first.
+
+    Shapes: T positions, width C, H heads of width K = C / H, B sentences with n hypotheses each.
+
     Args:
-        x: features [T, B * n, C] of width C, for T positions and B sentences with n hypotheses each.
+        x: features [T, B * n, C].
         num_heads: number of heads H.
         sentences: number of sentences B, see :func:`join_hypotheses` (default: None, n is 1).
 
     Returns:
-        Heads [B, H, n * T, K] of width K = C / H.
+        Heads [B, H, n * T, K].
     """
     if sentences is None or sentences == x.size(1):
         return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
@@ -149,8 +153,10 @@ def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> T
 def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
     """Concatenate the heads of each position, the inverse of :func:`split_heads`.
 
+    Shapes: T positions, H heads of width K, B sentences with n hypotheses each.
+
     Args:
-        x: heads [B, H, n * T, K] of width K, for T positions and B sentences with n hypotheses each.
+        x: heads [B, H, n * T, K].
         hypotheses: number of hypotheses B * n, see :func:`separate_hypotheses` (default: None, n is 1).
 
     Returns:
@@ -162,7 +168,7 @@ def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
 
 
 def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
-    """Join the queries of the n hypotheses of each source sentence into one sequence of n * T queries.
+    """Join the queries of all hypotheses of a source sentence into one sequence.
 
     In beam search, the n hypotheses of a sentence attend to the same source and are adjacent in the batch.
     Attention is faster for one example with n * T queries than for n examples with T queries.
@@ -182,12 +188,12 @@ def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
 
 
 def separate_hypotheses(x: Tensor, hypotheses: int) -> Tensor:
-    """Separate the n * T outputs of each source sentence into its n hypotheses.
+    """Separate the joined outputs of each source sentence into its hypotheses.
 
     This function is the inverse of :func:`join_hypotheses`.
 
     Args:
-        x: outputs [B, n * T, C] of width C, for T positions and B sentences.
+        x: outputs [B, n * T, C] of width C, for T positions and B sentences with n hypotheses each.
         hypotheses: number of hypotheses B * n.
 
     Returns:

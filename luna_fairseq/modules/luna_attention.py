@@ -91,9 +91,9 @@ class LunaAttention(ProjectingAttention):
         (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
-    prepares = True  # :meth:`prepare` may change the form of a memory. Exported graphs set this to False.
-    packs = True  # The attention returns a packed context, which the layer adds to P and normalises.
-    reads_only_rows = True  # Queries read the rows of the packed context, and no tokens beside them.
+    prepares = True  # `prepare` may convert keys and values. Exported graphs set this to False.
+    packs = True  # `forward` returns a packed context, which the layer adds to P.
+    reads_only_rows = True  # Queries attend to the packed context only, and not to single tokens.
 
     def __init__(
         self,
@@ -113,8 +113,8 @@ class LunaAttention(ProjectingAttention):
         self.watcher: Optional[Callable[..., None]] = None
         self.dropout_module = nn.Dropout(dropout)
         kv_names = ("k", "v") if untie_kv else ("kv",)
-        names = "pack_q", "unpack_q", *(f"{step}_{name}" for step in ("pack", "unpack") for name in kv_names)
-        for name in names:
+        pack_kv, unpack_kv = ([f"{step}_{name}" for name in kv_names] for step in ("pack", "unpack"))
+        for name in ("pack_q", "unpack_q", *pack_kv, *unpack_kv):
             linear = build_projection(embed_dim)
             if self.has_projection(name):
                 self.add_module(f"{name}_proj", linear)
@@ -172,7 +172,7 @@ class LunaAttention(ProjectingAttention):
         if source is None:
             source = Source(context_padding_mask, packed_padding_mask)
         elif not (context_padding_mask is None and packed_padding_mask is None):
-            raise InputError("the masks of the context and of P were given twice. Pass them or a Source")
+            raise InputError("Expected either padding masks or source, got both. Pass one of them")
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
         if self.watcher is not None:
@@ -259,10 +259,14 @@ class LunaAttention(ProjectingAttention):
         settings = source.padding_mask, dropout_probability(self.dropout_module), bias
         projections = self.key_value_projections("pack")
         if not need_weights and should_absorb(q, context, *projections):
-            parts = [split_input_projection(x.weight, x.bias, self.num_pack_heads) for x in projections]
-            return merge_heads(absorbed_pack(q, context, parts[0], parts[-1], *settings)), None
-        inputs = q, *self.keys_and_values("pack", context, self.num_pack_heads), *settings
-        output, weights = naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
+            by_head = [split_input_projection(x.weight, x.bias, self.num_pack_heads) for x in projections]
+            key_projection, value_projection = by_head[0], by_head[-1]
+            output = absorbed_pack(q, context, key_projection, value_projection, *settings)
+            return merge_heads(output), None
+        key, value = self.keys_and_values("pack", context, self.num_pack_heads)
+        if not need_weights:
+            return merge_heads(luna_attention(q, key, value, *settings)), None
+        output, weights = naive_attention(q, key, value, *settings)
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
@@ -374,10 +378,10 @@ class LunaAttention(ProjectingAttention):
     def _unpack_absorbed(
         self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Tensor:
-        """Compute unpack attention with projected keys and values in place of projected queries.
+        """Compute unpack attention by projecting keys and values in place of the queries.
 
-        This form multiplies the few keys and values by the query and output projections, and so saves the
-        projections of many queries.
+        The query and output projections are multiplied into the keys and values. This saves time if there are
+        many more queries than keys.
 
         Args:
             query: T queries X [T, B, C], for batch size B and width C.
@@ -386,7 +390,7 @@ class LunaAttention(ProjectingAttention):
             geometry: token positions, if the weights depend on distance, or None.
 
         Returns:
-            Output of :meth:`unpack` [T, B, C].
+            Output [T, B, C] of :meth:`unpack`.
         """
         return absorbed_unpack(
             query,
@@ -402,14 +406,12 @@ class LunaAttention(ProjectingAttention):
     def _read_absorbed(self, query: Tensor, memory: AbsorbedMemory) -> Tensor:
         """Compute unpack attention over keys and values that include the projections, see :meth:`prepare`.
 
-        Shapes: batch size B, T queries, width C.
-
         Args:
-            query: queries X [B, T, C].
+            query: T queries X [B, T, C], for batch size B and width C.
             memory: converted keys and values.
 
         Returns:
-            Output of :meth:`unpack` [B, T, C].
+            Output of :meth:`unpack` in the shape [B, T, C].
         """
         logits = torch.baddbmm(memory.key_bias, query, memory.key)
         weights = logits.unflatten(-1, (self.num_heads, -1)).softmax(dim=-1)
@@ -491,9 +493,8 @@ class LunaAttention(ProjectingAttention):
         Returns:
             Tuple of keys and values [B, H, S, K]. Without ``untie_kv``, both are the same tensor.
         """
-        key_projection, *value_projection = self.key_value_projections(step)
-        key = split_heads(key_projection(x), num_heads)
-        return key, split_heads(value_projection[0](x), num_heads) if value_projection else key
+        projected = [split_heads(projection(x), num_heads) for projection in self.key_value_projections(step)]
+        return projected[0], projected[-1]
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
         """Return the layers that project to keys and values in pack or unpack attention.
@@ -543,9 +544,9 @@ class LunaAttention(ProjectingAttention):
         packed_context, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
         memory = self.remember(packed_context, pack.mean(dim=1), context, geometry)
         _, read = self.unpack(query, memory, source, geometry, need_weights=True)
-        # Replace the pack weights by an identity matrix, in L columns after those of the S tokens. The last L
-        # columns of the weights over the context are then the unpack weights; the first S columns hold the
-        # weights of tokens that the queries read directly.
+        # `unpack` returns unpack weights times pack weights. With an identity matrix in place of the pack
+        # weights, it returns the unpack weights themselves. Their L columns follow the S columns of tokens
+        # that the queries read directly.
         S, L = context.size(0), packed.size(0)
         identity = torch.cat([packed.new_zeros(L, S), torch.eye(L).to(packed)], dim=1)
         memory = memory._replace(pack_weights=identity.expand(packed.size(1), -1, -1))

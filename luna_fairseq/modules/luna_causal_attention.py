@@ -191,7 +191,7 @@ class LunaCausalAttention(nn.Module):
         if pack_q is None:
             if packed is None:
                 raise InputError(
-                    "no packed sequence was given, and the state holds none. Pass packed in the first step"
+                    "no packed sequence was passed, and the state has none. Pass packed in the first step"
                 )
             pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
         n = hypotheses_per_sentence(query.size(1), pack_q.size(0))

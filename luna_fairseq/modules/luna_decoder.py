@@ -75,8 +75,8 @@ class LunaDecoder(TokenEmbedding):
     ) -> None:
         """Build the embedding, the layers and the output projection of the decoder.
 
-        This method is separate from the constructor, so that a subclass with a second base class, such as a
-        decoder of fairseq, can call that constructor first.
+        The constructor calls this method. A subclass with a second base class, such as a decoder of fairseq,
+        calls it after the constructor of that base class.
 
         Args:
             options: options of the decoder.
@@ -193,11 +193,13 @@ class LunaDecoder(TokenEmbedding):
                 f"Expected a state of {len(self.layers)} layers, got {len(layer_states)} layers. "
                 "Pass the state that this decoder returned"
             )
+
         count, end = (None, 0) if state is None else (state.count, state.position)
         end += embeddings.size(1)
         mask = drop_empty_mask(padding_mask)
         counted_places = token_places(padding_mask, count, has_padding=mask is not None)
         x = self.embed(embeddings, mask, counted_places if places is None else places, end)
+
         context, first_packed, source = (None, None, Source()) if encoded is None else encoded[:3]
         if any(layer is not None and layer.memory is not None for layer in layer_states[:1]):
             first_packed = None  # An earlier step has packed the source.
@@ -208,8 +210,8 @@ class LunaDecoder(TokenEmbedding):
         )
         counts = None
         if keep_state:
-            T, rows, _ = x.shape
-            before = torch.zeros(rows, dtype=torch.long, device=x.device) if count is None else count
+            T, hypotheses, _ = x.shape
+            before = torch.zeros(hypotheses, dtype=torch.long, device=x.device) if count is None else count
             counts = TokenCounts.compute(before, T, mask, x.dtype)
 
         packed = first_packed
@@ -224,6 +226,7 @@ class LunaDecoder(TokenEmbedding):
             states.append(x)
             all_weights.append(weights)
             next_layer_states.append(next_layer_state)
+
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         x = x.transpose(0, 1)  # [B n, T, C]

@@ -123,7 +123,7 @@ class LunaDecoderLayer(LunaLayer):
         memory = None if state is None else state.memory
         if memory is None and packed is None:
             raise InputError(
-                "no packed sequence was given, and the state holds no packed source. "
+                "no packed sequence was passed, and the state has no packed source. "
                 "Pass packed in the first step"
             )
         if next_state is None:

@@ -69,8 +69,8 @@ class LunaEncoder(TokenEmbedding):
     ) -> None:
         """Build the embedding, the learned packed sequence P and the layers of the encoder.
 
-        This method is separate from the constructor, so that a subclass with a second base class, such as an
-        encoder of fairseq, can call that constructor first.
+        The constructor calls this method. A subclass with a second base class, such as an encoder of fairseq,
+        calls it after the constructor of that base class.
 
         Args:
             options: options of the encoder.
@@ -206,6 +206,7 @@ class LunaEncoder(TokenEmbedding):
                 states.append(x)
                 packed_states.append(packed)
                 all_weights.append(weights)
+
         if self.layer_norm is not None:
             x = self.layer_norm(x)
         if self.packed_layer_norm is not None:

@@ -45,6 +45,9 @@ class LunaCausalState(NamedTuple):
             counts: token counts of a decoder, with the number of earlier tokens (default: None, the state has
                 this number).
 
+        Returns:
+            The state in the form of the functions in ``luna_fairseq.ops.causal_luna``.
+
         Raises:
             InputError: Neither the state nor ``counts`` has the number of earlier tokens.
         """

@@ -254,7 +254,7 @@ def test_masks_that_are_passed_twice_are_rejected(kind):
     module = attention(**KINDS.get(kind, {}))
     x, packed, mask, packed_mask = sentences([5, 3], [3, 2])
     for masks in ((mask, None), (None, packed_mask)):
-        with pytest.raises(InputError, match="the masks of the context and of P were given twice"):
+        with pytest.raises(InputError, match="either padding masks or source, got both"):
             module(x, packed, x, *masks, source=Source(mask))
 
 
@@ -271,7 +271,7 @@ def test_a_decoding_step_with_a_diagonal_prior_needs_target_positions():
     module = attention(**KINDS["diagonal"])
     x, packed, _, _ = sentences([5], [3])
     _, memory = module.pack(packed, x, geometry=module.find_geometry(x, packed, x, Source()))
-    with pytest.raises(InputError, match="needs the places of the query's tokens"):
+    with pytest.raises(InputError, match="needs the positions of the queries"):
         module.unpack(x[:1], memory)
 
 

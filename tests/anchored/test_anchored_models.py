@@ -91,7 +91,7 @@ def test_distances_are_computed_once_for_all_layers(monkeypatch):
         ({"local_parts": 3}, "--local-parts needs --anchored-packed"),
         ({**ANCHORED, "local_parts": 2}, "--local-parts must be an odd number of segments"),
         ({**ANCHORED, "local_parts": -1}, "--local-parts -1: must be at least 0"),
-        ({**ANCHORED, "packed_lookup": 2, "cross_attention": "softmax"}, "do not go together"),
+        ({**ANCHORED, "packed_lookup": 2, "cross_attention": "softmax"}, "cannot be combined"),
     ],
 )
 def test_bad_options_are_rejected(options, message):

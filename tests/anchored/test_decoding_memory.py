@@ -69,7 +69,7 @@ def test_a_prepared_memory_reports_missing_weights_and_positions(kind):
     geometry = Geometry(context_geometry(attention.needs(), context, packed, Source()), places)
     prepared = attention.prepare(attention.pack(packed, context, geometry=geometry)[1])
     if attention.diagonal is not None:
-        with pytest.raises(InputError, match="A diagonal prior needs the places of the queries"):
+        with pytest.raises(InputError, match="needs the positions of the queries"):
             attention.unpack(query, prepared)
     if "look-up" in kind:
         with pytest.raises(InputError, match="need_weights=True from the first decoding step on"):

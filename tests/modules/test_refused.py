@@ -34,7 +34,7 @@ def test_unknown_names_are_rejected(options, message):
 
 def test_calls_out_of_order_are_rejected():
     x, packed = torch.randn(7, 4, 12), torch.randn(5, 4, 12)
-    with pytest.raises(InputError, match="no packed sequence was given"):
+    with pytest.raises(InputError, match="no packed sequence was passed"):
         LunaCausalAttention(12, 3).step(x[:1])
     attention = LunaCausalAttention(12, 3)
     _, state = attention.step(x[:1], packed)
