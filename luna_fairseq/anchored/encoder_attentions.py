@@ -100,7 +100,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         self.options, self.needs = options, Needs()
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build the self-attention of one layer, here an :class:`AnchoredSelfAttention`.
+        """Build the self-attention of one layer, an :class:`AnchoredSelfAttention`.
 
         Args:
             options: options of the encoder.

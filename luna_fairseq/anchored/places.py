@@ -84,10 +84,10 @@ def beyond_nearest(distance: Tensor) -> Tensor:
     the bias of the nearest key.
 
     Args:
-        distance: distances [.., S] of S keys.
+        distance: distances [..., S] of S keys.
 
     Returns:
-        Distances [.., S], at least 0.
+        Distances [..., S], at least 0.
     """
     return distance - distance.amin(dim=-1, keepdim=True)
 
@@ -97,10 +97,10 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 
     Args:
         strength: strength gamma [H] of each of H heads.
-        distance: distances [B, H or 1, ..] for batch size B, see :func:`beyond_nearest`.
+        distance: distances [B, H or 1, ...] for batch size B, see :func:`beyond_nearest`.
 
     Returns:
-        Bias [B, H, ..].
+        Bias [B, H, ...].
     """
     head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
     return (-head_strength * distance).clamp(min=-MAX_PENALTY)

@@ -146,12 +146,12 @@ def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
     """Concatenate each segment with its neighbouring segments on either side.
 
     Args:
-        x: values [.., L, W] of L segments with W tokens each.
+        x: values [..., L, W] of L segments with W tokens each.
         number: odd number N of segments in a window.
         fill: value in place of segments before the first and after the last (default: 0).
 
     Returns:
-        Values [.., L, N * W] of each segment's window.
+        Values [..., L, N * W] of each segment's window.
 
     Example:
         >>> concat_neighbours(torch.tensor([[1.0], [2.0], [3.0]]), 3)

@@ -104,7 +104,7 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
     Args:
         padding_mask: boolean mask [B, T], True at padding.
         count: number [B] of earlier tokens of each sequence (default: None, no earlier tokens).
-        has_padding: False if no position is known to be padding, which saves operations (default: True).
+        has_padding: False if it is known that no position is padding, which saves operations (default: True).
 
     Returns:
         Indices [B, T], counted from 0, and 0 at padding.

@@ -44,7 +44,7 @@ class DecoderAttentions:
     for_export = False
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of one layer, here a :class:`LunaCausalAttention`.
+        """Build the causal self-attention of one layer, a :class:`LunaCausalAttention`.
 
         Args:
             options: options of the decoder.
@@ -55,7 +55,7 @@ class DecoderAttentions:
         return LunaCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the attention of one layer to the source, here a :class:`LunaAttention`.
+        """Build the attention of one layer to the source, a :class:`LunaAttention`.
 
         Args:
             options: options of the decoder.
@@ -74,7 +74,7 @@ class DecoderAttentions:
         target: Target,
         before: Any = None,
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute the token positions of a batch for the attentions of all layers, here None.
+        """Compute the token positions of a batch for the attentions of all layers (None in this class).
 
         Subclasses override this method if attention weights depend on distance. The decoder calls it once for
         each batch or decoding step.

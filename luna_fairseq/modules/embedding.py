@@ -14,12 +14,12 @@ def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32
     """Return sinusoidal position embeddings in fairseq's order, all sines before all cosines.
 
     Args:
-        places: positions [..], a tensor of any shape.
+        places: positions [...], a tensor of any shape.
         embed_dim: width C of the embeddings.
         dtype: type of the result and of the angles (default: float32, as in fairseq).
 
     Returns:
-        Position embeddings [.., C].
+        Position embeddings [..., C].
 
     Example:
         >>> import torch

@@ -35,7 +35,7 @@ class EncoderAttentions:
     """
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build the self-attention of one layer, here a :class:`LunaAttention`.
+        """Build the self-attention of one layer, a :class:`LunaAttention`.
 
         Args:
             options: options of the encoder.
@@ -46,7 +46,7 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(options))
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions of a batch for the attentions of all layers, here None.
+        """Compute the token positions of a batch for the attentions of all layers (None in this class).
 
         Subclasses override this method if attention weights depend on distance. The encoder calls it once for
         each batch.

@@ -121,7 +121,7 @@ class LunaAttention(ProjectingAttention):
         self.out_proj = build_output_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if this attention builds the projection of this name, here always.
+        """Return True if this attention builds the projection of this name (always in this class).
 
         Subclasses return False for projections that they do not use.
 
@@ -184,7 +184,7 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the token positions that distance-dependent attention weights need, here None.
+        """Compute the token positions for attention weights that depend on distance (None in this class).
 
         Subclasses whose weights depend on distance override this method. :meth:`forward` calls it if the
         caller passed no positions.
@@ -270,7 +270,7 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the logits of pack attention, here None.
+        """Return a bias for the logits of pack attention (None in this class).
 
         Subclasses override this method to favour some tokens of the context.
 
@@ -447,7 +447,7 @@ class LunaAttention(ProjectingAttention):
         return output, weights @ self.saved_pack_weights(memory)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the logits of unpack attention, here None.
+        """Return a bias for the logits of unpack attention (None in this class).
 
         Subclasses override this method to favour some rows of the packed sequence P.
 

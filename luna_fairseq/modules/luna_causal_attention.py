@@ -237,7 +237,7 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the logarithm of the decay per position for each head, here None for no decay.
+        """Return the logarithm of the decay per position for each head (None in this class: no decay).
 
         Subclasses can return a decay. After n more positions, the contribution of a position is then
         multiplied by ``exp(n * log_decay)``.
