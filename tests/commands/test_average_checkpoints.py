@@ -30,7 +30,7 @@ OPTIONS = [
 
 
 def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", groups=(), **settings):
-    """A checkpoint laid out as fairseq's trainer does, with tied embeddings and an integer buffer."""
+    """Return a checkpoint as fairseq's trainer saves it, with tied embeddings and an integer buffer."""
     generator = torch.Generator().manual_seed(seed)
     embedding = torch.randn(50, width, generator=generator).to(dtype)
     model = {
@@ -69,7 +69,7 @@ def run(*arguments):
 
 
 def refused(capsys, *arguments):
-    """Run, expect failure, and return the one line it prints."""
+    """Run the command, check that it fails, and return the line that it prints."""
     assert run(*arguments) == 1
     errors = [line for line in capsys.readouterr().err.splitlines() if "error:" in line]
     assert len(errors) == 1 and errors[0].startswith("luna-average-checkpoints: error: ")
@@ -108,7 +108,7 @@ def test_other_entries_are_those_of_the_last_checkpoint(tmp_path):
 
 @pytest.mark.parametrize("earlier", [False, True], ids=["", "with the numbers in the checkpoint"])
 def test_random_numbers_that_training_drew_are_those_of_the_last_checkpoint(tmp_path, earlier):
-    """The mean of two drawings has rows that are too short, and is none."""
+    """The mean of two samples is not a sample: its rows would be too short."""
     drawing, models = ResampledNormal((8, 4), interval=10).train(), []
     for number in (1, 2):
         drawing.set_num_updates(10 * number)

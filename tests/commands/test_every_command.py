@@ -28,7 +28,7 @@ print(wrong, file=sys.stderr)
 @pytest.mark.slow
 @pytest.mark.parametrize("option", ["-O", "-OO"])
 def test_help_without_docstrings_and_assertions(option, tmp_path):
-    """In another folder, as a user does."""
+    """Run the command in another folder, as a user does."""
     done = subprocess.run(
         [sys.executable, option, "-c", HELP], cwd=str(tmp_path), capture_output=True, text=True
     )

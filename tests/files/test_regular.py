@@ -62,7 +62,7 @@ def test_folders_skip_and_count_other_files(tmp_path, capsys):
 
 @pytest.fixture
 def pipe(tmp_path):
-    """A named pipe without a writer, beside a regular file."""
+    """Named pipe without a writer, in a folder with a regular file."""
     path = tmp_path / "pipe.en"
     os.mkfifo(path)
     (tmp_path / "pipe.de").write_text("a\n")

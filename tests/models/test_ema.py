@@ -1,4 +1,4 @@
-"""Weights that fairseq-train --store-ema averaged, by every command that takes them."""
+"""Weights averaged by fairseq-train --store-ema, in all commands that can use them."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ NAME = "decoder.layers.0.fc1.bias"
 
 @pytest.fixture
 def trained(tmp_path):
-    """A checkpoint with averages that differ in one parameter, its data, and the same without averages."""
+    """Folder with two checkpoints: averaged weights that differ in one parameter, and no averaged weights."""
     path, data, model = save("translation", "one layer", tmp_path)
     state = torch.load(str(path), weights_only=False)
     torch.save(state, str(tmp_path / "without.pt"))

@@ -1,4 +1,4 @@
-"""fairseq's average of the weights over the updates (--store-ema) has every weight of the model."""
+"""fairseq's moving average of the weights (--store-ema) covers every weight of the model."""
 
 import copy
 
@@ -23,8 +23,10 @@ MODELS = {
 
 @pytest.mark.parametrize("kind", MODELS)
 def test_it_is_the_mean_of_all_weights(kind):
-    """A last layer norm too: fairseq's average forgets the version of the model, without which it removes
-    that norm."""
+    """The final layer norm is covered, too.
+
+    fairseq's average forgets the version of the model, and old versions have no final layer norm.
+    """
     model = MODELS[kind]()
     before = copy.deepcopy(model.state_dict())
     average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))

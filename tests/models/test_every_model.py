@@ -1,4 +1,4 @@
-"""What every kind of model is held to: gradients everywhere, checkpointing, noise, half precision."""
+"""Properties of every kind of model: gradients of all parameters, checkpointing, noise, half precision."""
 
 from functools import partial
 from typing import Any, Callable, Dict, NamedTuple
@@ -28,7 +28,14 @@ NOISE = {"dropout": 0.2, "attention_dropout": 0.3, "activation_dropout": 0.1}
 
 
 class Kind(NamedTuple):
-    """How it is built, its variants, its loss, and what is noise to it besides dropout."""
+    """Kind of model.
+
+    Attributes:
+        build: function that builds a model.
+        variants: options of each variant.
+        loss: function that computes the loss of a model.
+        noises: options of each kind of noise besides dropout.
+    """
 
     build: Callable[..., Any]
     variants: Dict[str, Dict[str, Any]]
@@ -78,7 +85,10 @@ def assert_gradients(model, gradients, may_lack=lambda name: False):
 
 
 def unread_in_fine_tuning(head):
-    """The LM's head; the mean and the maximum of P do not read the last X, nor what makes it."""
+    """Return a predicate for the parameters that a classification head does not use.
+
+    These are the LM head and, if the head reads only P by mean or maximum, the last computation of X.
+    """
     last = ("layer_norm", *(f"layers.1.{part}" for part in ("fc", "final", "self_attn_layer_norm")))
     last += ("layers.1.self_attn.unpack", "layers.1.self_attn.out")
     prefix = "encoder.sentence_encoder."
@@ -88,7 +98,7 @@ def unread_in_fine_tuning(head):
 
 @every_variant
 def test_every_trained_parameter_gets_a_gradient(name, variant):
-    """So that training in parallel needs no --find-unused-parameters."""
+    """Therefore, training in parallel does not need --find-unused-parameters."""
     kind, options = KINDS[name], KINDS[name].variants[variant]
     model = kind.build(**options).train()
     unread = unread_in_fine_tuning(options["heads"][0]) if options.get("heads") else lambda name: False

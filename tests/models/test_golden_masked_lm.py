@@ -1,4 +1,4 @@
-"""The masked language model and its classification heads against vectors of the authors' implementation."""
+"""The masked language model and its classification heads equal vectors of the authors' implementation."""
 
 import functools
 from argparse import Namespace
@@ -129,7 +129,7 @@ def test_heads_of_the_checkpoint_are_registered_on_demand():
     ],
 )
 def test_parameter_counts(arch, total, monkeypatch):
-    """The authors' counts, less the norm of the last P, which masked language modelling does not read."""
+    """The counts equal the authors', except for the norm of the last P, which is unused."""
     # BERT's initialisation draws on the CPU, where a model without memory has nothing.
     monkeypatch.setattr("fairseq.models.roberta.model.init_bert_params", lambda module: None)
     with without_memory():

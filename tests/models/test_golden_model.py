@@ -1,4 +1,4 @@
-"""The whole translation model against vectors of the authors' implementation."""
+"""The translation model equals vectors of the authors' implementation."""
 
 from argparse import Namespace
 
@@ -123,7 +123,10 @@ def test_dropped_parameters_are_those_without_gradient():
     [(False, 16, 48_886_784), (False, 32, 48_894_976), (True, 16, 56_766_464), (True, 32, 56_774_656)],
 )
 def test_parameter_counts_of_wmt14(untied, length, constant):
-    """FACTS of the paper's Table 4, less the last decoder layer's norm of P, which nothing reads."""
+    """The counts equal Table 4 of the paper.
+
+    Only the norm of P in the last decoder layer is missing, because it is unused.
+    """
     size = 40_544
     options = {"share_all_embeddings": True, "projection_length": length, "untie_luna_kv": untied}
     with without_memory():

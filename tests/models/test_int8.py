@@ -1,4 +1,4 @@
-"""Decoding with weights in 8 bits: nearly the same logits, and one line where it cannot be."""
+"""Decoding with 8-bit weights: nearly the same logits, and a message of one line if it is not supported."""
 
 import pytest
 import torch
@@ -39,7 +39,7 @@ PRODUCTS = [int8.choose_product(), int8.multiply_at_fixed_scale]
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("bias", [None, torch.randn(21)])
 def test_an_output_depends_on_its_own_input_alone(product, bias):
-    """Bit for bit, beside inputs of any size and zeros."""
+    """Outputs are equal bit for bit beside zeros and inputs of any size."""
     layer = int8.Linear8(torch.randn(21, 16), bias)
     layer.multiply = product
     sizes = torch.tensor([1e-6, 1.0, 0.0, 30.0, 1e4])

@@ -1,4 +1,4 @@
-"""The interface of a trained masked language model, on the authors' checkpoint."""
+"""The Python interface of a trained masked language model, on the authors' checkpoint."""
 
 from argparse import Namespace
 
@@ -33,7 +33,7 @@ def vectors():
 
 @pytest.fixture(scope="module")
 def hub(vectors, tmp_path_factory):
-    """A checkpoint as the authors' code writes it, loaded."""
+    """Interface loaded from a checkpoint of the authors' code."""
     folder = tmp_path_factory.mktemp("authors")
     (folder / "dict.txt").write_text("".join(f"{word} 1\n" for word in WORDS), encoding="utf-8")
     options = {**vectors["args"], **dict.fromkeys(vectors["args_none"]), **OPTIONS, "data": str(folder)}

@@ -1,4 +1,4 @@
-"""A new option of a model is declared in its dataclass, and everything that needs options has it."""
+"""A new option of a model needs only a field in its dataclass."""
 
 from argparse import Namespace
 from dataclasses import dataclass
@@ -48,7 +48,7 @@ def model_of(args):
 
 @pytest.fixture
 def checkpoints(tmp_path):
-    """Two of one run, with the option and another dropout."""
+    """Paths of two checkpoints of one run with the new option. The dropout of the second differs."""
     words = [f"--{name.replace('_', '-')} {value}" for name, value in OPTIONS.items()]
     args = parsed("luna_with_another", *" ".join(words).split(), "--another-option", "7")
     weights = LunaMaskedLM.build_model(args, Task(longest=None)).state_dict()

@@ -1,4 +1,4 @@
-"""Linear layers with reordered weights: the same numbers, in inference alone, and never an old weight."""
+"""Linear layers with reordered weights give the same numbers, and never use an outdated weight."""
 
 import copy
 import pickle

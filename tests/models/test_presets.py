@@ -1,5 +1,7 @@
-"""Architectures, Luna's and peers': command line and hydra give the defaults of the model's dataclass,
-what the architecture sets apart, and what was asked for."""
+"""Architectures of Luna and the peers, on the command line and with hydra.
+
+The options are the defaults of the model's dataclass, overridden by the architecture and by the user.
+"""
 
 from argparse import ArgumentParser
 from copy import deepcopy
@@ -76,7 +78,7 @@ def test_command_line(model, name):
 
 @pytest.mark.parametrize("model, name", EVERY)
 def test_hydra(model, name):
-    """``+model={_name:NAME}``, in fairseq-hydra-train."""
+    """fairseq-hydra-train selects an architecture by ``+model={_name:NAME}``."""
     asked = {"_name": name, **ASKED.get(model, {})}
     cfg = OmegaConf.create({"model": asked, "task": {"tokens_per_sample": 512, "max_target_positions": 9}})
     _check_and_apply_preset(add_defaults, cfg)

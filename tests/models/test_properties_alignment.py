@@ -1,4 +1,4 @@
-"""The weights over source tokens that the decoder returns, for alignments and replacing unknown words."""
+"""The weights over source tokens that the decoder returns, for alignments and to replace unknown words."""
 
 from argparse import Namespace
 
@@ -31,8 +31,10 @@ def test_alignment_is_a_distribution_over_real_source_tokens(variant, left):
 @pytest.mark.parametrize("variant", ["tied", "untied", "pre-norm"])
 @pytest.mark.parametrize("layer, heads", [(None, None), (0, None), (1, 1)])
 def test_alignment_by_hand(variant, layer, heads):
-    """Of the last layer or the one asked for: unpack weights of (the first) heads times the mean of the pack
-    weights."""
+    """The alignment is the mean unpack weights of the (first) heads times the mean pack weights.
+
+    It is computed in the last layer, or in ``alignment_layer`` if given.
+    """
     model = tiny_model(**VARIANTS[variant])
     source, target = example()
     attention = model.decoder.layers[2 if layer is None else layer].encoder_attn
@@ -69,7 +71,7 @@ def test_no_alignment_in_training_or_when_generation_does_not_want_it():
 
 @pytest.mark.parametrize("variant", ["tied", "look-up diagonal", "softmax cross"])
 def test_alignments_train_the_attention(variant):
-    """With fairseq's criterion for them, if the task has them."""
+    """fairseq's criterion for alignments gives the attention a gradient, if the task loads alignments."""
     task = Task()
     task.cfg = Namespace(load_alignments=True)
     model = tiny_model(task=task, **VARIANTS[variant]).train()

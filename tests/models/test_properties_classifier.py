@@ -1,5 +1,4 @@
-"""The classifier of long sequences: pooling, batches, pairs, pixels, tied layers, noise, half precision, bad
-input."""
+"""The classifier of long sequences: pooling, batches, pairs, pixels, tied layers and bad input."""
 
 from argparse import Namespace
 
@@ -66,7 +65,7 @@ def test_pixels(variant):
 
 
 def test_twin_has_the_same_skeleton():
-    """Parameters outside of attention and P are the same, by name and by shape."""
+    """Luna and the Transformer have the same parameters, except those of attention and P."""
 
     def skeleton(model):
         return {

@@ -1,5 +1,4 @@
-"""Decoding with the whole model: step by step equals all at once, also after hypotheses changed their
-places."""
+"""Step-by-step decoding equals one call for all positions, also after hypotheses are reordered."""
 
 import pytest
 import torch
@@ -13,8 +12,10 @@ variants = pytest.mark.parametrize("variant", [marked(variant) for variant in VA
 
 
 def step_by_step(model, target, encoder_out, state, start=0, end=None):
-    """Logits [B, end - start, V] and alignments; ``target`` is what was decoded so far, a column more at each
-    step."""
+    """Decode position by position, and return the logits [B, T, V] and alignments of T positions.
+
+    At each step the decoder receives one more column of ``target``.
+    """
     logits, alignments = [], []
     for t in range(start, end or target.size(1)):
         step_logits, extra = model.decoder(target[:, : t + 1], encoder_out, incremental_state=state)
@@ -75,7 +76,7 @@ def test_reordered_decoding_goes_on_as_the_reordered_sentences(variant, order, r
 @settings(deadline=None, derandomize=True, max_examples=3)
 @given(data=st.data(), beam=st.integers(2, 3))
 def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data, beam):
-    """Hypotheses change places within their sentence, and finished sentences leave, as in beam search."""
+    """As in beam search, hypotheses are reordered within their sentence, and finished ones are removed."""
     model = tiny_model(**VARIANTS[variant])
     source, target = inputs()
     hypotheses = torch.randint(4, len(model.decoder.dictionary), (4 * beam, 8))

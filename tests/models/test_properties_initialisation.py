@@ -1,4 +1,4 @@
-"""Initial weights: what the authors' code draws them from."""
+"""Initial weights have the distributions of the authors' code."""
 
 from argparse import Namespace
 
@@ -20,7 +20,7 @@ def uniform(parameter, bound):
 
 @pytest.mark.parametrize("untied", [False, True])
 def test_as_the_authors_draw(untied):
-    """Mean, standard deviation and largest value of every parameter, as far as one draw is like another."""
+    """Mean, standard deviation and maximum of every parameter agree up to the noise of sampling."""
     torch.manual_seed(0)
     options = {"encoder_layers": 1, "decoder_layers": 1, "untie_luna_kv": untied, "projection_length": 32}
     model = LunaModel.build_model(Namespace(**options, share_all_embeddings=True), Task(1000, 1000))

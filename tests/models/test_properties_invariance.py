@@ -1,4 +1,4 @@
-"""The whole model: no look ahead, and results that depend neither on padding nor on the rest of the batch."""
+"""The translation model is causal, and independent of padding and of the other sentences of a batch."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def logits_and_alignment(model, source, target):
 
 
 def alone(model, source, target):
-    """Logits and alignment of each sentence by itself, without any padding."""
+    """Return the logits and the alignment of each sentence in a batch of its own, without padding."""
     return [logits_and_alignment(model, torch.tensor([s]), torch.tensor([t])) for s, t in zip(source, target)]
 
 

@@ -1,5 +1,4 @@
-"""The causal language model: no look ahead, step by step as all at once, padding and batch without
-influence."""
+"""The causal language model is causal, independent of padding and batch, and decodes step by step."""
 
 from argparse import Namespace
 

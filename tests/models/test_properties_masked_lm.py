@@ -1,4 +1,4 @@
-"""The masked language model: batches, gradients, noise, initialisation, bad input."""
+"""The masked language model: batches, gradients, noise, initialisation and bad input."""
 
 import re
 from argparse import Namespace
@@ -21,7 +21,7 @@ def example(token_counts=(9, 4, 6, 2), seed=0):
 
 
 def outputs(model, tokens):
-    """Everything the model gives for a batch, sentence by sentence, without padding."""
+    """Return all outputs of the model for each sentence of a batch, without padding."""
     logits, extra = model(tokens)
     features, _ = model(tokens, features_only=True)
     heads = torch.cat([model(tokens, classification_head_name=head)[0] for head in HEADS], dim=1)

@@ -1,4 +1,4 @@
-"""Training the translation model: which P a layer gets, what is dropped, autocast, shared embeddings."""
+"""Training of the translation model: the P of each layer, dropout, autocast and shared embeddings."""
 
 import itertools
 
@@ -30,8 +30,10 @@ def test_every_layer_gets_the_learned_p_or_with_context_another_and_the_decoder_
 
 @pytest.mark.parametrize("rate", ["dropout", "word_dropout"])
 def test_word_dropout_reaches_both_embeddings_but_not_p(rate):
-    """Word dropout takes whole vectors before positions are added; ordinary dropout single entries, of P
-    too."""
+    """Word dropout drops whole embeddings, before positions are added.
+
+    Ordinary dropout drops single elements of embeddings and P.
+    """
     model = tiny_model(**{rate: 0.4}, no_token_positional_embeddings=True).train()
     torch.manual_seed(0)
     source, target = example((20, 30), (25, 22))

@@ -1,4 +1,4 @@
-"""Beam search among the candidates of a batch: what the search finds if all other pieces are masked."""
+"""Beam search over the candidates of a batch equals a search in which all other pieces are masked."""
 
 import pytest
 import torch
@@ -23,7 +23,7 @@ CANDIDATES = {"": ["w3", "w9"], **{f"w{i}": [f"w{(i * k) % 36}" for k in (1, 5, 
 
 
 class Masked(nn.Module):
-    """Output projection of the whole dictionary that masks all pieces but some."""
+    """Output projection over the whole dictionary that masks all pieces but the given ones."""
 
     def __init__(self, projection, kept):
         super().__init__()
@@ -53,14 +53,14 @@ def path(tmp_path):
 
 
 def expected_candidates(source, more=()):
-    """Set of candidates, straight from the definition."""
+    """Return the set of candidates by the definition."""
     pieces = {SOURCE[i] for i in source.flatten().tolist()}
     symbols = {x for piece in ("", *pieces) for x in CANDIDATES.get(piece, ())}
     return sorted({0, 1, 2, 3, *map(TARGET.index, symbols), *more})
 
 
 def generate(models, source, *, kind=SequenceGenerator, strategy=None, **kwargs):
-    """Return the hypotheses of fairseq's search. Keyword arguments of ``generate`` are under "call"."""
+    """Return the hypotheses of fairseq's search. "call" holds keyword arguments of ``generate``."""
     call = kwargs.pop("call", {})
     if strategy is not None:
         kwargs["search_strategy"] = strategy(TARGET)
@@ -147,7 +147,7 @@ def test_candidates_of_a_batch(path):
 
 
 def test_candidates_are_of_the_sentences_of_the_batch_alone(path):
-    """A generator is used for one batch after the other."""
+    """A generator that is used for several batches forgets the candidates of earlier batches."""
     model = prepared(path)
     one, two = batch(sentences((5,), 23, seed=1)), batch(sentences((7,), 23, seed=2))
     first = generate([model], one)

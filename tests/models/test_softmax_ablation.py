@@ -1,5 +1,4 @@
-"""Luna's decoder with softmax in place of one attention: fairseq's attention, P still packed, decoding step
-by step."""
+"""Luna's decoder with softmax in place of one of its attentions."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""A causal language model that reads a text segment by segment reads it as it does at once."""
+"""A causal language model gives the same logits for a text in segments and for the text at once."""
 
 import pytest
 import torch
@@ -74,7 +74,7 @@ def test_a_saved_state_goes_on_to_the_last_bit():
 
 
 def test_a_saved_state_goes_to_where_the_model_is():
-    """As on a GPU, after a checkpoint was read on the CPU."""
+    """A checkpoint is read on the CPU, and its state is then moved to the device of the model."""
     model, stream, saved = tiny_model(), Stream(), Stream()
     model(text(5), stream=stream)
     saved.load_state_dict(stream.state_dict())
@@ -100,7 +100,7 @@ def test_the_state_of_other_rows_or_another_model_is_refused(rows, options):
 
 
 def test_weights_in_8_bits_read_on():
-    """But for a value that float rounding tips to the next of the 256 levels."""
+    """Logits are equal, except where rounding moves a value to the next of the 256 levels."""
     model, tokens, stream = tiny_model(torch.float32), text(9), Stream()
     quantise(model)
     with torch.no_grad():

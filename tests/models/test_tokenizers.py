@@ -1,4 +1,4 @@
-"""Text is never read as words where the dictionary is of pieces: from Python, exporting, preparing a task."""
+"""Plain text is refused if the dictionary contains subword pieces."""
 
 import json
 from argparse import Namespace
@@ -68,7 +68,7 @@ def test_translating_and_sampling():
 
 
 class Pieces:
-    """A sentencepiece model of these."""
+    """Stand-in of a sentencepiece model with the given pieces."""
 
     def __init__(self, *pieces):
         self.pieces, self.sp = ["<unk>", "<s>", "</s>", *pieces], self
@@ -78,7 +78,7 @@ class Pieces:
 @pytest.mark.parametrize("pieces, fits", [("\u2581the \u2581c at a", True), ("\u2581dog s a", False)])
 @pytest.mark.parametrize("hub", [GeneratorHub, MaskedLMHub])
 def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, fits, monkeypatch):
-    """Such as a stale sentencepiece.bpe.model beside the checkpoint."""
+    """An outdated sentencepiece.bpe.model beside the checkpoint is an example."""
     source, target = dictionary("sentencepiece"), dictionary("sentencepiece")
     source.add_symbol("__en__")  # languages of multilingual models are no pieces
     monkeypatch.setattr("fairseq.data.encoders.build_bpe", lambda cfg: Pieces(*pieces.split()))

@@ -1,5 +1,4 @@
-"""--torch-compile: the same numbers, no graph break inside a layer, and no trace of it in evaluation or
-checkpoints."""
+"""--torch-compile gives the same numbers, without graph breaks, and leaves no trace in checkpoints."""
 
 import copy
 from functools import lru_cache, partial
@@ -27,7 +26,10 @@ needs_compile = pytest.mark.skipif(
 
 
 def compile_by(monkeypatch, **options):
-    """Let layers be compiled with these options of torch.compile; gives the list of what was compiled."""
+    """Compile layers with these options of torch.compile, and return the list of the compiled classes.
+
+    The list is filled while the models run.
+    """
     compiled = []
 
     def compile_forward(layer_class):
@@ -40,7 +42,7 @@ def compile_by(monkeypatch, **options):
 
 
 def plain_and_compiled(build=tiny_model, **options):
-    """Two models of the same weights."""
+    """Return two models with the same weights, of which the second is compiled."""
     plain, compiled = build(**options).train(), build(**options, torch_compile=True).train()
     compiled.load_state_dict(plain.state_dict())
     return plain, compiled
@@ -89,7 +91,7 @@ def test_language_models_are_compiled_too(build, loss, monkeypatch):
 @pytest.mark.slow
 @needs_compile
 def test_dropout_is_compiled_too(monkeypatch):
-    """Its draws are others than without compiling: the loss is compared on average."""
+    """Compiled layers draw other dropout masks, so the mean losses are compared."""
     compile_by(monkeypatch, **LOWERED)
     models = plain_and_compiled(dropout=0.1, attention_dropout=0.2, activation_dropout=0.1)
     plain, compiled = (
