@@ -240,6 +240,9 @@ def apply_decay(x, age, J):
 def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOCK_K):
     """Compute the two states at the start of a segment, as decayed sums over other segments.
 
+    A segment is a run of chunks that one program processes. The first state is the sum of the outer products
+    of keys and pack weights, the second that of values and pack weights.
+
     Args:
         sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] over each segment.
         memory: pointer to memory for the states of all programs.
@@ -280,7 +283,8 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 def read_state(state, memory, first, STATES, WIDTH):
     """Return a block of columns of a state, from registers or from memory.
 
-    A state with a single block of columns stays in registers. A wider state is stored in memory.
+    A state is a sum of outer products with BLOCK_K rows and WIDTH columns. A state with a single block of
+    BLOCK_L columns stays in registers. A wider state is stored in memory.
 
     Args:
         state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has a single block.
@@ -303,6 +307,9 @@ def advance_states(
     SIDES, WIDTH, PRECISION,
 ):  # fmt: skip
     """Update the two states after a chunk: decay each state, and add the sum x^T y over the chunk.
+
+    A chunk has BLOCK_T positions. x is BLOCK_K wide (the head width rounded up), and y is L wide. y and the
+    states are processed in blocks of BLOCK_L columns.
 
     Args:
         state: first state [BLOCK_K, BLOCK_L].
@@ -344,6 +351,8 @@ def advance_states(
 def causal_scores(x, y, at, inside, age, J, PRECISION):
     """Compute the dot products of all pairs of positions of a chunk, with decay and causal mask.
 
+    A chunk has BLOCK_T positions, and BLOCK_K is the head width rounded up.
+
     Args:
         x: pointer to the chunk of the left factor, such as the queries.
         y: pointer to the chunk of the right factor, such as the keys.
@@ -363,6 +372,8 @@ def causal_scores(x, y, at, inside, age, J, PRECISION):
 @triton.jit
 def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
     """Compute sum_{j<=t} (x_t . y_j) a_j over the positions j of this chunk and of the chunks in the state.
+
+    A chunk has BLOCK_T positions. BLOCK_K is the head width rounded up, and a_j has BLOCK_L columns.
 
     Args:
         x: pointer to the vectors x_t of the chunk.
