@@ -1,1 +1,1 @@
-"""Example programs. In an installed package they are ``luna_fairseq.examples``."""
+"""Example programs. An installed package contains them as ``luna_fairseq.examples``."""

@@ -1,12 +1,13 @@
 """Compare the speed of beam search in this package with CTranslate2, on sentences as long as those of a text.
 
-Models have base size and random weights. They translate in turns in one process with one thread. A batch
-holds up to 16 lines of the same length. The length of a line is its number of words and punctuation marks,
-plus one for the end symbol. Single lines of --line tokens are measured beside them.
+All models have base size and random weights, and translate random words. They take turns in one process with
+one thread. A batch holds up to 16 sentences of equal length. The length of a sentence is the number of words
+and punctuation marks in a line of the text, plus one for the end symbol. Single sentences of --line tokens
+are measured too.
 
-With --shortlist N, models are measured with a vocabulary shortlist, too: N random candidates for each source
-piece, and 200 for every sentence. Candidates of real words overlap, and random candidates do not. Of random
-ones, 10 lead to as many candidates in a batch as 50 real ones.
+With --shortlist N, models are also measured with a vocabulary shortlist: N random candidates for each source
+word, and 200 candidates for every sentence. Candidates of real words overlap, and random candidates do not.
+So 10 random candidates lead to as many candidates in a batch as 50 real ones.
 
     pip install ctranslate2==4.8.5
     python examples/beside_ctranslate2.py --text test_2016_flickr.de
@@ -23,6 +24,7 @@ from argparse import Namespace
 from collections import Counter
 from functools import partial
 from pathlib import Path
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import ctranslate2
 import torch
@@ -32,21 +34,29 @@ from luna_fairseq.benchmark.__main__ import build_parser
 from luna_fairseq.benchmark.decode import Decode
 from luna_fairseq.benchmark.freed_memory import keep_freed_memory
 from luna_fairseq.benchmark.task import BatchSize
+from luna_fairseq.commands.arguments import positive
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.models.shortlist import Shortlist
 from luna_fairseq.text.lexicon import EVERY_SENTENCE, write_lexicon
 
+# Our models, and compute types of CTranslate2.
 OURS = ("transformer", "luna-16-tied", "peer-softmax-int8", "luna-16-int8")
 THEIRS = ("float32", "int8")
-BEAM, PARTS, COMMON, WORDS = 5, 8, 200, 31000
+BEAM = 5
+PARTS = 8  # number of parts of the text, after each of which the next model takes its turn
+WORDS = 31000  # size of the vocabulary
+COMMON = 200  # candidates that a shortlist has for every sentence
+Candidates = Dict[str, List[str]]
 
 
-def make_batches(lines, most):
+def make_batches(lines: Sequence[str], most: int) -> List[BatchSize]:
     """Return the sizes of the batches for the lines of a text, in random order.
+
+    Lines of equal length share a batch.
 
     Args:
         lines: lines of the text.
-        most: maximum number of sentences in a batch.
+        most: maximum number of lines in a batch.
     """
     lengths = Counter(len(re.findall(r"\w+|[^\w\s]", line)) + 1 for line in lines)
     batches = [
@@ -57,11 +67,14 @@ def make_batches(lines, most):
     return random.Random(1).sample(batches, len(batches))
 
 
-def draw_candidates(number):
-    """Return random candidates for every word.
+def draw_candidates(number: int) -> Candidates:
+    """Return random translations for every word of a shortlist.
 
     Args:
         number: number of candidates for each word.
+
+    Returns:
+        Candidates by the source word. One entry holds the candidates for every sentence.
     """
     draw = random.Random(2)
     candidates = {EVERY_SENTENCE: [f"w{i}" for i in range(COMMON)]}
@@ -70,14 +83,17 @@ def draw_candidates(number):
     return candidates
 
 
-def convert_transformer(task, longest, folder, candidates):
-    """Convert fairseq's Transformer for CTranslate2 and return the folder of the converted model.
+def convert_transformer(task: Decode, longest: int, folder: Path, candidates: Optional[Candidates]) -> str:
+    """Convert fairseq's Transformer for CTranslate2.
 
     Args:
-        task: decoding benchmark that makes the model.
+        task: decoding benchmark that builds the model.
         longest: number of tokens of the longest sentence.
         folder: folder for the checkpoint and the converted model.
-        candidates: candidates for every word; None without a shortlist.
+        candidates: candidates for every word, or None without a shortlist.
+
+    Returns:
+        Path of the converted model.
     """
     model = task.make_model(task.variants()["transformer"], longest).eval()
     for language in ("a", "b"):
@@ -96,8 +112,14 @@ def convert_transformer(task, longest, folder, candidates):
     return converter.convert(str(folder / "converted"), vmap=vmap, force=True)
 
 
-def search_by_ctranslate2(translator, batch, use_vmap=False):
-    """Translate a batch of random sentences with CTranslate2."""
+def search_by_ctranslate2(translator: Any, batch: BatchSize, use_vmap: bool = False) -> None:
+    """Translate a batch of random sentences with CTranslate2.
+
+    Args:
+        translator: ``ctranslate2.Translator``.
+        batch: size of the batch.
+        use_vmap: use the shortlist of the converted model (default: False).
+    """
     draw = random.Random(batch.T)
     words = [[f"w{draw.randrange(WORDS)}" for _ in range(batch.T - 1)] for _ in range(batch.sentences)]
     options = {"max_decoding_length": batch.T, "min_decoding_length": batch.T, "use_vmap": use_vmap}
@@ -106,15 +128,20 @@ def search_by_ctranslate2(translator, batch, use_vmap=False):
         sys.exit(f"CTranslate2 returned hypotheses whose length is not {batch.T}")
 
 
-def build_searches(task, longest, names, number, folder):
-    """Return a function that translates a batch, for each row of the output.
+def build_searches(
+    task: Decode, longest: int, names: Sequence[str], number: Optional[int], folder: Path
+) -> Dict[str, Callable[[BatchSize], None]]:
+    """Return a function for each model, which translates a batch of a given size.
 
     Args:
-        task: decoding benchmark that makes our models.
+        task: decoding benchmark that builds our models.
         longest: number of tokens of the longest sentence.
         names: names of our models.
-        number: number of candidates for each word in the shortlist; None without a shortlist.
+        number: number of candidates for each word in the shortlist, or None without a shortlist.
         folder: folder for the converted model.
+
+    Returns:
+        The functions by the name of the model, in the order of the output.
     """
     candidates = None if number is None else draw_candidates(number)
     searches = {}
@@ -141,21 +168,26 @@ def build_searches(task, longest, names, number, folder):
     return searches
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--text", type=argparse.FileType(encoding="utf-8"), default=sys.stdin)
-    parser.add_argument("--sentences", type=int, default=1000, help="maximum number of lines to read")
-    parser.add_argument("--batch", type=int, default=16, help="maximum number of sentences in a batch")
-    parser.add_argument("--line", type=int, default=30, help="number of tokens of a single line")
+    text = argparse.FileType(encoding="utf-8")
+    parser.add_argument("--text", type=text, default=sys.stdin, metavar="FILE", help="text (default: stdin)")
+    count = {"type": positive, "metavar": "N"}
+    parser.add_argument("--sentences", default=1000, help="lines to read at most (default: 1000)", **count)
+    parser.add_argument("--batch", default=16, help="lines in a batch at most (default: 16)", **count)
+    parser.add_argument("--line", default=30, help="tokens of a single line (default: 30)", **count)
     parser.add_argument("--models", nargs="*", choices=OURS, default=OURS, help="our models (default: all)")
-    parser.add_argument("--shortlist", type=int, metavar="N", help="candidates of a word (default: none)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to this file")
+    parser.add_argument("--shortlist", help="candidates of a word (default: no shortlist)", **count)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the results to this file")
     args = parser.parse_args()
     torch.set_num_threads(1)
     keep_freed_memory()
+    lines = args.text.read().splitlines()[: args.sentences]
+    if not lines:
+        parser.error("the text has no lines")
     work = {
         f"one line of {args.line}": [BatchSize(1, args.line)] * PARTS,
-        "sentences": make_batches(args.text.read().splitlines()[: args.sentences], args.batch),
+        "sentences": make_batches(lines, args.batch),
     }
     longest = max(batch.T for batches in work.values() for batch in batches)
     task = Decode(build_parser().parse_args(["decode", "--beam", str(BEAM)]))
@@ -178,7 +210,7 @@ def main():
     print(f"{title:40}" + "".join(f"{case:>20}" for case in work))
     for name, rates in found.items():
         print(f"{name:40}" + "".join(f"{rate:20.0f}" for rate in rates.values()))
-    print(f"{args.sentences:,} lines, {tokens['sentences']:,} tokens, batches of up to {args.batch}")
+    print(f"{len(lines):,} lines, {tokens['sentences']:,} tokens, batches of up to {args.batch}")
     if args.json is not None:
         write_text(args.json, json.dumps({"tokens per second": found, "tokens": tokens}, indent=1) + "\n")
 

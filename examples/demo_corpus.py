@@ -1,12 +1,12 @@
 """Command ``luna-demo-corpus``: write a small English-German corpus of sentence pairs for demonstrations.
 
-The sentences come from a grammar that words each constituent in both languages at once. The German has what
-makes translation from English hard: gender, number and case with weak and strong endings, the verb at the end
-of subordinate clauses, inversion after an initial time, separable verbs, and the bracket of auxiliary and
-participle.
+The sentences come from a grammar that forms each phrase in both languages at once. The German sentences have
+the features that make translation from English hard. Nouns have gender, number and case, and adjectives have
+weak and strong endings. The verb moves to the end of subordinate clauses, and before the subject if a time
+comes first. Some verbs are separable, and auxiliary and participle enclose the rest of the clause.
 
-No sentence occurs twice. The sentences of the test and validation sets do not occur elsewhere, on either
-side. They are drawn first, so that they do not depend on the size of the training set.
+No sentence occurs twice. The sentences of the test and validation sets do not occur elsewhere, in either
+language. They are drawn first, so that they do not depend on the size of the training set.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Phrase(NamedTuple):
     Attributes:
         english: English words.
         german: German words.
-        agreement: agreement of a verb with this subject: "1" (I), "3" (he) or "p" (they) (default: "3").
+        agreement: form of a verb with this subject: "1" (I), "3" (he) or "p" (they) (default: "3").
         pronoun: True for a pronoun (default: False).
     """
 
@@ -151,21 +151,22 @@ class Phrase(NamedTuple):
 
 
 class Clause(NamedTuple):
-    """Clause in both languages, whose parts form statements, questions and subordinate clauses.
+    """Parts of a clause in both languages, which form a statement, a question or a subordinate clause.
 
     Attributes:
         subject: subject in both languages.
-        time: time in both languages, empty if the clause has none.
+        time: time in both languages. Its words are empty if the clause has no time.
         negated: True if the clause is negated.
         auxiliary: English auxiliary verb, such as "do".
         verb: English verb that follows the auxiliary.
-        inflected: inflected English verb that replaces auxiliary and verb, "" if there is none.
+        inflected: inflected English verb that replaces auxiliary and verb, such as "sees". Empty with a modal
+            verb.
         rest: English objects and place.
         finite: German finite verb.
-        prefix: separable prefix of the German verb.
+        prefix: prefix of a separable German verb.
         early: German pronouns, which precede the time.
         late: German objects and place, which follow the time.
-        end: German participle or infinitive.
+        end: German participle or infinitive at the end of the clause.
     """
 
     subject: Phrase
@@ -194,17 +195,20 @@ class Clause(NamedTuple):
 
     def german(self) -> str:
         """Return the German statement, with the verb in second position."""
-        return f"{self.subject.german} {self.finite} {self._field()} {self.end or self.prefix}"
+        return f"{self.subject.german} {self.finite} {self._middle_words()} {self.end or self.prefix}"
 
     def german_verb_first(self) -> str:
-        """Return the German question, which is also the order of a statement after a time or a clause."""
-        return f"{self.finite} {self.subject.german} {self._field()} {self.end or self.prefix}"
+        """Return the German clause with the verb first.
+
+        A question has this order, and so has a statement after a time or a clause.
+        """
+        return f"{self.finite} {self.subject.german} {self._middle_words()} {self.end or self.prefix}"
 
     def german_verb_final(self) -> str:
-        """Return the German subordinate clause, in which a separable prefix joins its verb."""
-        return f"{self.subject.german} {self._field()} {self.end} {self.prefix}{self.finite}"
+        """Return the German subordinate clause, whose verb is last and joins its prefix."""
+        return f"{self.subject.german} {self._middle_words()} {self.end} {self.prefix}{self.finite}"
 
-    def _field(self) -> str:
+    def _middle_words(self) -> str:
         """Return the German words between the finite verb and the end of the clause."""
         return f"{self.early} {self.time.german} {self.late}"
 
@@ -213,7 +217,7 @@ class Clause(NamedTuple):
 
 
 class Grammar:
-    """Grammar that draws sentences at random.
+    """Grammar that draws sentence pairs at random.
 
     Args:
         seed: seed of the random generator.
@@ -223,12 +227,12 @@ class Grammar:
         self.random = random.Random(seed)
 
     def sentence(self) -> Pair:
-        """Draw a sentence and return it in English and in German."""
+        """Draw a sentence, and return it in English and in German."""
         kinds = [self.statement, self.statement, self.question, self.report, self.join_clauses]
         return _finish_sentences(*self.random.choice(kinds)())
 
     def statement(self) -> Pair:
-        """Draw a statement, sometimes with the time at its beginning."""
+        """Draw a statement, sometimes with a time at its beginning."""
         clause, time = self.clause(self.tense()), Phrase("", "")
         if self.random.random() < 0.5:
             clause, time = clause._replace(time=time), clause.time
@@ -278,13 +282,16 @@ class Grammar:
 
         Args:
             tense: "present", "past" or "modal".
-            subject: subject of the clause, or None to draw one (default: None).
-            kind: kind of the given subject, a key of the tables (default: "person").
+            subject: subject of the clause (default: None, draw one).
+            kind: kind of the given subject, "person" or "animal" (default: "person").
             verbs: table of the verbs (default: VERBS).
             timed: True if the clause may have a time (default: True).
+
+        Returns:
+            The parts of the clause.
         """
         draw = self.random
-        rows = [row for row in _rows(verbs) if kind in _kinds(row[0])]
+        rows = [row for row in _split_lines(verbs) if kind in _expand_kinds(row[0])]
         kinds, government, objects, place, *entries = draw.choice(rows)
         base, past, infinitive, third, participle = draw.choice(entries).split(":")
         negated = draw.random() < 0.15 and subject is None
@@ -313,19 +320,19 @@ class Grammar:
         return Clause(subject, time, negated, *english, finite, prefix, early, late, end)
 
     def english_verb(self, base: str, past: str, tense: str, agreement: str) -> Tuple[str, str, str, str]:
-        """Return the parts of the English verb.
+        """Return the parts of an English verb.
 
         Args:
-            base: base form of the verb.
-            past: past form of the verb.
+            base: base form of the verb, such as "see".
+            past: past form of the verb, such as "saw".
             tense: "present", "past" or "modal".
-            agreement: agreement with the subject; see :class:`Phrase`.
+            agreement: "1", "3" or "p", as in :class:`Phrase`.
 
         Returns:
-            auxiliary: auxiliary verb.
-            verb: verb that follows the auxiliary.
-            inflected: verb that replaces both, "" if there is none.
-            modal: German modal verb, "" if there is none.
+            - auxiliary verb, such as "do".
+            - verb that follows the auxiliary.
+            - inflected verb that replaces both, or "" if there is none.
+            - German modal verb, or "" without a modal verb.
         """
         if tense == "modal":
             english, german = self.random.choice(MODALS).split(":")
@@ -339,7 +346,15 @@ class Grammar:
         return "does", base, f"{head}{ending}_{rest}", ""
 
     def subject(self, kind: str, definite: bool) -> Phrase:
-        """Draw a subject, sometimes a pronoun."""
+        """Draw a subject, sometimes a pronoun.
+
+        Args:
+            kind: kind of the noun, "person" or "animal".
+            definite: True to exclude the determiners "a" and "no".
+
+        Returns:
+            The subject in both languages.
+        """
         if kind == "person" and self.random.random() < 0.35:
             return Phrase(*self.random.choice(SUBJECTS).split(":"), pronoun=True)
         return self.noun_phrase(kind, "nom", definite, relative=True)
@@ -350,20 +365,21 @@ class Grammar:
         """Draw the objects of a verb.
 
         Args:
-            government: case of the object in the table of verbs, with its preposition.
-            kinds: kinds of the object, separated by commas.
+            government: preposition and case of the object, an entry of the table of verbs. "-" if the verb
+                has no object.
+            kinds: kinds of the object's noun, separated by commas.
             subject: subject of the clause.
-            definite: True to draw definite noun phrases.
+            definite: True to exclude the determiners "a" and "no".
             negation: "nicht" or "".
 
         Returns:
-            early: German words before a time.
-            late: German words after a time, with the negation.
-            english: English words.
+            - German words before a time.
+            - German words after a time, with the negation.
+            - English words.
         """
         if government == "-":
             return "", negation, ""
-        phrase = self.object(self.random.choice(_kinds(kinds)), government[-3:], subject, definite)
+        phrase = self.object(self.random.choice(_expand_kinds(kinds)), government[-3:], subject, definite)
         preposition = government[:-3].rstrip("+")
         if preposition == "dat":
             recipient = self.object("person", "dat", subject, definite)
@@ -378,14 +394,31 @@ class Grammar:
         return "", f"{phrase.german} {negation}", phrase.english
 
     def object(self, kind: str, case: str, subject: Phrase, definite: bool) -> Phrase:
-        """Draw an object, sometimes a pronoun."""
+        """Draw an object, sometimes a pronoun.
+
+        Args:
+            kind: kind of the noun, such as "person" or "food".
+            case: German case, "acc" or "dat".
+            subject: subject of the clause, which restricts pronouns: "I see me" is not drawn.
+            definite: True to exclude the determiners "a" and "no".
+
+        Returns:
+            The object in both languages.
+        """
         if kind == "person" and self.random.random() < 0.35:
             first = 2 if subject.english in ("I", "we") else 0  # neither "I see me" nor "I see us"
             return Phrase(*self.random.choice(OBJECTS[case][first:]).split(":"), pronoun=True)
         return self.noun_phrase(kind, case, definite)
 
     def place(self, direction: str) -> Phrase:
-        """Draw a place or a direction."""
+        """Draw a place.
+
+        Args:
+            direction: "where" for a position, "whither" for a direction.
+
+        Returns:
+            The place in both languages, with its preposition.
+        """
         english, german, case, kind = self.random.choice(PLACES[direction]).split(":")
         phrase = self.noun_phrase(kind, case, definite=True)
         return Phrase(f"{english} {phrase.english}", f"{german} {phrase.german}")
@@ -394,10 +427,13 @@ class Grammar:
         """Draw a noun phrase: determiner, adjective, noun and perhaps a relative clause.
 
         Args:
-            kind: kind of the noun.
-            case: "nom", "acc" or "dat".
+            kind: kind of the noun, such as "person" or "food".
+            case: German case, "nom", "acc" or "dat".
             definite: True to exclude the determiners "a" and "no".
             relative: True if a relative clause may follow (default: False).
+
+        Returns:
+            The phrase in both languages.
         """
         draw = self.random
         noun = draw.choice(_entries(NOUNS, kind))
@@ -432,13 +468,13 @@ def _inflect_determiner(stem: str, case: str, number: str) -> Tuple[str, str]:
     """Inflect a German determiner.
 
     Args:
-        stem: stem of the determiner.
+        stem: stem of the determiner, such as "dies" or "kein".
         case: "nom", "acc" or "dat".
-        number: gender of a singular noun ("m", "f", "n") or "p" for plural.
+        number: "p" for plural, or the gender of a singular noun: "m", "f" or "n".
 
     Returns:
-        article: determiner with its ending.
-        weak: weak ending of an adjective after it, "" if the adjective has a strong ending.
+        - determiner with its ending, such as "diesem".
+        - weak ending of an adjective that follows, or "" if the adjective has a strong ending.
     """
     ending = STRONG[case][number]
     weak = "e" if case + number in ("nomm", "nomf", "nomn", "accf", "accn") else "en"
@@ -451,14 +487,28 @@ def _inflect_determiner(stem: str, case: str, number: str) -> Tuple[str, str]:
 
 
 def _inflect_verb(infinitive: str, third: str, agreement: str) -> str:
-    """Return the German finite verb."""
+    """Return a German verb in the present tense, such as ``_inflect_verb("gehen", "", "3") -> "geht"``.
+
+    Args:
+        infinitive: infinitive without a separable prefix.
+        third: third person singular if it is irregular, such as "sieht", or "".
+        agreement: "1" (ich), "3" (er) or "p" (sie, wir), as in :class:`Phrase`.
+    """
     stem = infinitive[:-2]
     forms = [stem + "e", third or stem + ("et" if stem[-1] in "td" else "t"), infinitive]
     return FINITE.get(infinitive, forms)["13p".index(agreement)]
 
 
 def _finish_sentences(english: str, german: str) -> Pair:
-    """Return the sentences with their spaces, commas, contractions, capitals and full stops."""
+    """Add capitals and punctuation to a sentence pair, and contract German prepositions ("in dem" to "im").
+
+    Args:
+        english: words of the English sentence.
+        german: words of the German sentence.
+
+    Returns:
+        Both sentences.
+    """
     texts = []
     for text in (english.replace(" can not ", " cannot "), german):
         text = re.sub(r"[ ,]*,[ ,]*", ", ", " ".join(text.replace("_", " ").split()))
@@ -471,34 +521,41 @@ def _finish_sentences(english: str, german: str) -> Pair:
 
 
 @lru_cache(maxsize=None)
-def _rows(table: str) -> List[List[str]]:
-    """Return the rows of a table, split into words."""
+def _split_lines(table: str) -> List[List[str]]:
+    """Split a table into lines, and each line into words."""
     return [line.split() for line in table.strip().splitlines()]
 
 
 @lru_cache(maxsize=None)
 def _entries(table: str, kind: str) -> List[str]:
-    """Return the entries of a table for one kind of noun."""
-    return [entry for kinds, *entries in _rows(table) if kind in _kinds(kinds) for entry in entries]
+    """Return the entries of a table that belong to one kind of noun.
+
+    Args:
+        table: text whose lines begin with kinds, separated by commas, followed by entries.
+        kind: kind of noun, such as "person".
+    """
+    return [
+        entry for kinds, *entries in _split_lines(table) if kind in _expand_kinds(kinds) for entry in entries
+    ]
 
 
-def _kinds(names: str) -> List[str]:
-    """Return the kinds in a list of kinds and groups of kinds."""
+def _expand_kinds(names: str) -> List[str]:
+    """Replace groups by their kinds of nouns: "living,room" gives ["person", "animal", "room"]."""
     return [kind for name in names.split(",") for kind in GROUPS.get(name, (name,))]
 
 
 def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
-    """Draw the splits of a corpus in the order of ``sizes``. No sentence occurs twice, on either side.
+    """Draw the splits of a corpus, in the order of ``sizes``. No sentence occurs twice in either language.
 
     Args:
-        sizes: number of pairs of each split.
+        sizes: number of pairs by split, such as ``{"test": 500}``.
         seed: seed of the random generator.
 
     Returns:
-        pairs (English, German) of each split.
+        Pairs (English, German) by split.
 
     Raises:
-        InputError: the grammar does not have so many sentences.
+        InputError: The grammar does not have so many sentences.
 
     Example:
         >>> draw_corpus({"test": 1}, seed=1)["test"][0][0]
@@ -512,14 +569,17 @@ def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
 
 
 def _distinct_pairs(seed: int, number: int) -> Iterator[Pair]:
-    """Yield pairs of which no side occurs twice.
+    """Draw sentence pairs without repetition: no sentence of either language is drawn twice.
 
     Args:
         seed: seed of the random generator.
-        number: number of pairs that will be drawn.
+        number: number of pairs that will be drawn, which limits the attempts.
+
+    Yields:
+        Pair (English, German).
 
     Raises:
-        InputError: the grammar does not have so many sentences.
+        InputError: The grammar does not have so many sentences.
     """
     grammar = Grammar(seed)
     english_seen, german_seen = set(), set()
@@ -533,15 +593,17 @@ def _distinct_pairs(seed: int, number: int) -> Iterator[Pair]:
 
 
 def write_corpus(corpus: Dict[str, List[Pair]], folder: Path) -> None:
-    """Write ``<split>.en`` and ``<split>.de`` into a folder, one sentence a line.
+    """Write ``SPLIT.en`` and ``SPLIT.de`` into a folder, one sentence per line.
 
     Args:
-        corpus: pairs of each split.
-        folder: folder to write to.
+        corpus: pairs by split.
+        folder: folder to write to, created if it does not exist.
 
     Raises:
-        InputError: the folder cannot be written to.
+        InputError: The folder is not writable.
     """
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"cannot write to {folder}: it is a file. Use a folder.")
     try:
         for split, pairs in corpus.items():
             for language, sentences in zip(("en", "de"), zip(*pairs)):
@@ -562,7 +624,7 @@ def build_parser() -> argparse.ArgumentParser:
     ):
         parser.count(f"--{split}", size, f"number of {name} pairs")
     seed = "seed of the random generator (default: 1)"
-    parser.add_argument("--seed", type=random_seed, default=1, help=seed)
+    parser.add_argument("--seed", type=random_seed, default=1, metavar="N", help=seed)
     return parser
 
 

@@ -1,12 +1,11 @@
 """Luna: Linear Unified Nested Attention (Ma et al., NeurIPS 2021) as a fairseq plugin.
 
 Importing this package imports neither torch nor fairseq, so that ``luna_fairseq.ops``,
-``luna_fairseq.optim.apollo`` and the plain modules need torch alone. Models, tasks and other components are
-registered with fairseq by :func:`register`, which is called in three cases:
+``luna_fairseq.optim.apollo`` and ``luna_fairseq.modules`` need torch alone. :func:`register` makes the
+models, tasks and other components known to fairseq. It is called in three cases:
 
-* fairseq has been imported before, as in its commands, which import this package for
-  ``--user-dir luna_fairseq``;
-* fairseq looks for its ``--user-dir`` after this package has been imported for another purpose;
+* fairseq has been imported before this package, as in fairseq's commands with ``--user-dir luna_fairseq``;
+* fairseq looks for its ``--user-dir`` after a program has imported this package for another purpose;
 * ``luna_fairseq.models`` is imported, also through ``from luna_fairseq import LunaModel``.
 """
 
@@ -16,7 +15,7 @@ from importlib.util import find_spec
 from os.path import abspath, realpath
 from typing import Any, List
 
-from luna_fairseq.command_errors import in_command
+from luna_fairseq.command_errors import is_command
 from luna_fairseq.loggers import set_up_loggers
 
 __version__ = "0.2.0"
@@ -46,19 +45,19 @@ def register() -> None:
     """Register all models, tasks and other components with fairseq. A second call changes nothing.
 
     Raises:
-        MissingRequirementError: fairseq is not installed; the message says what to install.
+        MissingRequirementError: fairseq is not installed. The message says what to install.
     """
     for name in _REGISTERING:
         import_module(f"{__name__}.{name}")
 
 
 class _PackagePath(List[str]):
-    """``__path__`` of this package. If fairseq finds its ``--user-dir`` in it, all components are registered.
+    """``__path__`` of this package, a list that registers all components when fairseq searches it.
 
-    fairseq imports the folder of ``--user-dir``, and this import registers the components. The exception is a
-    program that has imported this package before fairseq, for example for ``luna_fairseq.ops``. Nothing is
-    registered at that time, and fairseq does not import a package twice. It only tests ``user_dir in
-    luna_fairseq.__path__``, so that this test is the one place to register the components.
+    Usually, fairseq imports the folder of ``--user-dir``, and this import registers the components. But a
+    program may have imported this package before fairseq, for example for ``luna_fairseq.ops``, when nothing
+    was registered. fairseq does not import a package twice. It only tests ``user_dir in
+    luna_fairseq.__path__``, so this test registers the components.
     """
 
     def __contains__(self, folder: object) -> bool:
@@ -70,7 +69,17 @@ class _PackagePath(List[str]):
 
 
 def __getattr__(name: str) -> Any:
-    """Load a lazy name or a submodule, such as ``luna_fairseq.ops``, on first access."""
+    """Import a submodule, such as ``luna_fairseq.ops``, or a class such as ``LunaModel`` on first use.
+
+    Args:
+        name: name of the submodule or of the class.
+
+    Returns:
+        The submodule or class.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
     if name in _LAZY_NAMES:
         return getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:
@@ -82,5 +91,5 @@ def __getattr__(name: str) -> Any:
 __path__ = _PackagePath(map(abspath, __path__))
 if sys.modules.get("fairseq") is not None:
     register()
-elif in_command():
+elif is_command():
     set_up_loggers()

@@ -1,4 +1,4 @@
-"""Handling of errors in commands: one line for an error of the user, a traceback for every other error."""
+"""Error handling of commands: one line for an error of the user, a traceback for any other error."""
 
 import contextlib
 import multiprocessing
@@ -13,14 +13,17 @@ from luna_fairseq.requirements import install_advice
 _OURS = ("luna_fairseq", "fairseq", "fairseq_cli")
 
 
-def one_line_for(error: BaseException) -> Optional[str]:
-    """Return the line that reports an error of the user; None for any other error.
+def describe_user_error(error: BaseException) -> Optional[str]:
+    """Return the message of an error that the user can mend, or None for any other error.
 
-    Errors of the user are an InputError, an exception that was caused by one, an OSError with a path, and a
-    missing package. Every other exception keeps its traceback.
+    Errors of the user are an InputError, an exception that an InputError caused, an OSError with a path, and
+    a missing package.
 
     Args:
         error: exception that ends the command.
+
+    Returns:
+        The message in one line, or None if the exception should keep its traceback.
     """
     cause: Optional[BaseException] = error
     while cause is not None:
@@ -38,17 +41,18 @@ def one_line_for(error: BaseException) -> Optional[str]:
     return None
 
 
-def in_one_line(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a ``sys.excepthook`` that prints one line for an error of the user.
-
-    Python exits with status 1 after the hook.
+def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
+    """Create a ``sys.excepthook`` that prints an error of the user as one line.
 
     Args:
-        before: previous hook, which is called for any other exception.
+        before: previous hook, which is called for all other exceptions.
+
+    Returns:
+        The new hook. Python exits with status 1 after it.
     """
 
     def report(kind: Any, error: Any, trace: Any) -> None:
-        line = one_line_for(error) if isinstance(error, Exception) else None
+        line = describe_user_error(error) if isinstance(error, Exception) else None
         if line is None:
             return before(kind, error, trace)
         print(f"luna_fairseq: error: {line}", file=sys.stderr)
@@ -57,11 +61,11 @@ def in_one_line(before: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @contextlib.contextmanager
-def until_nobody_reads() -> Iterator[None]:
-    """Context manager that exits silently with status 1 if the reader of standard output has gone.
+def exit_if_unread() -> Iterator[None]:
+    """Context manager that exits silently with status 1 if nobody reads standard output any more.
 
-    ``head``, for example, ends early. Without this context, Python would print a traceback for the
-    BrokenPipeError.
+    This happens when a command is piped into ``head``, which ends early. Python would print a traceback of
+    the BrokenPipeError.
     """
     try:
         yield
@@ -72,13 +76,13 @@ def until_nobody_reads() -> Iterator[None]:
         sys.exit(1)
 
 
-def in_command(spawned: bool = False) -> bool:
-    """Return True if this process runs a command of fairseq or of this package, not a program of the user.
+def is_command(spawned: bool = False) -> bool:
+    """Return True if this process runs a command of fairseq or of this package.
 
-    A program of the user keeps its tracebacks, because they lead to the wrong call.
+    A program of the user is no command. Its errors keep their tracebacks, which lead to the wrong call.
 
     Args:
-        spawned: also return True for a process that a command has spawned (default: False).
+        spawned: also return True in a process that a command has spawned (default: False).
     """
     if multiprocessing.parent_process() is not None and not spawned:
         return False

@@ -1,4 +1,4 @@
-"""Progress bars for long work, shown on a terminal unless the command has ``--quiet``."""
+"""Progress bars for long work. They appear on a terminal, unless the command has the option ``--quiet``."""
 
 import sys
 from contextlib import contextmanager
@@ -11,12 +11,11 @@ _quiet = False
 
 
 @contextmanager
-def quietly(quiet: bool = True) -> Iterator[None]:
+def hide_progress(quiet: bool = True) -> Iterator[None]:
     """Context manager that hides progress bars.
 
     Args:
-        quiet: hide the bars (default: True). False changes nothing, so bars stay hidden within an outer
-            context that hides them.
+        quiet: hide the bars (default: True). With False, the context changes nothing.
     """
     global _quiet
     before = _quiet
@@ -28,7 +27,7 @@ def quietly(quiet: bool = True) -> Iterator[None]:
 
 
 def is_shown() -> bool:
-    """Return True if progress bars are shown: standard error is a terminal and bars are not hidden."""
+    """Return True if progress bars are shown: standard error is a terminal, and no context hides them."""
     return not _quiet and sys.stderr.isatty()
 
 
@@ -43,39 +42,46 @@ def progress(
         unit: plural noun for the items (default: "lines").
         total: number of items (default: their length, if they have one).
 
+    Returns:
+        Iterator over the items.
+
     Example:
         >>> sum(progress([1, 2, 3], "add", "numbers"))
         6
     """
-    return iter(counter(description, total, unit, items))
+    return iter(progress_bar(description, total, unit, items))
 
 
-def counter(
+def progress_bar(
     description: str, total: Optional[int] = None, unit: str = "lines", items: Optional[Iterable] = None
 ) -> Any:
-    """Create a tqdm progress bar that the caller advances with ``update(n)``.
+    """Create a tqdm progress bar.
 
-    The caller closes the bar, or uses it as a context manager.
+    The caller advances it with ``update(n)``, or iterates over it if ``items`` are given. The caller also
+    closes it, or uses it as a context manager.
 
     Args:
         description: text beside the bar.
         total: number of items (default: length of ``items``, or unknown).
         unit: plural noun for the items (default: "lines").
-        items: iterable to count while it is consumed (default: None).
+        items: iterable to go through (default: None).
+
+    Returns:
+        The bar, of class ``tqdm``.
     """
     return tqdm(
         items, description, total, unit=f" {unit}", mininterval=0.5, leave=False, disable=not is_shown()
     )
 
 
-def reading(file: Any, description: str, size: Optional[int], start: int = 0) -> Any:
-    """Context manager that provides a file and shows the progress of reading it.
+def read_with_progress(file: Any, description: str, size: Optional[int], start: int = 0) -> Any:
+    """Context manager that provides a file whose method ``read`` advances a progress bar.
 
     Args:
         file: object with a method ``read``.
         description: text beside the bar.
-        size: size of the file in bytes; None if unknown.
-        start: number of bytes read before (default: 0).
+        size: size of the file in bytes, or None if unknown.
+        start: number of bytes that were read before (default: 0).
     """
     shown: Any = {"initial": start, "leave": False, "mininterval": 0.5, "disable": not is_shown()}
     return tqdm.wrapattr(file, "read", total=size, desc=description, **shown)

@@ -1,4 +1,4 @@
-"""Version of this package that trains a model, for training logs and checkpoints."""
+"""Version and commit of this package, which are written to training logs and checkpoints."""
 
 import functools
 import re
@@ -12,42 +12,44 @@ KEY = "luna_fairseq"  # in a checkpoint's extra_state
 
 @functools.lru_cache(maxsize=None)
 def provenance() -> str:
-    """Return the version and the commit of this package, such as "luna_fairseq 0.1.0 (commit ...)".
+    """Return the version and the commit of this package, such as "luna_fairseq 0.2.0 (commit 84fdfa5...)".
 
-    The commit is omitted if the package does not run from a git checkout. The result is cached, because the
-    checkout may change while the process keeps running the old code.
+    Without a git checkout, there is no commit. The result is cached, because the checkout may change while
+    the process keeps running the old code.
     """
     found = commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git")
     return f"luna_fairseq {luna_fairseq.__version__}{f' (commit {found})' if found else ''}"
 
 
 def commit(git: Path) -> Optional[str]:
-    """Return the commit that is checked out; None if there is no checkout.
+    """Return the commit that is checked out, or None without a checkout.
 
     The commit is read from git's own files, because git may not be installed. Uncommitted changes are not
     detected.
 
     Args:
-        git: the ``.git`` of the checkout: a folder, or, in an additional worktree, a file that names a
-            folder.
+        git: path of ``.git``: a folder, or a file that names a folder (in an additional worktree).
+
+    Returns:
+        Hexadecimal digits of the commit.
     """
     try:
         if git.is_file():
             git = git.parent / git.read_text(encoding="utf-8").partition("gitdir:")[2].strip()
-        found = _line(git / "HEAD")
+        found = _read_line(git / "HEAD")
         if found.startswith("ref: "):
             branch = found[len("ref: ") :]
-            shared = git / _line(git / "commondir") if (git / "commondir").is_file() else git
+            shared = git / _read_line(git / "commondir") if (git / "commondir").is_file() else git
             if (shared / branch).is_file():
-                found = _line(shared / branch)
+                found = _read_line(shared / branch)
             else:
-                lines = _line(shared / "packed-refs").splitlines()
+                lines = _read_line(shared / "packed-refs").splitlines()
                 found = next((line.split()[0] for line in lines if line.endswith(f" {branch}")), "")
     except (OSError, UnicodeDecodeError):
         return None
     return found if re.fullmatch("[0-9a-f]{40,64}", found) else None
 
 
-def _line(path: Path) -> str:
+def _read_line(path: Path) -> str:
     """Return the content of a small text file without surrounding whitespace."""
     return path.read_text(encoding="utf-8").strip()

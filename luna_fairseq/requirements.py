@@ -1,4 +1,4 @@
-"""Optional packages and the extras of this package that install them."""
+"""Optional packages, and the extras of this package that install them."""
 
 import importlib.util
 import re
@@ -34,7 +34,7 @@ _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword
 
 
 def import_package(name: str, needed_by: str = "this") -> Any:
-    """Import an optional package, or a module of one.
+    """Import an optional package, or a module of an optional package.
 
     Args:
         name: dotted name of the module, such as ``subword_nmt.apply_bpe``.
@@ -44,7 +44,7 @@ def import_package(name: str, needed_by: str = "this") -> Any:
         The module.
 
     Raises:
-        MissingRequirementError: the package is not installed; the message names the extra that installs it.
+        MissingRequirementError: The package is not installed. The message has the command that installs it.
 
     Example:
         >>> import_package("torch.nn").__name__
@@ -63,7 +63,7 @@ def require_fairseq() -> None:
     """Check that fairseq is installed and recent enough.
 
     Raises:
-        MissingRequirementError: fairseq is not installed; the message names the release for this Python.
+        MissingRequirementError: fairseq is not installed. The message names the release for this Python.
         InputError: fairseq is older than 0.12.
     """
     engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
@@ -80,13 +80,13 @@ def require_fairseq() -> None:
 
 
 def version_numbers(text: str) -> Tuple[int, ...]:
-    """Return the leading numbers of a version.
+    """Return the numbers at the beginning of a version.
 
     Args:
         text: version, such as "2.13.0+cpu".
 
     Returns:
-        The numbers; empty if the version does not begin with a number.
+        The numbers. Empty if the version does not begin with a number.
 
     Example:
         >>> version_numbers("2.13.0+cpu")
@@ -100,10 +100,10 @@ def install_advice(module: Optional[str]) -> Optional[str]:
     """Return the name of a missing package and the command that installs it.
 
     Args:
-        module: name of the module that was not found (``ModuleNotFoundError.name``).
+        module: name of the module that was not found, as in ``ModuleNotFoundError.name``.
 
     Returns:
-        Words that can follow "needs"; None if no extra installs the module.
+        Words that follow "needs" in a message, or None if no extra installs the module.
 
     Example:
         >>> install_advice("sacremoses")

@@ -39,7 +39,7 @@ while (($#)); do
       case "$1" in --gpus) gpus="$2" ;; --nodes) nodes="$2" ;; --node-rank) rank="$2" ;; --master) master="$2" ;; esac
       shift 2
       ;;
-    -*) die "unknown option $1 before RECIPE: see --help" ;;
+    -*) die "unknown option $1 before RECIPE. Give options of fairseq-train after DATA; see --help" ;;
     *) break ;;
   esac
 done

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Reproduces one row of the paper's Tables 4 and 5 in four steps. See --help.
+# Reproduces one result of the paper's Tables 4 and 5 in four steps. See --help.
 set -euo pipefail
 
 ROOT="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -11,8 +11,8 @@ usage: scripts/wmt14_en_de.sh prepare  DIR        [luna-prepare-wmt14-en-de opti
        scripts/wmt14_en_de.sh average  DIR RECIPE [N]
        scripts/wmt14_en_de.sh evaluate DIR RECIPE [luna-evaluate options] [-- fairseq-generate options]
 
-Reproduce one row of the paper's Tables 4 and 5: WMT'14 English-German, from the public archives to a score. RECIPE is a row
-of wmt14_en_de; luna-recipes lists them. If you start a step again, it continues where it stopped.
+Reproduce one result of the paper's Tables 4 and 5: WMT'14 English-German, from the public archives to a score. RECIPE is the
+last part of a name that luna-recipes lists under wmt14_en_de. If you start a step again, it continues where it stopped.
 
   prepare    download the archives and encode the text (Moses tokens, 40,000 merges, at most 250 pieces a side, in a ratio
              of at most 1.5)
@@ -33,7 +33,7 @@ die() {
 case "${1:-}" in
   -h | --help) usage && exit 0 ;;
   prepare | train | average | evaluate) step="$1" ;;
-  *) die "give a step: prepare, train, average or evaluate; see --help" ;;
+  *) die "expected prepare, train, average or evaluate, got '${1:-}'. See --help" ;;
 esac
 dir="${2:-}"
 [[ -n "$dir" && "$dir" != -* ]] || die "DIR is missing: see --help"

@@ -12,8 +12,8 @@ import sys
 sys.path.insert(0, {str(ROOT)!r})
 from luna_fairseq import command_errors, errors
 def cli_main(error=errors.InputError('width 3')):
-    if command_errors.in_command():
-        sys.excepthook = command_errors.in_one_line(sys.excepthook)
+    if command_errors.is_command():
+        sys.excepthook = command_errors.make_excepthook(sys.excepthook)
     raise error
 """
 
@@ -33,7 +33,7 @@ def test_one_line_in_a_command(program, tmp_path):
 
 def test_the_error_behind_the_one_raised_last(tmp_path):
     code = """
-sys.excepthook = command_errors.in_one_line(sys.excepthook)
+sys.excepthook = command_errors.make_excepthook(sys.excepthook)
 try:
     raise errors.InputError('width 3')
 except Exception:

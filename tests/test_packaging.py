@@ -63,7 +63,7 @@ def test_recipes_are_installed(installed, tmp_path):
     """Recipes are found in a folder without a checkout."""
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); from luna_fairseq.commands import recipes;"
-        "print(recipes.folder(), *recipes.names(), len(recipes.read_recipe('demo').words()))"
+        "print(recipes.recipe_folder(), *recipes.list_recipes(), len(recipes.read_recipe('demo').words()))"
     )
     folder, *names, words = run_code(code, installed, folder=tmp_path).splitlines()[-1].split()
     assert os.path.realpath(folder) == os.path.realpath(str(installed / "luna_fairseq" / "configs"))

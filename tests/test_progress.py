@@ -8,7 +8,7 @@ import pytest
 
 from luna_fairseq.commands.logged import run_logged, train_logged
 from luna_fairseq.commands.reporting import console_script
-from luna_fairseq.progress import counter, is_shown, progress, quietly, reading, say
+from luna_fairseq.progress import hide_progress, is_shown, progress, progress_bar, read_with_progress, say
 
 
 class Terminal(io.StringIO):
@@ -46,8 +46,8 @@ def test_a_log_file_sees_nothing(monkeypatch):
 
 def test_quiet_holds_for_what_is_within(make_terminal):
     terminal = make_terminal()
-    with quietly():
-        with quietly(False):
+    with hide_progress():
+        with hide_progress(False):
             assert not is_shown() and list(progress(range(3), "encode")) == [0, 1, 2]
         assert not is_shown()
     assert is_shown() and terminal.getvalue() == ""
@@ -63,7 +63,7 @@ def test_every_command_has_quiet(words, shown, make_terminal):
 
 def test_reading_a_file_is_counted_from_where_it_broke_off(make_terminal):
     terminal = make_terminal()
-    with reading(io.BytesIO(b"x" * 3000), "a.tgz", 4000, start=1000) as content:
+    with read_with_progress(io.BytesIO(b"x" * 3000), "a.tgz", 4000, start=1000) as content:
         assert content.read(2000) + content.read() == b"x" * 3000
     assert "a.tgz:  25%" in terminal.getvalue()
 
@@ -79,10 +79,10 @@ def test_a_training_counts_its_updates(tmp_path, monkeypatch):
     bars = []
 
     def remembered(*args):
-        bars.append(counter(*args))
+        bars.append(progress_bar(*args))
         return bars[-1]
 
-    monkeypatch.setattr("luna_fairseq.commands.logged.counter", remembered)
+    monkeypatch.setattr("luna_fairseq.commands.logged.progress_bar", remembered)
     monkeypatch.setattr(sys, "stderr", Terminal())
     train_logged(
         [sys.executable, "-c", SAYS, "--max-update", "9", "--max-update", "8"], tmp_path / "log", "a"

@@ -109,7 +109,7 @@ def test_a_command_names_the_extra_of_a_package_that_it_imports_directly():
     code = "import luna_fairseq.translation.score"
     done = run_without(
         {"sacrebleu"},
-        f"import luna_fairseq.command_errors as e, sys; sys.excepthook = e.in_one_line(print)\n{code}",
+        f"import luna_fairseq.command_errors as e, sys; sys.excepthook = e.make_excepthook(print)\n{code}",
     )
     advice = 'sacrebleu, which is not installed: pip install "luna_fairseq[fairseq]"'
     assert done.stderr.strip().splitlines()[-1] == f"luna_fairseq: error: this needs {advice}"

@@ -1,8 +1,8 @@
 """Bounds of numeric options.
 
-An option declares its bounds in the metadata of its dataclass field, for example ``{"least": 0, "below":
-1}``. ``least`` and ``most`` are the smallest and the largest allowed value. ``above`` and ``below`` are not
-allowed themselves.
+An option declares its bounds in the metadata of its dataclass field, such as ``{"least": 0, "below": 1}``.
+The smallest allowed value is ``least`` and the largest is ``most``. Values must also be larger than ``above``
+and smaller than ``below``.
 """
 
 import math
@@ -25,30 +25,30 @@ _TESTS = {
 }
 
 
-def bounds_of(metadata: Mapping[str, Any]) -> Dict[str, float]:
-    """Return the bounds in the metadata of a field.
+def read_bounds(metadata: Mapping[str, Any]) -> Dict[str, float]:
+    """Return the bounds in the metadata of a dataclass field.
 
     Args:
-        metadata: metadata of a dataclass field.
+        metadata: metadata of the field.
 
     Returns:
-        Values by the kind of the bound, without bounds that are None.
+        Bounds by kind ("least", "above", "most" or "below"), without bounds that are None.
 
     Example:
-        >>> bounds_of({"help": "dropout probability", "least": 0, "below": 1})
+        >>> read_bounds({"help": "dropout probability", "least": 0, "below": 1})
         {'least': 0, 'below': 1}
     """
     return {name: metadata[name] for name in _TESTS if metadata.get(name) is not None}
 
 
 def describe(bounds: Mapping[str, float]) -> str:
-    """Describe bounds in words.
+    """Describe bounds in words, for help texts and error messages.
 
     Args:
-        bounds: values by the kind of the bound.
+        bounds: bounds by kind, from :func:`read_bounds`.
 
     Returns:
-        Text such as "at least 1".
+        The description.
 
     Example:
         >>> describe({"least": 0, "below": 1})
@@ -62,24 +62,24 @@ def is_within(value: float, bounds: Mapping[str, float]) -> bool:
 
     Args:
         value: number to test.
-        bounds: values by the kind of the bound.
+        bounds: bounds by kind, from :func:`read_bounds`.
     """
     return math.isfinite(value) and all(_TESTS[name][0](value, bound) for name, bound in bounds.items())
 
 
-def faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
-    """Yield an error message for every option that is out of its bounds.
+def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
+    """Yield an error message for every number that is out of its bounds.
 
     Args:
-        options: values by the name of the option. Each number in a list is checked. Values
-            that are not numbers (None, or the name of another option) are not checked.
-        dataclass: dataclass whose fields declare the options.
+        options: values by the name of the option. Each number of a list is checked. Values that are not
+            numbers are ignored.
+        dataclass: dataclass whose fields declare the options and their bounds.
 
     Yields:
-        Error message.
+        Error message, such as "--dropout 1.5: must be at least 0 and below 1".
     """
     for field in fields(dataclass):
-        bounds, option = bounds_of(field.metadata), options.get(field.name)
+        bounds, option = read_bounds(field.metadata), options.get(field.name)
         for value in option if isinstance(option, (list, tuple)) else (option,):
             is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
             if bounds and is_number and not is_within(value, bounds):
@@ -92,10 +92,10 @@ def check_bounds(options: Mapping[str, Any], dataclass: Any) -> None:
 
     Args:
         options: values by the name of the option.
-        dataclass: dataclass whose fields declare the options.
+        dataclass: dataclass whose fields declare the options and their bounds.
 
     Raises:
         InputError: An option is out of its bounds.
     """
-    for fault in faults(options, dataclass):
+    for fault in find_faults(options, dataclass):
         raise InputError(fault)

@@ -1,10 +1,9 @@
-"""Functions that read the options of models from checkpoints, compare them, and format them for a command.
+"""Functions that read, complete and compare the options of models in checkpoints.
 
-The dataclass of a model is the only list of its options.
-
-An option with ``MAY_CHANGE`` in its metadata, such as dropout, does not change the function that a trained
-model computes. Every other option is *fixed*, because it determines how the weights are used. fairseq's
-models have no such metadata. Their options are treated like options of the same name in our models.
+The dataclass of a model is the only list of its options. Options such as dropout do not change the output of
+a trained model, and have ``MAY_CHANGE`` in the metadata of their field. All other options are called *fixed*:
+weights that were trained with one value give other outputs with another. fairseq's own models have no such
+metadata. Their options are treated like options of the same name in this package's models.
 """
 
 from argparse import ArgumentParser
@@ -22,9 +21,9 @@ _OURS = "luna_fairseq."
 
 
 def plain_options(config: Any) -> Dict[str, Any]:
-    """Convert a flat configuration into a dictionary.
+    """Convert a configuration without groups into a dictionary, with enums as plain values.
 
-    Enums are converted to strings. References to other groups of options are not resolved.
+    Interpolations such as ``${task.data}`` are not resolved.
 
     Args:
         config: dataclass, DictConfig, Namespace or mapping.
@@ -42,13 +41,14 @@ def plain_options(config: Any) -> Dict[str, Any]:
 
 
 def model_name(options: Mapping[str, Any]) -> str:
-    """Return the name of the registered model that options belong to.
+    """Return the name under which the model of some options is registered, such as "luna".
 
     Args:
-        options: options of a model, with ``_name`` or ``arch``.
+        options: options of a model. Either ``_name`` or ``arch`` holds the name of the model or the
+            architecture.
 
     Returns:
-        The name of the model, or the name of the architecture if it is unknown.
+        The name of the model. An unknown architecture is returned unchanged.
     """
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
@@ -56,44 +56,49 @@ def model_name(options: Mapping[str, Any]) -> str:
     return ARCH_MODEL_NAME_REGISTRY.get(name, name)
 
 
-def dataclass_of(options: Mapping[str, Any]) -> Any:
-    """Return the dataclass of the model that options belong to, or None for a model of another package.
+def model_dataclass(options: Mapping[str, Any]) -> Any:
+    """Return the dataclass that declares the options of a model of this package.
 
     Args:
-        options: options of a model, with ``_name`` or ``arch``.
+        options: options of a model. Either ``_name`` or ``arch`` names the model.
+
+    Returns:
+        The dataclass, or None for a model of fairseq or another package.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
-    return _ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
+    return _keep_ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
 
 
-def _ours(dataclass: Any) -> Any:
+def _keep_ours(dataclass: Any) -> Any:
     """Return a dataclass of this package unchanged, and None for any other dataclass."""
     return dataclass if getattr(dataclass, "__module__", "").startswith(_OURS) else None
 
 
-def complete(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Add default values for the options that are missing.
+def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
+    """Add the default values of all options that are missing.
 
     Args:
-        options: options of a model.
+        options: options of a model. Either ``_name`` or ``arch`` names the model.
 
     Returns:
-        A new dictionary with all options of the model, or a copy of ``options`` for a model of another
-        package.
+        A new dictionary with all options of the model. For a model of another package, a copy of ``options``.
     """
-    dataclass = dataclass_of(options)
+    dataclass = model_dataclass(options)
     if dataclass is None:
         return dict(options)
-    return fill_open({**plain_options(dataclass()), **options}, dataclass)
+    return fill_in_defaults({**plain_options(dataclass()), **options}, dataclass)
 
 
-def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace values of None by the value of the option that the metadata ``default_from`` names.
+def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
+    """Replace None by the value of another option, where the metadata of a field names one.
+
+    For example, ``encoder_projected_attention_heads`` is ``encoder_attention_heads`` by default.
 
     Args:
         options: values by the name of the option, updated in place.
-        dataclass: dataclass that declares the options.
+        dataclass: dataclass that declares the options. ``default_from`` in a field's metadata names the other
+            option.
 
     Returns:
         ``options`` itself.
@@ -106,15 +111,15 @@ def fill_open(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 
 
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Complete the configuration of a checkpoint in place, and apply overrides.
+    """Add options that are missing in a checkpoint's configuration, and apply overrides.
 
-    Options that are newer than the checkpoint get the default of the model's dataclass. fairseq would use the
-    current preset of the architecture instead. If ``eval_bleu_args`` or ``eval_bleu_detok_args`` is None, as
-    in older versions, the value becomes ``{}``.
+    An option that is newer than the checkpoint gets the default of the model's dataclass. Without this
+    function, fairseq would use the architecture's preset, which may have changed since the training.
+    ``eval_bleu_args`` and ``eval_bleu_detok_args`` of old checkpoints, which may be None, become "{}".
 
     Args:
-        state: content of the checkpoint, changed in place.
-        overrides: new values by name, applied to every group that has an option of this name.
+        state: content of the checkpoint, updated in place.
+        overrides: new values by name. Every group with an option of this name is updated.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -128,7 +133,7 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
     # the correct presets.
     if state.get("args") is not None or not OmegaConf.is_config(model):
         return
-    dataclass = dataclass_of(plain_options(model))
+    dataclass = model_dataclass(plain_options(model))
     with open_dict(model):
         for name, default in plain_options(dataclass()).items() if dataclass is not None else ():
             if name not in model:
@@ -137,10 +142,10 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
-    """Check that a checkpoint's model uses no option that has been removed.
+    """Check that the model of a checkpoint uses no option that this package has removed.
 
     Args:
-        path: file of the checkpoint.
+        path: file of the checkpoint, for the error message.
         options: options of the checkpoint's model.
 
     Raises:
@@ -155,14 +160,18 @@ def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the names of a model's fixed options, which determine how its weights are used.
+    """Return the names of the options that must not differ between training and use of a model.
 
     Args:
-        model: name of the model. For an unknown model, the names of all models of this package are returned.
+        model: name of the model. For an unknown model, the options of all models of this package are
+            returned.
+
+    Returns:
+        Names with underscores, such as "encoder_layers", without options such as "dropout".
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
-    ours = list(filter(None, map(_ours, MODEL_DATACLASS_REGISTRY.values())))
+    ours = list(filter(None, map(_keep_ours, MODEL_DATACLASS_REGISTRY.values())))
     dataclass = MODEL_DATACLASS_REGISTRY.get(model)
     if dataclass in ours:
         declared = fields(dataclass)
@@ -177,33 +186,36 @@ def fixed_options(model: str) -> List[str]:
     return [name for name in names if name not in may_change]
 
 
-def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
-    """Compare the fixed options of two models.
+def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
+    """Return the options that differ between two models and change the output of the same weights.
+
+    Options that only one model has are ignored: newer code added them with a default that changes nothing.
 
     Args:
         one: options of the first model.
         other: options of the second model.
 
     Returns:
-        For each fixed option that differs, a tuple of its name, its value in ``one`` and its value in
-        ``other``. If the models have different classes, only ``arch`` is returned. Options that only one
-        model has are ignored, because newer code added them with a default that changes nothing.
+        A tuple (name, value in ``one``, value in ``other``) for each option that differs. If the models have
+        different classes, the only tuple is ("arch", first architecture, second architecture).
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:
         return [("arch", one.get("arch") or one.get("_name"), other.get("arch") or other.get("_name"))]
-    one, other = complete(one), complete(other)
+    one, other = add_defaults(one), add_defaults(other)
     shared = [name for name in fixed_options(models[0]) if name in one and name in other]
     return [(name, one[name], other[name]) for name in shared if one[name] != other[name]]
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the arguments of fairseq-train that build the same model: ``--arch`` and all fixed options.
-
-    Options that are None or False are omitted, because every boolean option is False by default.
+    """Return the arguments of fairseq-train that build a model like that of a checkpoint.
 
     Args:
-        options: options of a model, with ``_name`` or ``arch``.
+        options: options of the model. Either ``_name`` or ``arch`` names the model.
+
+    Returns:
+        ``--arch``, and all options that change the output of the weights, such as ``["--arch", "luna",
+        "--encoder-layers", "6"]``. Values of None or False are the defaults and are omitted.
     """
     model = model_name(options)
     words = ["--arch", model]

@@ -1,4 +1,4 @@
-"""Checks of the names of options in places where fairseq accepts any name."""
+"""Checks that options have known names, in places where fairseq accepts any name."""
 
 import ast
 from argparse import Namespace
@@ -8,15 +8,15 @@ from typing import Any, Collection, Iterable, Mapping
 from luna_fairseq.errors import InputError
 
 
-def flat(config: Any) -> Namespace:
-    """Flatten a configuration into a namespace with the names of the command line.
+def flatten_config(config: Any) -> Namespace:
+    """Convert fairseq's nested configuration into a flat namespace, as if parsed from a command line.
 
     Args:
-        config: configuration of fairseq with groups of options. The name of a group's component also becomes
-            an option, such as ``arch`` or ``task``.
+        config: configuration with groups of options, such as ``model`` and ``optimization``.
 
     Returns:
-        Namespace with the options of all groups.
+        The options of all groups. The component that a group selects becomes an option of the group's name
+        (``model`` becomes ``arch``).
     """
     from omegaconf import OmegaConf
 
@@ -29,9 +29,9 @@ def flat(config: Any) -> Namespace:
 
 
 def check_groups(config: Any) -> None:
-    """Check the names of options in groups such as ``common`` and ``dataset``.
+    """Check that fairseq declares all options in groups such as ``common`` and ``dataset``.
 
-    fairseq-hydra-train accepts any name in these groups.
+    fairseq-hydra-train itself accepts any name in these groups.
 
     Args:
         config: configuration of fairseq-hydra-train.
@@ -45,18 +45,18 @@ def check_groups(config: Any) -> None:
         known = getattr(field.type, "__dataclass_fields__", {})
         for option in config.get(group) or ():
             if known and option not in known:
-                raise InputError(f"{group} has no option {option}{nearest(option, known)}")
+                raise InputError(f"{group} has no option {option}{suggest_name(option, known)}")
 
 
 def check_overrides(
     overrides: Mapping[str, Any], trained: Any, where: str = "--model-overrides", also: Collection[str] = ()
 ) -> None:
-    """Check that overrides change only options that the checkpoint was trained with.
+    """Check that overrides name only options that the checkpoint was trained with.
 
     Args:
         overrides: new values by the name of the option.
-        trained: configuration of the training. The namespaces of old checkpoints are not checked.
-        where: source of the overrides, for error messages (default: "--model-overrides").
+        trained: configuration of the training. Old checkpoints store a namespace, which is not checked.
+        where: option that holds the overrides, for the error message (default: "--model-overrides").
         also: further names to accept (default: none).
 
     Raises:
@@ -67,25 +67,26 @@ def check_overrides(
         overrides = ast.literal_eval(overrides["model_overrides"])
     if isinstance(trained, Namespace) or isinstance(trained.model, Namespace):
         return
-    known = {*trained, *vars(flat(trained)), *also}
+    known = {*trained, *vars(flatten_config(trained)), *also}
     for name in overrides:
         if name not in known:
-            raise InputError(f"{where}: the checkpoint's training had no option {name}{nearest(name, known)}")
+            suggestion = suggest_name(name, known)
+            raise InputError(f"{where}: the checkpoint's training had no option {name}{suggestion}")
 
 
-def nearest(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error message about an unknown name, which suggests a similar name.
+def suggest_name(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error message that suggests a known name in place of an unknown one.
 
     Args:
         name: unknown name.
         names: known names.
 
     Returns:
-        The suggestion, or an empty string if no known name is similar.
+        The suggestion, or "" if no known name is similar.
 
     Example:
-        >>> nearest("encoder_layer", ["encoder_layers", "decoder_layers"])
-        '; nearest: encoder_layers'
+        >>> suggest_name("encoder_layer", ["encoder_layers", "decoder_layers"])
+        '. Did you mean encoder_layers?'
     """
     similar = get_close_matches(name, sorted(names), 1, 0.5)
-    return f"; nearest: {similar[0]}" if similar else ""
+    return f". Did you mean {similar[0]}?" if similar else ""

@@ -1,7 +1,7 @@
 """Checks of a command's options before any work is done.
 
 The checks find numbers that are out of bounds, and combinations of options with which fairseq would silently
-give a wrong result. A check is a function that yields error messages. Add new checks to ``CHECKS``.
+give a wrong result. Each check is a generator of error messages. Add new checks to ``CHECKS``.
 """
 
 import json
@@ -13,9 +13,9 @@ from functools import lru_cache
 from typing import Any, Callable, FrozenSet, Iterator, List, Tuple
 
 from luna_fairseq.checks.bounds import PROBABILITY, is_within
-from luna_fairseq.checks.bounds import faults as out_of_bounds
-from luna_fairseq.checks.model_options import complete, dataclass_of, model_name, plain_options
-from luna_fairseq.checks.names import check_groups, flat, nearest
+from luna_fairseq.checks.bounds import find_faults as out_of_bounds
+from luna_fairseq.checks.model_options import add_defaults, model_dataclass, model_name, plain_options
+from luna_fairseq.checks.names import check_groups, flatten_config, suggest_name
 from luna_fairseq.errors import InputError
 
 # Options of generation that need a source, which a language model does not have.
@@ -26,7 +26,7 @@ Faults = Iterator[str]
 
 
 class ParsedOptions:
-    """Parsed options of a command as attributes. Options that the command does not have are None.
+    """Options of a command as attributes. An option that the command does not have is None.
 
     Args:
         args: parsed options.
@@ -35,7 +35,7 @@ class ParsedOptions:
         all: dictionary of all parsed options.
         trains: True if the command trains a model.
         decodes: True if the command generates text.
-        from_file: True if the command generates text from a data set, such as fairseq-generate.
+        from_file: True if the command generates text from binarized data, as fairseq-generate does.
 
     Raises:
         AttributeError: Neither fairseq nor this package declares an option of that name.
@@ -60,7 +60,7 @@ class ParsedOptions:
 
 
 def _dataclasses() -> List[Any]:
-    """Return the dataclasses of fairseq's groups of options and of all registered components."""
+    """Return all dataclasses that declare options: those of fairseq's groups and of registered components."""
     from fairseq.dataclass.configs import FairseqConfig
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -75,7 +75,7 @@ def _dataclasses() -> List[Any]:
 
 @lru_cache(maxsize=None)
 def _declared_options() -> FrozenSet[str]:
-    """Return the names of all options of dataclasses, and of the options that choose a dataclass."""
+    """Return the names of all options of fairseq and this package, such as "dropout" and "arch"."""
     from fairseq.registry import REGISTRIES
 
     names = {field.name for dataclass in _dataclasses() for field in fields(dataclass)}
@@ -83,13 +83,13 @@ def _declared_options() -> FrozenSet[str]:
 
 
 def count_processes() -> int:
-    """Return the number of processes that torchrun has started; 1 without torchrun."""
+    """Return the number of processes that torchrun has started, or 1 without torchrun."""
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 1
 
 
 def check_options(args: Namespace) -> None:
-    """Check the parsed options of a command.
+    """Check the parsed options of a command with all functions of ``CHECKS``.
 
     Args:
         args: parsed options.
@@ -107,25 +107,24 @@ def check_config(config: Any) -> None:
     """Check the configuration of fairseq-hydra-train, including the names of its options.
 
     Args:
-        config: configuration with groups of options.
+        config: configuration with groups of options, such as ``model`` and ``optimization``.
 
     Raises:
-        InputError: An option is unknown, or :func:`check_options` raises it.
+        InputError: An option is unknown or out of its bounds, or a combination of options would give a wrong
+            result.
     """
     check_groups(config)
-    check_options(flat(config))
+    check_options(flatten_config(config))
 
 
 def check_numbers(options: ParsedOptions) -> Faults:
-    """Check the bounds of the numeric options of this package's components.
-
-    Components are the model, the task, the criterion, the optimizer and the schedule.
+    """Check the bounds of numbers that this package's model, task, criterion, optimizer and schedule declare.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message for each number that is out of its bounds.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -142,15 +141,15 @@ def check_numbers(options: ParsedOptions) -> Faults:
 
 
 def check_label_smoothing(options: ParsedOptions) -> Faults:
-    """Check the bounds of ``--label-smoothing``.
+    """Check that ``--label-smoothing`` is at least 0 and below 1.
 
-    fairseq's criterion accepts any number. Outside the bounds, its loss is not a cross entropy.
+    fairseq's criterion accepts any number. Outside these bounds, its loss is not a cross entropy.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message, if the value is out of bounds.
     """
     value = options.label_smoothing
     if isinstance(value, (int, float)) and not is_within(value, PROBABILITY):
@@ -158,13 +157,13 @@ def check_label_smoothing(options: ParsedOptions) -> Faults:
 
 
 def check_int8_precision(options: ParsedOptions) -> Faults:
-    """Check that 8-bit weights are not combined with half precision.
+    """Check that 8-bit weights (``--int8``) are not combined with half precision.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message, if ``--fp16`` or ``--bf16`` is on.
     """
     overridden = re.search(r"""["']int8["']: *True""", str(options.all.get("model_overrides")))
     for name in ("fp16", "bf16"):
@@ -174,13 +173,13 @@ def check_int8_precision(options: ParsedOptions) -> Faults:
 
 
 def check_shortlist(options: ParsedOptions) -> Faults:
-    """Check that ``--shortlist`` names a file, and that the command generates text.
+    """Check that ``--shortlist`` names an existing file, and that the command generates text.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message, if the command trains or scores, or the file does not exist.
     """
     path = options.all.get("shortlist")
     if not path:
@@ -194,15 +193,15 @@ def check_shortlist(options: ParsedOptions) -> Faults:
 
 
 def check_metric(options: ParsedOptions) -> Faults:
-    """Check that the metric that chooses the best checkpoint is measured.
+    """Check that the metric that selects the best checkpoint is measured.
 
-    Without ``--eval-bleu``, fairseq fails after the first epoch and saves no checkpoint.
+    Without ``--eval-bleu``, fairseq would fail after the first epoch and save no checkpoint.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message, if the metric is BLEU and ``--eval-bleu`` is missing.
     """
     if options.trains and options.task == "translation" and not options.disable_validation:
         if options.best_checkpoint_metric == "bleu" and not options.eval_bleu:
@@ -210,15 +209,15 @@ def check_metric(options: ParsedOptions) -> Faults:
 
 
 def check_bleu_options(options: ParsedOptions) -> Faults:
-    """Check the names in ``--eval-bleu-args`` and ``--eval-bleu-detok-args``.
+    """Check the names of the options in ``--eval-bleu-args`` and ``--eval-bleu-detok-args``.
 
-    fairseq ignores unknown names, so that BLEU would be measured with another beam search.
+    fairseq ignores unknown names, and would measure BLEU with other settings than the user has requested.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message for each unknown name, and for text that is not a JSON object.
     """
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.registry import REGISTRIES
@@ -233,25 +232,25 @@ def check_bleu_options(options: ParsedOptions) -> Faults:
         except ValueError:
             values = None
         if not isinstance(values, dict):
-            yield f'{option} {text} is not JSON. Use names and values, such as {{"beam": 4}}'
+            yield f'{option} {text} is not a JSON object. Use names and values, such as {{"beam": 4}}'
             continue
         known = getattr(dataclass, "__dataclass_fields__", values)
         for name in values:
             if name not in known:
-                yield f"{option}: there is no option {name}{nearest(name, known)}"
+                yield f"{option}: there is no option {name}{suggest_name(name, known)}"
 
 
 def check_widths(options: ParsedOptions) -> Faults:
-    """Check that the widths of the decoder fit together.
+    """Check that the input, inner and output widths of the decoder fit together.
 
-    Embeddings that are shared with the output need the same width, and ``--quant-noise-pq`` needs the same
-    width inside and outside the decoder.
+    Embeddings that are shared between input and output need one width. ``--quant-noise-pq`` supports only
+    embeddings that are as wide as the layers.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message for each width that does not fit.
     """
     inner = options.decoder_embed_dim
     # Only language models can have embeddings of another width than their layers.
@@ -273,10 +272,10 @@ def check_alignments(options: ParsedOptions) -> Faults:
     """Check that the model computes the attention weights over the source that an alignment criterion needs.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message, if cross-attention does not compute weights.
     """
     attention = options.cross_attention or "softmax"
     peer = model_name(options.all) == "peer_transformer"
@@ -288,21 +287,21 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Check that the switches of the model have an effect on it.
+    """Check that the given options of the model have an effect on the model.
 
-    A switch belongs to one kind of attention. The metadata ``used_with`` of its dataclass field lists the
-    options that choose this kind, with their values.
+    Some options belong to one kind of attention. The metadata ``used_with`` of such an option's field lists
+    the options that select this kind, with their values.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message for each option that has no effect.
     """
-    dataclass = dataclass_of(options.all) if options.trains else None
+    dataclass = model_dataclass(options.all) if options.trains else None
     if dataclass is None:
         return
-    values = plain_options(complete(options.all))
+    values = plain_options(add_defaults(options.all))
     for switch in fields(dataclass):
         choices = switch.metadata.get("used_with")
         if choices is None or not values[switch.name]:
@@ -324,10 +323,10 @@ def check_prompts(options: ParsedOptions) -> Faults:
     fairseq-generate reads one prompt per line only with ``--sample-break-mode eos``.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message for each option with which the output would be wrong.
     """
     if not options.decodes or str(options.task) not in _LANGUAGE_MODELLING:
         return
@@ -349,14 +348,14 @@ def check_prompts(options: ParsedOptions) -> Faults:
 def check_divided_text(options: ParsedOptions) -> Faults:
     """Check that fairseq-eval-lm scores the whole text.
 
-    With several processes, fairseq-eval-lm prints only the score of the first process. The text of
-    ``--task streaming_lm`` cannot be divided.
+    With several processes, fairseq-eval-lm prints the score of the first process only. ``--task
+    streaming_lm`` must read the text in one piece.
 
     Args:
-        options: parsed options.
+        options: options of a command.
 
-    Returns:
-        Error messages, one for each fault.
+    Yields:
+        Error message for each option that divides the text, or that counts words with ``streaming_lm``.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:

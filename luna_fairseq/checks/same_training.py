@@ -1,9 +1,9 @@
-"""Check that a checkpoint is used with the task, languages, dictionaries and options of its training.
+"""Checks that a checkpoint is used with the task, languages, dictionaries and options of its training.
 
-The *identity* of a training is a dictionary with the name of its task, its languages, the options that decide
-how the input is read, and the name of the run. Checkpoints of this package store the identity and a
-fingerprint of each dictionary in ``extra_state``. For other checkpoints the identity is taken from the
-configuration, and the dictionaries are unknown.
+The settings of a task that training and use must share are called the *identity* of the training: the name of
+the task, its languages, and the options that decide how input is read. Checkpoints of this package store the
+identity, a random name of the run, and a fingerprint of each dictionary in ``extra_state``. For other
+checkpoints, the identity is read from the configuration, and the dictionaries are unknown.
 """
 
 import hashlib
@@ -11,7 +11,7 @@ import logging
 import uuid
 from typing import Any, Dict, Mapping, Optional, Sequence, Tuple
 
-from luna_fairseq.checks.model_options import dataclass_of, differences, plain_options
+from luna_fairseq.checks.model_options import find_differences, model_dataclass, plain_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.loggers import warn_once
 
@@ -47,7 +47,9 @@ KINDS = {
 
 
 def task_identity(task: Any) -> Dict[str, Any]:
-    """Return the identity of a task: its name, its languages and the options that decide how it reads input.
+    """Return the settings of a task that must be the same in training and in use.
+
+    These are the name of the task, its languages, and the options that decide how input is read.
 
     Args:
         task: fairseq task.
@@ -63,14 +65,14 @@ def task_identity(task: Any) -> Dict[str, Any]:
 
 
 def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the identity of the training that wrote a checkpoint.
+    """Return the settings of a checkpoint's training that must be the same when the checkpoint is used.
 
     Args:
-        state: contents of the checkpoint.
+        state: content of the checkpoint.
 
     Returns:
-        Values by name, as in :func:`task_identity`. A checkpoint of this package adds "run", a name that all
-        checkpoints of a run have in common.
+        Values by name, as from :func:`task_identity`. Checkpoints of this package also have "run", a random
+        name that all checkpoints of a run share.
     """
     stored = (state.get("extra_state") or {}).get(KEY)
     if stored is not None:
@@ -83,7 +85,7 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the options of the model in a checkpoint.
 
     Args:
-        state: contents of the checkpoint. Older versions of fairseq store all options in one flat ``args``.
+        state: content of the checkpoint. Older versions of fairseq store all options in one flat ``args``.
 
     Returns:
         Values by the name of the option.
@@ -92,22 +94,29 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the options of a task that belong to its identity, with the task's name."""
+    """Select the settings that :func:`task_identity` returns from all options of a task.
+
+    Args:
+        options: options of the task. Either ``_name`` or ``task`` holds its name.
+
+    Returns:
+        The selected values by name, with the task's name as "task".
+    """
     identity = {"task": options.get("_name") or options.get("task")}
     identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
     return identity
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a checkpoint is used for the task that it was trained for.
+    """Check that a checkpoint is used for the kind of task, the languages and the input it was trained on.
 
     Args:
-        path: file of the checkpoint, for the message.
-        stored: identity from :func:`stored_identity`.
-        ours: identity from :func:`task_identity`.
+        path: file of the checkpoint, for the error message.
+        stored: settings of the training, from :func:`stored_identity`.
+        ours: settings of the present task, from :func:`task_identity`.
 
     Raises:
-        InputError: The tasks have different purposes, languages or ways of reading their input.
+        InputError: The kind of task, a language or an option for reading the input differs.
     """
     purposes = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in purposes and purposes[0] != purposes[1]:
@@ -130,12 +139,12 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that two identities have the same languages, as far as the languages are known.
+    """Check that the languages of a training and of a task are the same. Unknown languages pass.
 
     Args:
-        path: file of the checkpoint, for the message.
-        stored: identity of the training.
-        ours: identity of the present task.
+        path: file of the checkpoint, for the error message.
+        stored: settings of the training, from :func:`stored_identity`.
+        ours: settings of the present task, from :func:`task_identity`.
 
     Raises:
         InputError: The source or the target language differs.
@@ -156,13 +165,15 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
     """Check that a model has the options that the weights of a checkpoint were trained with.
 
+    Options that do not change the output of the weights, such as dropout, may differ.
+
     Args:
-        path: file of the checkpoint, for the message.
-        stored: options of the model in the training that wrote the checkpoint.
+        path: file of the checkpoint, for the error message.
+        stored: options of the checkpoint's model.
         ours: options of the model in this run.
 
     Raises:
-        InputError: An option differs that changes the output of the model. Dropout, for example, may differ.
+        InputError: An option differs that changes the output.
     """
     difference = _describe_differences(path, stored, ours)
     if difference:
@@ -173,17 +184,18 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe the options that differ between a training and a run.
+    """Describe the options that differ between a checkpoint's model and the model of this run.
 
     Args:
         path: file of the checkpoint.
-        stored: options of the model in the training that wrote the checkpoint.
+        stored: options of the checkpoint's model.
         ours: options of the model in this run.
 
     Returns:
-        Main clause of a message, or an empty string if no option differs.
+        A clause such as "PATH was trained with --encoder-layers 6, but this run has --encoder-layers 3".
+        Empty if no option differs.
     """
-    found = differences(stored, ours)
+    found = find_differences(stored, ours)
     if not found:
         return ""
     trained, present = (_format_options([(name, values[i]) for name, *values in found]) for i in (0, 1))
@@ -191,13 +203,13 @@ def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[st
 
 
 def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
-    """Format options as on a command line.
+    """Format options as on a command line, with "no" before an option that is off.
 
     Args:
         options: pairs of a name and a value.
 
     Returns:
-        Options, separated by commas. An option that is off is preceded by "no".
+        The options, separated by commas.
 
     Example:
         >>> _format_options([("untie_luna_kv", True), ("causal_decay", False), ("encoder_layers", 6)])
@@ -213,27 +225,27 @@ def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
     return ", ".join(words)
 
 
-def is_known(identity: Mapping[str, Any]) -> bool:
-    """Return True if the dictionaries of a task must be the same in training and in use.
+def has_known_task(identity: Mapping[str, Any]) -> bool:
+    """Return True for a task of this package or of fairseq whose dictionaries must not change after training.
 
     Args:
-        identity: identity of a training. The answer is False for tasks that this package does not know.
+        identity: settings of a task, from :func:`task_identity`.
 
     Example:
-        >>> is_known({"task": "translation"}), is_known({"task": "somebody_elses_task"})
+        >>> has_known_task({"task": "translation"}), has_known_task({"task": "somebody_elses_task"})
         (True, False)
     """
     return identity.get("task") in KINDS
 
 
 def trainer_identity(trainer: Any) -> Dict[str, Any]:
-    """Return the values that identify a training run, which its checkpoints store.
+    """Return the settings that a run stores in its checkpoints: those of its task, and the run's name.
 
     Args:
-        trainer: fairseq trainer. If its run has no name yet, the attribute ``run_name`` is set to a new name.
+        trainer: fairseq trainer. A trainer without the attribute ``run_name`` gets a random one.
 
     Returns:
-        Identity of the trainer's task, with the name of the run as "run".
+        Values by name, as from :func:`task_identity`, with the run's name as "run".
     """
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
@@ -241,13 +253,13 @@ def trainer_identity(trainer: Any) -> Dict[str, Any]:
 
 
 def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Return the languages among the overrides of a call that loads a checkpoint.
+    """Select the languages from the overrides that a caller passes when it loads a checkpoint.
 
     Args:
         arg_overrides: overrides that fairseq-validate or ``from_pretrained`` passes, or None.
 
     Returns:
-        The given ones of "source_lang" and "target_lang".
+        A dictionary with "source_lang" and "target_lang", each only if it is overridden.
     """
     overrides = arg_overrides or {}
     return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
@@ -256,11 +268,11 @@ def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
     """Write the languages of a checkpoint into its configuration.
 
-    The configuration lacks the languages if the task inferred them from the names of the data files.
+    fairseq leaves the configuration without languages if it infers them from the names of the data files.
 
     Args:
-        path: file of the checkpoint, for the message.
-        state: contents of the checkpoint, whose configuration is updated in place.
+        path: file of the checkpoint, for the error message.
+        state: content of the checkpoint, whose configuration is updated in place.
         languages: languages that the caller requires, from :func:`overridden_languages`.
 
     Raises:
@@ -278,23 +290,23 @@ def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, A
 def compare_with_run(
     path: Any, trainer: Any, stored: Mapping[str, Any], options: Mapping[str, Any], reset_optimizer: bool
 ) -> None:
-    """Compare the training that wrote a checkpoint with the run that loads it.
+    """Compare the training that wrote a checkpoint with the run that loads the checkpoint.
 
-    A run that resumes the training keeps its name. With ``reset_optimizer``, a new training starts from the
-    weights. It gets a new name, and different options cause a warning only.
+    A resumed run takes over the name of the training's run. With ``reset_optimizer``, the weights start a new
+    training: the run gets a new name, and different options are only warned about.
 
     Args:
-        path: file of the checkpoint, for the message.
-        trainer: fairseq's trainer.
-        stored: identity from :func:`stored_identity`.
-        options: options of the model from :func:`stored_options`.
-        reset_optimizer: True if the run does not resume the training.
+        path: file of the checkpoint, for the error message.
+        trainer: fairseq trainer of the run.
+        stored: settings of the training, from :func:`stored_identity`.
+        options: options of the checkpoint's model, from :func:`stored_options`.
+        reset_optimizer: True if the run starts a new training from the weights.
 
     Raises:
-        InputError: The run resumes with another task, direction or model.
+        InputError: A resumed run has another task, other languages or another model.
     """
     ours = plain_options(trainer.cfg.model)
-    if dataclass_of(options) is None:
+    if model_dataclass(options) is None:
         # Any option of a model of another package may differ.
         options = ours
     if not reset_optimizer:
@@ -308,7 +320,7 @@ def compare_with_run(
 
 
 def fingerprint(dictionary: Any) -> str:
-    """Return a fingerprint of a dictionary: its number of entries and a hash of its symbols in their order.
+    """Return the number of entries of a dictionary, and a hash of its symbols in their order.
 
     Args:
         dictionary: fairseq dictionary.
@@ -325,13 +337,14 @@ def fingerprint(dictionary: Any) -> str:
 
 
 def task_fingerprints(task: Any) -> Dict[str, str]:
-    """Return the fingerprints of the dictionaries of a task.
+    """Return a fingerprint of each dictionary of a task.
 
     Args:
         task: fairseq task.
 
     Returns:
-        Fingerprints by "source", "target" and "label", without dictionaries that the task does not have.
+        Fingerprints by the name of the dictionary: "source", "target" or "label". A dictionary that the task
+        does not have is omitted.
     """
     from fairseq.data import Dictionary
 
@@ -347,13 +360,14 @@ def task_fingerprints(task: Any) -> Dict[str, str]:
 
 
 def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
-    """Return the fingerprints of the dictionaries in a checkpoint.
+    """Return the fingerprints of the dictionaries that a checkpoint was trained with.
 
     Args:
-        state: contents of the checkpoint.
+        state: content of the checkpoint.
 
     Returns:
-        Fingerprints as in :func:`task_fingerprints`, or None if the checkpoint does not store fingerprints.
+        Fingerprints by the name of the dictionary, as from :func:`task_fingerprints`, or None if the
+        checkpoint stores none.
     """
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES, extra_state.get(_DICTIONARIES_0_1))
@@ -365,10 +379,10 @@ def check_fingerprints(
     """Check that the data has the dictionaries that a checkpoint was trained with.
 
     Args:
-        path: file of the checkpoint, for the message.
+        path: file of the checkpoint, for the error message.
         stored: fingerprints from :func:`stored_fingerprints`. With None, a warning is logged.
-        ours: fingerprints of the dictionaries of the data, from :func:`task_fingerprints`.
-        may_differ: names of dictionaries that may differ (default: none).
+        ours: fingerprints of the data's dictionaries, from :func:`task_fingerprints`.
+        may_differ: names of dictionaries that may differ, such as "label" (default: none).
 
     Raises:
         InputError: A dictionary differs.

@@ -1,4 +1,4 @@
-"""Parser and argument types shared by the command lines of this package."""
+"""Argument parser and argument types that the commands of this package share."""
 
 import argparse
 import os
@@ -15,7 +15,8 @@ class Number:
 
     Args:
         kind: int or float.
-        **bounds: ``least``, ``above``, ``most`` or ``below``, as in :mod:`luna_fairseq.checks.bounds`.
+        **bounds: smallest value ``least``, largest value ``most``, or ``above`` and ``below``, which are not
+            allowed themselves.
 
     Example:
         >>> Number(int, least=1)("3")
@@ -26,7 +27,7 @@ class Number:
         self.kind, self.bounds = kind, bounds
 
     def __call__(self, text: str) -> float:
-        """Convert a word of the command line into a number, or raise ArgumentTypeError.
+        """Convert a word of the command line into a number.
 
         Args:
             text: word of the command line.
@@ -36,6 +37,7 @@ class Number:
 
         Raises:
             ArgumentTypeError: The number is outside the bounds.
+            ValueError: The word is not a number. argparse reports it.
         """
         value = self.kind(text)
         if not is_within(value, self.bounds):
@@ -54,8 +56,8 @@ random_seed = Number(int, **SEED)
 def parse_path(text: str) -> Path:
     """Convert a word of the command line into a path.
 
-    A path that begins with a dash is made absolute, so that other commands do not mistake the path for an
-    option.
+    A path that begins with a dash is made absolute, because commands that get this path would read the dash
+    as the beginning of an option.
 
     Args:
         text: word of the command line.
@@ -67,7 +69,7 @@ def parse_path(text: str) -> Path:
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a word of the command line into the path of a folder that fairseq can read.
+    """Convert a word of the command line into a folder whose name fairseq can read.
 
     Args:
         text: word of the command line.
@@ -76,7 +78,8 @@ def parse_data_folder(text: str) -> Path:
         Path of the folder.
 
     Raises:
-        ArgumentTypeError: The name contains characters with a special meaning for fairseq.
+        ArgumentTypeError: The name contains ``${`` or the separator of paths (":" on Linux), which fairseq
+            would expand or split.
     """
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
@@ -89,7 +92,7 @@ class HelpFormatter(argparse.HelpFormatter):
     """Formatter of ``--help`` that wraps paragraphs and keeps the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap the paragraphs of a description or epilog.
+        """Wrap each paragraph of a text. The method of argparse's formatter would join all paragraphs.
 
         Args:
             text: description or epilog. Empty lines separate paragraphs.
@@ -97,7 +100,7 @@ class HelpFormatter(argparse.HelpFormatter):
             indent: ignored. argparse passes it for indented groups.
 
         Returns:
-            Wrapped text. Paragraphs that begin with "example:" stay as they are.
+            The wrapped text. Paragraphs that begin with "example:" stay as they are.
         """
         paragraphs = text.strip().split("\n\n")
         wrapper = TextWrapper(width, break_on_hyphens=False)
@@ -111,8 +114,8 @@ def describe_command(doc: str) -> str:
     r"""Return the description that ``--help`` shows, from the docstring of a command's module.
 
     Args:
-        doc: docstring that starts with "Command ``NAME``: " and a sentence. If the docstring starts with the
-            name alone or with "Command ``NAME``, which", its first paragraph is omitted.
+        doc: docstring that starts with "Command ``NAME``: " and a sentence. If it starts with "``NAME``" or
+            with "Command ``NAME``, which" instead, the first paragraph is omitted.
 
     Example:
         >>> describe_command("Command ``luna-x``: print x.\n\nMore about x.")
@@ -125,11 +128,11 @@ def describe_command(doc: str) -> str:
 
 
 class CommandParser(argparse.ArgumentParser):
-    """Parser of a command line, with methods for the most common options.
+    """Argument parser of a command, with methods that add common options.
 
     Args:
         program: name of the command.
-        doc: docstring of the command's module, see :func:`describe_command`.
+        doc: docstring of the command's module; see :func:`describe_command`.
         example: command line at the end of ``--help`` (default: none).
         **options: further arguments of :class:`argparse.ArgumentParser`.
     """
@@ -143,7 +146,7 @@ class CommandParser(argparse.ArgumentParser):
         """Add an argument that is a file or a folder.
 
         Args:
-            name: name of an option, or of a positional argument.
+            name: name of an option, such as "--output", or of a positional argument.
             help: help text.
             metavar: placeholder of the value in the help text (default: "FILE").
             **options: further arguments of ``add_argument``.
@@ -155,26 +158,26 @@ class CommandParser(argparse.ArgumentParser):
         """Add an option that is a positive integer.
 
         Args:
-            name: name of the option.
-            default: default value.
-            help: help text. A default other than None is appended.
+            name: name of the option, such as "--beam".
+            default: default value, or None for no default.
+            help: help text, to which the default is appended.
             **options: further arguments of ``add_argument``.
         """
         text = help if default is None else f"{help} (default: %(default)s)"
         self.add_argument(name, type=positive, metavar="N", default=default, help=text, **options)
 
     def workers(self, description: str = "number of processes") -> None:
-        """Add ``--workers``, the number of processes.
+        """Add ``--workers``, the number of processes (default: one per core).
 
         Args:
-            description: beginning of the help text.
+            description: beginning of the help text (default: "number of processes").
         """
         text = f"{description} (default: one per core). The output does not depend on this number"
         self.count("--workers", None, text)
         self.set_defaults(workers=os.cpu_count() or 1)
 
     def ema(self) -> None:
-        """Add ``--ema``, which selects averaged weights; see :mod:`luna_fairseq.models.ema`."""
+        """Add ``--ema``, which selects the exponential moving average of the weights."""
         text = (
             "use the exponential moving average of the weights, which fairseq-train --store-ema stores "
             "(default: use the trained weights)"
@@ -182,11 +185,11 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--ema", action="store_true", help=text)
 
     def max_unknown(self) -> None:
-        """Add ``--max-unknown``; see :func:`luna_fairseq.text.encoders.check_unknown`."""
+        """Add ``--max-unknown``, the largest percentage of unknown tokens in a text (default: 2)."""
         self.add_argument(
             "--max-unknown",
             type=Number(float, least=0, most=100),
             default=2.0,
             metavar="PERCENT",
-            help="largest percentage of unknown tokens in a text (default: %(default)g)",
+            help="refuse a text if more than this percentage of its tokens is unknown (default: %(default)g)",
         )

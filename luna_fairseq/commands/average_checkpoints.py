@@ -1,8 +1,8 @@
 """Command ``luna-average-checkpoints``: average the parameters of several checkpoints of one training.
 
 The averaged model often translates better than the last checkpoint. The result is a checkpoint that
-fairseq-generate and from_pretrained can load. Only the parameters are averaged. The configuration and integer
-buffers are copied from the last checkpoint, and the optimizer state is omitted.
+fairseq-generate and from_pretrained can load. Only the parameters are averaged. The configuration and tensors
+of integers are copied from the last checkpoint, and the optimizer state is omitted.
 
 The options are those of fairseq's scripts/average_checkpoints.py, which "pip install fairseq" does not
 install.
@@ -37,11 +37,12 @@ def build_parser() -> CommandParser:
         "      --output checkpoints/run/average.pt"
     )
     parser = CommandParser(PROGRAM, __doc__, example=example)
-    parser.path("--inputs", "checkpoint files, or one folder", "PATH", required=True, nargs="+")
+    inputs = "checkpoint files, or one folder (with --num-epoch-checkpoints or --num-update-checkpoints)"
+    parser.path("--inputs", inputs, "PATH", required=True, nargs="+")
     parser.path("--output", "checkpoint to write", required=True)
     group = parser.add_mutually_exclusive_group()
     for unit, (names, _) in NUMBERED.items():
-        text = f"average the last N files {names} in the folder"
+        text = f"average the last N checkpoints in the folder, which are named {names}"
         group.add_argument(f"--num-{unit}-checkpoints", type=positive, metavar="N", help=text)
     parser.add_argument(
         "--checkpoint-upper-bound",
@@ -59,37 +60,42 @@ def build_parser() -> CommandParser:
 
 
 def _average(args: argparse.Namespace) -> None:
-    """Select the checkpoints, average them, and write the result.
+    """Select the checkpoints, average their parameters, and write the result.
 
     Args:
         args: parsed options of the command.
     """
     # Imported here so that --help is fast.
-    from luna_fairseq.commands.averaging import average_checkpoints, save
+    from luna_fairseq.commands.averaging import average_checkpoints, save_checkpoint
 
     paths = select_checkpoints(args)
     check_writable(args.output, "--output")
     if args.output.resolve() in [path.resolve() for path in paths]:
         raise InputError(f"--output {args.output} is one of the checkpoints to average. Use another name")
     print(f"averaging {len(paths)} checkpoints:", *paths, sep="\n  ")
-    save(average_checkpoints(paths, args.force, args.ema), args.output)
+    save_checkpoint(average_checkpoints(paths, args.force, args.ema), args.output)
     print(f"wrote {args.output}")
 
 
 def select_checkpoints(args: argparse.Namespace) -> List[Path]:
-    """Return the checkpoints to average, oldest first: files that the user lists, or the last of a folder.
+    """Return the checkpoints to average, oldest first.
+
+    These are the files of ``--inputs``, or the last N checkpoints of the folder ``--inputs``.
 
     Args:
         args: parsed options of the command.
 
+    Returns:
+        Paths of the checkpoints. Files that the user lists keep their order.
+
     Raises:
-        InputError: A path is missing or given twice, options contradict each other, or the folder has too few
-            checkpoints.
+        InputError: A path does not exist or is given twice, options contradict each other, or the folder has
+            too few checkpoints.
     """
     paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:
         if not path.exists():
-            raise InputError(f"{path} does not exist")
+            raise InputError(f"--inputs {path} does not exist")
     number = args.num_epoch_checkpoints or args.num_update_checkpoints
     if number is None:
         check_files(paths, bound)
@@ -102,19 +108,23 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
     if len(candidates) < number:
         limit = f" up to {bound}" if bound is not None else ""
         raise InputError(
-            f"expected at least {number} files {names}{limit} in {paths[0]}, got {len(candidates)}"
+            f"expected at least {number} files {names}{limit} in {paths[0]}, got {len(candidates)}. Use a "
+            "smaller number, or another folder"
         )
     return candidates[-number:]
 
 
 def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
-    """Return the checkpoints of a run by their number.
+    """Find the checkpoints in a folder whose names contain a number of epochs or updates.
 
-    Checkpoints with a suffix (``--checkpoint-suffix``) are used only if all checkpoints have a suffix.
+    Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if all checkpoints have one.
 
     Args:
         folder: folder of the checkpoints.
-        pattern: regular expression of a file name with groups for the number and for the suffix.
+        pattern: regular expression of a file name with two groups, the number and the suffix.
+
+    Returns:
+        Paths of the checkpoints by number.
 
     Raises:
         InputError: All checkpoints have a suffix, and their suffixes differ.
@@ -137,14 +147,14 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Check the files that the user lists.
+    """Check a list of checkpoint files that the user gives in place of a folder.
 
     Args:
         paths: paths of the files.
-        bound: value of ``--checkpoint-upper-bound``, which applies to folders only; None without the option.
+        bound: value of ``--checkpoint-upper-bound``, or None without this option.
 
     Raises:
-        InputError: A path is a folder, a file is given twice, or there is a bound.
+        InputError: A path is a folder, a file is given twice, or there is a bound, which needs a folder.
     """
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:
@@ -152,7 +162,7 @@ def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
     seen = set()
     for path in paths:
         if path.is_dir():
-            raise InputError(f"{path} is a folder. Select some of its files with {numbers}")
+            raise InputError(f"{path} is a folder. Select checkpoints in the folder with {numbers}")
         if path.resolve() in seen:
             raise InputError(f"{path} is given twice. Give each checkpoint once")
         seen.add(path.resolve())

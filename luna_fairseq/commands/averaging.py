@@ -8,7 +8,7 @@ from typing import Any, Dict, Sequence
 import torch
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
-from luna_fairseq.checks.model_options import check_removed_options, differences, plain_options
+from luna_fairseq.checks.model_options import check_removed_options, find_differences, plain_options
 from luna_fairseq.checks.same_training import (
     check_identity,
     stored_fingerprints,
@@ -26,18 +26,18 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
     """Average the parameters of several checkpoints.
 
     Sums are computed in float64, so that the mean of equal values is exactly that value. Only the sums and
-    one checkpoint are in memory at a time. Integer and boolean tensors (counters, masks) and all other
-    entries are copied from the last checkpoint. Parameters that share storage in the last checkpoint, such as
-    tied embeddings, also share storage in the result.
+    one checkpoint are in memory at a time. Tensors of integers or booleans, such as counters and masks, are
+    copied from the last checkpoint. Parameters that share storage there, such as tied embeddings, also share
+    storage in the result.
 
     Args:
         paths: one or more fairseq checkpoints of one model.
         force: allow checkpoints of different runs (default: False).
-        ema: average the EMA weights that ``fairseq-train --store-ema`` stores, in place of the trained
-            weights (default: False).
+        ema: average the moving averages of the weights that ``fairseq-train --store-ema`` stores, not the
+            trained weights (default: False).
 
     Returns:
-        The last checkpoint with averaged parameters, and without optimizer state and EMA weights.
+        Content of the last checkpoint with averaged parameters, without optimizer state and moving averages.
 
     Raises:
         InputError: A file cannot be read or is not a fairseq checkpoint, or the models or their runs differ.
@@ -52,10 +52,10 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
     for path in progress(paths, "average", "checkpoints"):
         # Free the previous checkpoint before the next one is loaded.
         state = {}
-        state = load(path, ema)
-        description = describe(state)
+        state = load_checkpoint(path, ema)
+        description = describe_checkpoint(state)
         first = first or description
-        check_same(first, description, paths[0], path)
+        check_same_model(first, description, paths[0], path)
         if not force:
             check_run(first["run"], description["run"], paths[0], path)
         for name, value in state["model"].items():
@@ -75,7 +75,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
     return state
 
 
-def save(state: Dict[str, Any], path: Path) -> None:
+def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
     """Save a checkpoint. An existing file is replaced when the new file is complete.
 
     Args:
@@ -92,12 +92,12 @@ def save(state: Dict[str, Any], path: Path) -> None:
         raise InputError(f"cannot write {path}: {str(error).splitlines()[0]}") from None
 
 
-def load(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Load a checkpoint without its optimizer state and EMA weights, which do not fit averaged parameters.
+def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
+    """Load a fairseq checkpoint without its optimizer state and moving averages.
 
     Args:
-        path: fairseq checkpoint.
-        ema: use the EMA weights as the model's parameters (default: False).
+        path: file of the checkpoint.
+        ema: use the moving averages of the weights as the model's parameters (default: False).
 
     Returns:
         Content of the checkpoint.
@@ -124,16 +124,20 @@ def load(path: Path, ema: bool = False) -> Dict[str, Any]:
     return state
 
 
-def describe(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the properties that checkpoints must share to be averaged.
+def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
+    """Return the properties of a checkpoint that are compared before averaging.
 
     Args:
-        state: content of a checkpoint.
+        state: content of the checkpoint.
 
     Returns:
-        Dictionary with five entries: the ``"options"`` of the model, the fingerprints of the
-        ``"dictionaries"``, the shapes and types of all ``"entries"``, the ``"run"``, and the ``"identity"``
-        of the training (its task and languages).
+        A dictionary with five entries:
+
+        - ``"options"``: options of the model by name.
+        - ``"dictionaries"``: a fingerprint of each dictionary by name.
+        - ``"entries"``: shape and type of each parameter by name, as text.
+        - ``"run"``: name of the run, with its seed and folder.
+        - ``"identity"``: task and languages of the training.
     """
     entries = {
         name: f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
@@ -150,10 +154,13 @@ def describe(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the settings that distinguish two runs whose checkpoints do not name the run.
+    """Return the seed and the folder of a run, which distinguish runs that have no name.
 
     Args:
         state: content of a checkpoint.
+
+    Returns:
+        Values by option, such as ``{"--seed": 1, "--save-dir": "checkpoints/run"}``.
     """
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})
@@ -161,20 +168,20 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
     return {"--seed": common.get("seed"), "--save-dir": checkpoint.get("save_dir")}
 
 
-def check_same(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Check that two checkpoints belong to the same model.
+def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
+    """Check that two checkpoints belong to the same model, task and data.
 
     Args:
-        first: properties of the first checkpoint, returned by :func:`describe`.
+        first: properties of the first checkpoint, from :func:`describe_checkpoint`.
         other: properties of the other checkpoint.
-        first_path: file of the first checkpoint.
+        first_path: file of the first checkpoint, for the error message.
         path: file of the other checkpoint.
 
     Raises:
         InputError: The options, dictionaries or tasks differ, or the names, shapes or types of the
             parameters.
     """
-    changes = differences(first["options"], other["options"])
+    changes = find_differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]
     shared = stored[0].keys() & stored[1].keys()
     changes += [(f"{name} dictionary", stored[0][name], stored[1][name]) for name in sorted(shared)]
@@ -196,12 +203,15 @@ def check_same(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, p
 
 
 def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Check that two checkpoints belong to the same run. Checkpoints that do not name a run pass.
+    """Check that two checkpoints belong to the same run.
+
+    If both checkpoints store the random name of their run, the names are compared. Otherwise the seeds and
+    the folders are compared, if both are known.
 
     Args:
-        first: entry ``"run"`` of the first checkpoint, returned by :func:`describe`.
+        first: entry ``"run"`` of the first checkpoint, from :func:`describe_checkpoint`.
         other: entry ``"run"`` of the other checkpoint.
-        first_path: file of the first checkpoint.
+        first_path: file of the first checkpoint, for the error message.
         path: file of the other checkpoint.
 
     Raises:
@@ -219,13 +229,14 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
 
 
 def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
-    """Make averaged tensors share storage if they share it in the last checkpoint.
+    """Make averaged tensors share storage if they are equal and shared storage before averaging.
 
-    If they do not share storage in an earlier checkpoint, their means may differ. They then stay separate.
+    They may differ if an earlier checkpoint stored them separately.
 
     Args:
-        model: averaged entries, updated in place.
-        storage_keys: keys by the name of the tensor, which are equal for tensors that share storage.
+        model: averaged parameters by name, updated in place.
+        storage_keys: a key for each tensor of the last checkpoint, by name. Tensors that share storage have
+            equal keys.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

@@ -4,11 +4,11 @@ import argparse
 from typing import Any
 
 
-def option_of(config: Any, name: str) -> Any:
-    """Return an option of a checkpoint's configuration, or None if the option is missing.
+def get_option(config: Any, name: str) -> Any:
+    """Return an option from a checkpoint's configuration, or None if the option is missing.
 
     Args:
-        config: configuration in fairseq's old form (a namespace) or new form (a mapping).
+        config: the configuration, a namespace (old checkpoints) or a mapping.
         name: name of the option.
     """
     # get() raises for a missing option in omegaconf 2.0.

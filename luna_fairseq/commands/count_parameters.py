@@ -1,7 +1,8 @@
 """Command ``count_parameters``: print the number of parameters of a translation recipe's model.
 
-The numbers for the embeddings, the learned packed sequence P, the encoder and the decoder are also printed.
-The default dictionary size follows from four of the five parameter counts in the paper's Table 4.
+The command also prints the numbers for the embeddings, the learned packed sequence P (the extra input of a
+Luna model), the encoder and the decoder. The paper does not state its dictionary size. The default size here
+reproduces four of the five parameter counts in its Table 4.
 """
 
 from __future__ import annotations
@@ -50,10 +51,10 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
         dictionary_size: number of entries in the joined dictionary, including special symbols.
 
     Returns:
-        Number of parameters by the part of the model.
+        Number of parameters by part: "embeddings", "learned P", "encoder" and "decoder".
 
     Raises:
-        InputError: The recipe has another task, or the dictionary has no room for the special symbols.
+        InputError: The recipe has another task, or the dictionary is too small for the special symbols.
     """
     # Imported here so that --help is fast. luna_fairseq.models registers the models of recipes.
     import luna_fairseq.models  # noqa: F401

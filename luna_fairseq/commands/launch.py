@@ -1,4 +1,4 @@
-"""Options that adapt a recipe to a machine: division of the batch among GPUs, and numerical precision."""
+"""Functions that adapt a recipe to a machine: number of GPUs, batch size, and numerical precision."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Capability = Optional[Tuple[int, int]]
 
 @dataclass(frozen=True)
 class Launch:
-    """Command line that trains a recipe on given GPUs.
+    """Options that train a recipe on given GPUs.
 
     Attributes:
         options: arguments of fairseq-train, without DATA.
@@ -36,18 +36,17 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
 
     Args:
         recipe: recipe to train.
-        user_options: options of fairseq-train that override the recipe, and ``--fp32``.
-        gpus: number of devices, 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
-        capability: compute capability of the GPUs, such as (8, 0); None without a GPU.
+        user_options: options of fairseq-train that override the recipe. ``--fp32`` is also allowed.
+        gpus: number of GPUs, or 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
+        capability: compute capability of the GPUs, such as (8, 0). None without a GPU.
 
     Returns:
-        Options, in the forms of fairseq-train and of hydra, with lines that explain the batch and the
-        precision.
+        The options for fairseq-train and fairseq-hydra-train, and lines that explain them.
 
     Raises:
         InputError: The recipe's batch cannot be divided among the GPUs.
     """
-    parsed = _parse(user_options)
+    parsed = _parse_options(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
     folder = parsed.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
     if folder is None:
@@ -59,26 +58,29 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
         devices = 1
         options += ["--distributed-world-size", "1"]
         hydra.append("distributed_training.distributed_world_size=1")
-    frequency, batch = _update_freq(recipe, parsed, devices)
+    frequency, batch = _compute_update_freq(recipe, parsed, devices)
     if frequency is not None:
         options += ["--update-freq", str(frequency)]
         hydra.append(f"optimization.update_freq=[{frequency}]")
-    precision, reason = _precision(recipe, parsed, capability)
+    precision, reason = _choose_precision(recipe, parsed, capability)
     hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
     options += [*precision, *(word for word in user_options if word != "--fp32")]
     return Launch(options, hydra, [batch, reason], folder)
 
 
-def _update_freq(recipe: Recipe, parsed: argparse.Namespace, devices: int) -> Tuple[Optional[int], str]:
-    """Compute ``--update-freq``, the number of batches whose gradients are accumulated.
+def _compute_update_freq(
+    recipe: Recipe, parsed: argparse.Namespace, devices: int
+) -> Tuple[Optional[int], str]:
+    """Compute ``--update-freq``, the number of batches whose gradients are added up for one update.
 
     Args:
-        recipe: recipe of the run.
-        parsed: the user's options for the batch, from :func:`_parse`.
-        devices: number of GPUs on this machine, or 1 without a GPU.
+        recipe: recipe to train.
+        parsed: the user's options, from :func:`_parse_options`.
+        devices: number of GPUs, or 1 without a GPU.
 
     Returns:
-        The number, or None if the user has given ``--update-freq``, and a line that explains the batch.
+        - the number, or None if the user has given ``--update-freq``.
+        - a line that explains the batch.
 
     Raises:
         InputError: The batch of the recipe is not a multiple of the batch of these devices.
@@ -93,7 +95,7 @@ def _update_freq(recipe: Recipe, parsed: argparse.Namespace, devices: int) -> Tu
     frequency = max(1, round(batch / (devices * per_gpu)))
     total = devices * per_gpu * frequency
     if abs(total - batch) > batch / 1000:
-        fitting = f"--{size.replace('_', '-')} {_fitting(batch, devices, per_gpu, unit)}"
+        fitting = f"--{size.replace('_', '-')} {_largest_batch_per_gpu(batch, devices, per_gpu, unit)}"
         raise InputError(
             f"{devices} GPUs x {per_gpu:,} {unit} do not divide the recipe's batch of {batch:,} {unit}. "
             f"Use {fitting}, another number of GPUs (CUDA_VISIBLE_DEVICES), or --update-freq for another "
@@ -103,13 +105,13 @@ def _update_freq(recipe: Recipe, parsed: argparse.Namespace, devices: int) -> Tu
 
 
 def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
-    """Return the unit of the batch size, "tokens" or "sequences", and the name of its option.
+    """Return the unit in which a recipe states its batch size, and the option that states it.
 
     Args:
-        recipe: recipe of the run.
+        recipe: recipe to train.
 
     Returns:
-        Unit, and name of the setting without hyphens, such as "max_tokens".
+        ("tokens", "max_tokens") or ("sequences", "batch_size").
 
     Raises:
         InputError: The recipe sets no batch size.
@@ -121,19 +123,19 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
     raise InputError(f"{recipe.path} has neither dataset.max_tokens nor dataset.batch_size. Set one of them")
 
 
-def _fitting(batch: int, devices: int, per_gpu: int, unit: str) -> int:
-    """Return the largest number per GPU, at most ``per_gpu``, that divides the batch.
+def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) -> int:
+    """Return the largest batch per GPU, up to a limit, with which updates have the recipe's batch size.
 
-    A number of tokens divides the batch up to a small remainder.
+    A batch in tokens may be smaller than the recipe's by the remainder of a division.
 
     Args:
-        batch: batch size of the recipe, in ``unit``.
-        devices: number of devices.
-        per_gpu: maximum batch size on each device, in ``unit``.
+        batch: batch size of the recipe, in tokens or sequences.
+        devices: number of GPUs.
+        per_gpu: largest batch per GPU that is allowed, in the same unit.
         unit: "tokens" or "sequences".
 
     Returns:
-        Batch size on each device, in ``unit``.
+        Batch size per GPU, in the same unit.
     """
     frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":
@@ -142,16 +144,19 @@ def _fitting(batch: int, devices: int, per_gpu: int, unit: str) -> int:
     return max(1, batch // (devices * frequency))
 
 
-def _precision(recipe: Recipe, parsed: argparse.Namespace, capability: Capability) -> Tuple[List[str], str]:
-    """Choose the precision: bf16 from compute capability 8.0, fp16 from 7.0, otherwise fp32.
+def _choose_precision(
+    recipe: Recipe, parsed: argparse.Namespace, capability: Capability
+) -> Tuple[List[str], str]:
+    """Choose the precision: bf16 from compute capability 8.0, fp16 from 7.0, otherwise 32 bits.
 
     Args:
-        recipe: recipe of the run.
-        parsed: the user's options for the precision, from :func:`_parse`.
-        capability: compute capability of the GPU, such as (9, 0). None without a GPU.
+        recipe: recipe to train.
+        parsed: the user's options, from :func:`_parse_options`. Their precision has priority.
+        capability: compute capability of the GPUs, such as (9, 0). None without a GPU.
 
     Returns:
-        The options of fairseq-train, and a line that explains the choice.
+        - the options for fairseq-train, such as ``["--bf16"]``.
+        - a line that explains the choice.
     """
     chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(parsed, name)), None)
     why = "your option"
@@ -166,16 +171,17 @@ def _precision(recipe: Recipe, parsed: argparse.Namespace, capability: Capabilit
     return words, f"precision: {chosen} ({why})"
 
 
-def _parse(user_options: Sequence[str]) -> argparse.Namespace:
-    """Parse the user's options for the batch, the precision and the folder.
+def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
+    """Parse the options of fairseq-train that affect the batch, the precision and the folder.
 
     Args:
         user_options: the user's options for fairseq-train.
 
     Returns:
-        Values of the known options. Other options are ignored.
+        Values of these options. All other options are ignored.
     """
-    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    # The usage of this parser is not shown, because it is not that of the command.
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--max-tokens", type=positive)
     parser.add_argument("--batch-size", "--max-sentences", type=positive)
     parser.add_argument("--distributed-world-size", type=positive)

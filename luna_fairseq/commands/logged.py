@@ -10,35 +10,38 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
-from luna_fairseq.progress import counter, say
+from luna_fairseq.progress import progress_bar, say
 
 _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
 
 
-def fairseq(name: str, options: Sequence[str]) -> List[str]:
-    """Return the command line of one of fairseq's commands, run by this Python interpreter.
+def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
+    """Return the command line that runs a command of fairseq with this Python interpreter.
 
     Args:
-        name: name of the command without its prefix, such as ``train``.
+        name: name of the command without "fairseq-", such as "train".
         options: arguments of the command.
+
+    Returns:
+        The words of the command line.
     """
     return [sys.executable, "-m", f"fairseq_cli.{name}", *options]
 
 
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
-    """Run fairseq-train with its output in a log file and a progress bar of its updates.
+    """Run fairseq-train with its output in a log file, and show a progress bar of its updates.
 
     Args:
-        command: command line.
+        command: words of the command line.
         log: log file, to which the output is appended.
         description: text beside the progress bar.
         shown: lines that contain one of these texts are also printed (default: none).
 
     Raises:
-        InputError: The command failed; see :func:`run_logged`.
+        InputError: The command failed. The message has the last line of the log.
     """
     total = int(parse_options(command).get("--max-update", 0)) or None
-    with counter(description, total, "updates") as bar:
+    with progress_bar(description, total, "updates") as bar:
 
         def count(line: str) -> None:
             match = _UPDATES.search(line)
@@ -59,15 +62,15 @@ def run_logged(
     """Run a command with its output in a log file.
 
     Args:
-        command: command line.
-        log: log file for standard output and standard error.
+        command: words of the command line.
+        log: file for standard output and standard error.
         shown: lines of standard output that contain one of these texts are also printed (default: none).
-        output: file for standard output (default: None, write it to ``log``).
-        empty_log: empty the log file first (default: False, append to the log file).
-        watch: function called with each line of standard output (default: ignore the lines).
+        output: file for standard output (default: None, the log file).
+        empty_log: empty the log file first (default: False, append to it).
+        watch: function that is called with each line of standard output (default: no function).
 
     Raises:
-        InputError: The command failed. The message has the last line of the log and the name of the log.
+        InputError: The command failed. The message has the last line of the log.
     """
     with ExitStack() as stack:
         file = stack.enter_context(log.open("wb" if empty_log else "ab"))

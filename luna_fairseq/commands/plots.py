@@ -1,4 +1,4 @@
-"""Functions for plots with matplotlib, which is an optional requirement."""
+"""Functions that draw and write plots with matplotlib, which is an optional requirement."""
 
 import logging
 from pathlib import Path
@@ -9,7 +9,7 @@ from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Check, before any work is done, that a plot can be drawn and written.
+    """Check that a plot can be drawn and written, before the long work that computes its content.
 
     Args:
         path: file of the plot.
@@ -26,7 +26,7 @@ def check_plot(path: Path, option: str) -> None:
 
 
 def new_figure(**options: Any) -> Any:
-    """Create an empty matplotlib figure, whose parts do not overlap.
+    """Create an empty matplotlib figure with a layout in which axes and labels do not overlap.
 
     Args:
         **options: arguments of ``matplotlib.figure.Figure``, such as ``figsize`` in inches.

@@ -15,7 +15,7 @@ from fairseq.dataclass.utils import gen_parser_from_dataclass
 from fairseq.models import ARCH_MODEL_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_REGISTRY
-from luna_fairseq.checks.names import nearest
+from luna_fairseq.checks.names import suggest_name
 from luna_fairseq.errors import InputError
 
 Settings = Dict[str, Dict[str, Any]]
@@ -23,17 +23,17 @@ Settings = Dict[str, Dict[str, Any]]
 HYDRA = "hydra"
 
 
-def load(path: Path) -> Settings:
-    """Load a recipe's file.
+def load_settings(path: Path) -> Settings:
+    """Load the options in a recipe's file.
 
     Args:
         path: YAML file.
 
     Returns:
-        Options by group.
+        Values by group and option, such as ``{"optimization": {"lr": [0.001]}}``.
 
     Raises:
-        InputError: The file is missing, or is not a mapping of groups to options.
+        InputError: The file cannot be read, or is not a mapping of groups to options.
     """
     try:
         content = OmegaConf.to_container(OmegaConf.load(str(path)))
@@ -47,13 +47,15 @@ def load(path: Path) -> Settings:
 def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
     """Check that fairseq knows every group, component and option of a recipe's file.
 
+    A component is a class that a group selects by name, such as an optimizer.
+
     Args:
-        path: a recipe's file.
-        content: groups of this file with their options.
-        settings: groups of the whole recipe, including the family, which name the task and other components.
+        path: file of the recipe, or of its family.
+        content: options in this file, by group.
+        settings: options of the whole recipe by group, which name the components.
 
     Raises:
-        InputError: A name is unknown. The message has the number of its line and the most similar known name.
+        InputError: A name is unknown. The message has the line number and the most similar known name.
     """
     luna_fairseq.register()
     # Components that a group can name. Groups that are not listed here name no component.
@@ -63,26 +65,26 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
         if group == HYDRA:
             continue
         if group not in FairseqConfig.__dataclass_fields__:
-            raise _unknown(path, [group], f"group {group}", FairseqConfig.__dataclass_fields__)
+            raise _unknown_name_error(path, [group], f"group {group}", FairseqConfig.__dataclass_fields__)
         name = str(settings[group].get("_name", ""))
         registry = registries.get(group)
         if registry is not None and name not in registry:
             # Otherwise the name is in the file of the family, which is checked separately.
             if options.get("_name") == name:
-                raise _unknown(path, [group, "_name"], f"{group} {name}", registry)
+                raise _unknown_name_error(path, [group, "_name"], f"{group} {name}", registry)
             continue
-        known = _options(group, registry[name] if registry else None)
+        known = _known_options(group, registry[name] if registry else None)
         for key in options:
             if key not in known and key != "_name":
-                raise _unknown(path, [group, key], f"option {key} of {name or group}", known, key)
+                raise _unknown_name_error(path, [group, key], f"option {key} of {name or group}", known, key)
 
 
-def _options(group: str, component: Any) -> List[str]:
-    """Return the options that a group, or its component, adds to fairseq's command line.
+def _known_options(group: str, component: Any) -> List[str]:
+    """Return the names of the options in a group of fairseq's configuration.
 
     Args:
-        group: name of a group of fairseq's configuration, such as "optimizer".
-        component: class of the chosen component, such as an optimizer. None if the group has no components.
+        group: name of the group, such as "optimizer".
+        component: class that the group selects, such as an optimizer. None if the group selects no class.
 
     Returns:
         Names of the options, with underscores and without ``--``.
@@ -95,32 +97,35 @@ def _options(group: str, component: Any) -> List[str]:
     return [action.dest for action in parser._actions]
 
 
-def _unknown(
+def _unknown_name_error(
     path: Path,
     keys: Sequence[str],
     kind_and_name: str,
     known_names: Iterable[str],
     word: Optional[str] = None,
 ) -> InputError:
-    """Return the error for an unknown name.
+    """Return the error for an unknown name in a recipe's file.
 
     Args:
-        path: a recipe's file.
-        keys: keys that lead to the name in the file.
-        kind_and_name: name with its kind, such as "group modle".
-        known_names: known names.
+        path: file of the recipe.
+        keys: keys of the mappings that lead to the name in the file.
+        kind_and_name: kind of the name and the name itself, such as "group modle".
+        known_names: names that are known.
         word: name to compare with the known names (default: None, the last word of ``kind_and_name``).
+
+    Returns:
+        An error such as "my.yaml, line 3: group modle is unknown. Did you mean model?"
     """
-    near = nearest(word or kind_and_name.split()[-1], known_names)
-    return InputError(f"{path}, line {_line(path, keys)}: {kind_and_name} is unknown{near}")
+    near = suggest_name(word or kind_and_name.split()[-1], known_names)
+    return InputError(f"{path}, line {_find_line(path, keys)}: {kind_and_name} is unknown{near}")
 
 
-def _line(path: Path, keys: Sequence[str]) -> int:
+def _find_line(path: Path, keys: Sequence[str]) -> int:
     """Return the number of the line that holds a nested key of a YAML file.
 
     Args:
         path: path of the YAML file.
-        keys: names of the key and of all mappings around it, outermost first.
+        keys: the key and the keys of all mappings around it, outermost first.
 
     Returns:
         Line number, counted from 1.

@@ -1,7 +1,8 @@
-"""Recipes: YAML files with all options of a training (``configs/FAMILY/ROW.yaml``).
+"""Recipes: YAML files with all options of a training.
 
-A recipe lists the options that differ from the file of its family (``configs/FAMILY.yaml``). The file of the
-family lists the options that differ from fairseq's defaults. See ``configs/README.md``.
+The file of a recipe, ``configs/FAMILY/NAME.yaml``, lists the options that differ from the file of its family,
+``configs/FAMILY.yaml``. The file of the family lists the options that differ from fairseq's defaults. See
+``configs/README.md``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ NAMED = {
     "optimizer": "--optimizer",
     "lr_scheduler": "--lr-scheduler",
 }
-# Settings that are not options of fairseq-train (hydra), or that the commands set.
+# Groups and options of a recipe that are omitted from the arguments of fairseq-train: "hydra" is a group of
+# hydra's own settings, and luna-train sets the others.
 OMITTED = (("hydra", None), ("common", "user_dir"), ("task", "data"))
 
 Settings = Dict[str, Dict[str, Any]]
@@ -36,12 +38,12 @@ class Recipe:
     """Recipe whose options have been read and checked.
 
     Attributes:
-        name: FAMILY/ROW, or the path of a file outside the package.
+        name: name as FAMILY/NAME, such as "lra/listops", or the path of a file outside the package.
         path: file of the recipe.
-        base: file of the family; None if the recipe has no family.
+        base: file of the family, or None if the recipe has no family.
         heading: lines of the comment at the top of the file.
         settings: values by group and option, including those of the family.
-        gpus: number of GPUs for which the batch is stated.
+        gpus: number of GPUs for which the batch size is stated.
     """
 
     name: str
@@ -55,26 +57,34 @@ class Recipe:
         """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``.
 
         Args:
-            *without: names of further options to omit, such as ``update_freq``.
+            *without: names of further options to omit, such as "update_freq".
+
+        Returns:
+            Words of the command line, such as ``["--task", "translation", "--lr", "0.001"]``.
         """
         words: List[str] = []
         for group, settings in self.settings.items():
             for key, value in settings.items():
-                if (group, None) not in OMITTED and (group, key) not in OMITTED and key not in without:
-                    words += _words(NAMED[group] if key == "_name" else f"--{key.replace('_', '-')}", value)
+                if (group, None) in OMITTED or (group, key) in OMITTED or key in without:
+                    continue
+                option = NAMED[group] if key == "_name" else f"--{key.replace('_', '-')}"
+                words += _format_option(option, value)
         return words
 
 
-def folder() -> Path:
-    """Return the folder of the recipes, which is inside an installed package, and beside it in a checkout."""
+def recipe_folder() -> Path:
+    """Return the folder of all recipes.
+
+    This is ``configs`` in an installed package. In a checkout, ``configs`` is beside the package.
+    """
     package = Path(luna_fairseq.__file__).resolve().parent
     folders = (package / "configs", package.parent / "configs")
     return next((path for path in folders if path.is_dir()), folders[0])
 
 
-def names() -> List[str]:
-    """Return the sorted names of all recipes, as FAMILY/ROW."""
-    paths = (path for path in folder().glob("*/*.yaml") if is_data(path.name))
+def list_recipes() -> List[str]:
+    """Return the sorted names of all recipes, such as "lra/listops"."""
+    paths = (path for path in recipe_folder().glob("*/*.yaml") if is_data(path.name))
     return sorted(f"{path.parent.name}/{path.stem}" for path in paths)
 
 
@@ -82,8 +92,9 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
     """Read a recipe, and check that fairseq knows all of its options.
 
     Args:
-        name: FAMILY/ROW, ROW alone if only one family has a recipe of this name, or the path of a file.
-        family: family in which to look for ROW first (default: None).
+        name: FAMILY/NAME, or NAME alone if only one family has a recipe of this name, or the path of a YAML
+            file.
+        family: family in which NAME alone is looked up first (default: None).
 
     Returns:
         The checked recipe.
@@ -97,77 +108,84 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
         'lra-text'
     """
     try:
-        from luna_fairseq.commands.recipe_options import check_recipe, load
+        from luna_fairseq.commands.recipe_options import check_recipe, load_settings
     except ImportError as error:
         needed = 'reading a recipe needs fairseq: pip install "luna_fairseq[fairseq]"'
         raise MissingRequirementError(f"{needed} ({error})") from error
-    path = find(name, family)
+    path = find_recipe(name, family)
     beside = path.parent.with_name(path.parent.name + ".yaml")
     base = beside if beside.is_file() else None
-    contents = {file: load(file) for file in (base, path) if file is not None}
+    contents = {file: load_settings(file) for file in (base, path) if file is not None}
     settings: Settings = {group: {} for group in NAMED}
     for content in contents.values():
         for group, options in content.items():
             settings.setdefault(group, {}).update(options)
     for group in NAMED:
         if not settings[group].get("_name"):
-            raise InputError(f"{path} is not a recipe: {group} has no _name")
+            family = "" if base else f", and there is no file {beside} with the settings of its family"
+            raise InputError(f"{path} is not a recipe: {group} has no _name{family}")
     for file, content in contents.items():
         check_recipe(file, content, settings)
     heading = read_heading(path)
-    inside = path.parent.parent == folder()
+    inside = path.parent.parent == recipe_folder()
     shown = f"{path.parent.name}/{path.stem}" if inside else name
-    return Recipe(
-        shown, path, base, heading, settings, _gpus(path, heading + (read_heading(base) if base else []))
-    )
+    family_heading = read_heading(base) if base else []
+    gpus = _read_gpu_count(path, heading + family_heading)
+    return Recipe(shown, path, base, heading, settings, gpus)
 
 
-def find(name: str, family: Optional[str] = None) -> Path:
+def find_recipe(name: str, family: Optional[str] = None) -> Path:
     """Return the file of a recipe.
 
     Args:
-        name: see :func:`read_recipe`.
-        family: see :func:`read_recipe`.
+        name: FAMILY/NAME, or NAME alone if only one family has a recipe of this name, or the path of a YAML
+            file.
+        family: family in which NAME alone is looked up first (default: None).
+
+    Returns:
+        Path of the YAML file.
 
     Raises:
-        InputError: No recipe, or more than one, has that name.
+        InputError: There is no such recipe, or several families have a recipe of this name.
     """
-    if name.endswith(".yaml") and Path(name).is_file():
+    if name.endswith(".yaml"):
+        if not Path(name).is_file():
+            raise InputError(f"there is no recipe {name}: the file does not exist")
         return Path(name).resolve()
-    known = names()
+    known = list_recipes()
     exact = [recipe for recipe in (name, f"{family}/{name}") if recipe in known]
     matches = exact[:1] or [recipe for recipe in known if recipe.split("/")[1] == name]
     if len(matches) == 1:
-        return folder() / f"{matches[0]}.yaml"
+        return recipe_folder() / f"{matches[0]}.yaml"
     if matches:
         raise InputError(f"recipe {name} could be any of {', '.join(matches)}. Use one of these names")
     near = get_close_matches(name, known, 3, 0.5)
     if not near:
         rows = get_close_matches(name, [recipe.split("/")[1] for recipe in known], 3, 0.5)
         near = [recipe for row in rows for recipe in known if recipe.endswith(f"/{row}")]
-    hint = f"nearest: {', '.join(near)}" if near else "luna-recipes lists them"
-    raise InputError(f"there is no recipe {name}; {hint}")
+    hint = f"Did you mean {' or '.join(near)}?" if near else "luna-recipes lists all recipes"
+    raise InputError(f"there is no recipe {name}. {hint}")
 
 
 def read_heading(path: Path) -> List[str]:
-    """Return the lines of the comment at the top of a recipe, without lines for hydra.
+    """Return the lines of the comment at the top of a recipe, without directives for hydra.
 
     Args:
-        path: a recipe's file.
+        path: file of the recipe.
     """
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return [line[1:].strip() for line in lines if not line.startswith("# @package")]
 
 
-def _gpus(path: Path, heading: List[str]) -> int:
-    """Return the number N in the line "Batch: N GPUs x ..." of a heading, or 1 without such a line.
+def _read_gpu_count(path: Path, heading: List[str]) -> int:
+    """Return the number N in the line "Batch: N GPUs x ..." of a recipe's comment, or 1 without such a line.
 
     Args:
-        path: path of the recipe, for the error message.
-        heading: lines of the comment at the beginning of the recipe.
+        path: file of the recipe, for the error message.
+        heading: lines of the comment at the top of the recipe.
 
     Raises:
-        InputError: The line of the batch has another form.
+        InputError: The line has another form.
     """
     for line in heading:
         if line.startswith("Batch:"):
@@ -178,13 +196,13 @@ def _gpus(path: Path, heading: List[str]) -> int:
     return 1
 
 
-def _words(option: str, value: Any) -> Iterator[str]:
-    """Yield an option and its value as words of a command line.
+def _format_option(option: str, value: Any) -> Iterator[str]:
+    """Yield an option and its value as words of a command line: ``("--lr", 0.1)`` gives "--lr" and "0.1".
 
     Args:
         option: name of the option, such as "--lr".
-        value: value of the option. None and False yield nothing, True yields a flag, and a list yields
-            several words.
+        value: value of the option. None and False yield nothing. True yields the option alone. A list yields
+            its items as separate words.
 
     Yields:
         Word of the command line.

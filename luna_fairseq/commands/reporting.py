@@ -1,4 +1,4 @@
-"""Entry points of commands, with one-line errors, ``--quiet``, and options for fairseq's commands."""
+"""Entry points of commands: one-line errors, ``--quiet``, and options for fairseq's commands."""
 
 from __future__ import annotations
 
@@ -10,35 +10,37 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 import luna_fairseq
-from luna_fairseq.command_errors import one_line_for, until_nobody_reads
+from luna_fairseq.command_errors import describe_user_error, exit_if_unread
 from luna_fairseq.errors import InputError
-from luna_fairseq.progress import quietly
+from luna_fairseq.progress import hide_progress
 
 # Value of fairseq's --user-dir that names this package from any working directory.
 USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
-def reported(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
-    """Call a function, and report errors of the user in one line on standard error.
+def run_and_report(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
+    """Call a function, and print errors of the user as one line on standard error.
+
+    Other exceptions are raised.
 
     Args:
-        program: name of the command, at the start of the line.
+        program: name of the command, which begins the line.
         function: function without arguments, which raises InputError for bad input.
-        location: file or folder for the message of an OSError without a file, such as a full disk (default:
+        location: file or folder to name if an OSError names no file, as when the disk is full (default:
             None).
 
     Returns:
-        The exit status: 0, or 1 after an error.
+        Exit status: 0, or 1 after an error.
     """
     try:
-        with until_nobody_reads():
+        with exit_if_unread():
             function()
     except OSError as error:
         where = error.filename or location
         print(f"{program}: error: {f'{where}: ' if where else ''}{error.strerror or error}", file=sys.stderr)
         return 1
     except Exception as error:
-        message = one_line_for(error)
+        message = describe_user_error(error)
         if message is None:
             raise
         print(f"{program}: error: {message}", file=sys.stderr)
@@ -47,8 +49,12 @@ def reported(program: str, function: Callable[[], Any], location: Optional[Path]
 
 
 def offer_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add ``--quiet``, which every command has."""
-    parser.add_argument("--quiet", action="store_true", help="no progress bars, even on a terminal")
+    """Add the option ``--quiet``, which hides progress bars.
+
+    Args:
+        parser: parser to extend.
+    """
+    parser.add_argument("--quiet", action="store_true", help="hide progress bars, also on a terminal")
 
 
 # Options of fairseq-train that determine the files of its checkpoints, which a command has to find.
@@ -64,24 +70,26 @@ def console_script(
     hides_log: bool = False,
     takes_words: bool = False,
 ) -> Callable[..., int]:
-    """Build the entry point of a command.
+    """Build the entry point ``main`` of a command.
+
+    It parses the command line, calls ``work`` with the result, and reports errors of the user in one line.
 
     Args:
         program: name of the command.
         build_parser: function that builds the parser of the command line.
-        work: function that does the work, called with the parsed arguments. It raises InputError for bad
-            input.
-        path_argument: name of the argument with the file or folder for :func:`reported` (default: none).
-        passes_on: options after ``--`` that the user must not give, because the command sets them. All other
-            options after ``--`` are passed to ``work`` as a second argument, for one of fairseq's commands
-            (default: None, the command does not accept ``--``).
+        work: function that does the work. It raises InputError for bad input.
+        path_argument: attribute of the parsed options with the file to name if a disk is full (default:
+            none).
+        passes_on: makes the command accept options of one of fairseq's commands after ``--``, which are the
+            second argument of ``work``. The list names options that the command itself sets and the user must
+            not give (default: None, no options after ``--``).
         hides_log: hide fairseq's log messages and warnings (default: False).
-        takes_words: call ``work`` with the unparsed words of the command line, which include options of
-            fairseq-train. The parser is then used for ``--help`` only (default: False).
+        takes_words: call ``work`` with the unparsed words of the command line. The parser then serves
+            ``--help`` only (default: False).
 
     Returns:
-        Function ``main(argv)``, which returns the exit status: 0, or 1 after a one-line error. The default of
-        ``argv`` is None, the arguments of the process.
+        Function ``main(argv=None)``. It returns the exit status: 0, or 1 after an error. Without ``argv``, it
+        reads the arguments of the process.
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
@@ -89,7 +97,7 @@ def console_script(
         if takes_words:
             if words[:1] in (["-h"], ["--help"]):
                 build_parser().parse_args(["--help"])
-            return reported(program, lambda: work(words))
+            return run_and_report(program, lambda: work(words))
         if passes_on is not None and "--" in words:
             end = words.index("--")
             words, extra = words[:end], words[end + 1 :]
@@ -108,7 +116,9 @@ def console_script(
                     raise InputError(f"{name} after --: {program} sets this option. Remove it")
             return work(args) if passes_on is None else work(args, extra)
 
-        with quietly(args.quiet):
-            return reported(program, check_and_work, getattr(args, path_argument) if path_argument else None)
+        with hide_progress(args.quiet):
+            return run_and_report(
+                program, check_and_work, getattr(args, path_argument) if path_argument else None
+            )
 
     return main

@@ -1,11 +1,10 @@
 """Command ``luna-recipes``: list the recipes (files with all options of a training), or show a recipe.
 
-Without arguments, the command lists all recipes. With NAME, it prints the recipe's heading, its options, and
-the equivalent commands of fairseq-train and fairseq-hydra-train for the GPUs of this machine. NAME is
-FAMILY/ROW, ROW alone if only one family has a recipe of this name, or the path of a file. Options of
-fairseq-train after NAME override the recipe.
+Without arguments, the command lists all recipes. With NAME, it prints the recipe's description and options,
+and the commands of fairseq-train and fairseq-hydra-train that train it on the GPUs of this machine.
 
-With --folder, the command prints the folder of the recipes. Use luna-train to train with a recipe.
+NAME is a name from the list, or its last part if only one name ends so, or the path of a YAML file. Options
+of fairseq-train after NAME override the recipe. Use luna-train to train with a recipe.
 """
 
 from __future__ import annotations
@@ -15,37 +14,42 @@ import sys
 from typing import List
 
 from luna_fairseq.commands.arguments import CommandParser
-from luna_fairseq.commands.recipes import folder, names, read_heading, read_recipe
+from luna_fairseq.commands.recipes import list_recipes, read_heading, read_recipe, recipe_folder
 from luna_fairseq.commands.reporting import console_script
+from luna_fairseq.errors import InputError
 
 PROGRAM = "luna-recipes"
 USAGE = "luna-recipes [--folder | NAME [fairseq-train options]]"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser, which is used for --help only."""
-    return CommandParser(
-        PROGRAM, __doc__, usage=USAGE, example="luna-recipes wmt14_en_de/luna_16_softplus_tied"
-    )
+    """Build the parser, which serves ``--help`` only."""
+    example = "luna-recipes wmt14_en_de/luna_16_softplus_tied"
+    parser = CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
+    parser.add_argument("name", nargs="?", metavar="NAME", help="recipe to show (default: list all recipes)")
+    parser.add_argument("--folder", action="store_true", help="print the folder of the recipes")
+    return parser
 
 
 def _recipes(words: List[str]) -> None:
     """List the recipes, show one of them, or print their folder.
 
     Args:
-        words: command line, without the name of the program.
+        words: words of the command line after the program's name.
     """
     if words == ["--folder"]:
-        print(folder())
+        print(recipe_folder())
+    elif words and words[0].startswith("-"):
+        raise InputError(f"{words[0]} is unknown here. Usage: {USAGE}")
     elif words:
         _show(words[0], words[1:])
     else:
-        for name in names():
-            print(f"{name:42} {(read_heading(folder() / f'{name}.yaml') or [''])[0]}")
+        for name in list_recipes():
+            print(f"{name:42} {(read_heading(recipe_folder() / f'{name}.yaml') or [''])[0]}")
 
 
 def _show(name: str, user_options: List[str]) -> None:
-    """Print a recipe's heading, options and commands.
+    """Print a recipe's description and options, and the commands that train it.
 
     Args:
         name: name or file of the recipe.
@@ -61,22 +65,22 @@ def _show(name: str, user_options: List[str]) -> None:
     print(*(f"# {line}" for line in recipe.heading), sep="\n")
     print(OmegaConf.to_yaml(OmegaConf.create(recipe.settings)))
     print(*(f"# {note}" for note in launch.notes), sep="\n")
-    print(_command(["fairseq-train", "DATA", *launch.options]))
+    print(_format_command(["fairseq-train", "DATA", *launch.options]))
     if not user_options and recipe.base is not None:
         family, row = recipe.path.parent.name, recipe.path.stem
         where = ["--config-dir", str(recipe.path.parent.parent), "--config-name", family, f"+{family}={row}"]
         print()
-        print(_command(["fairseq-hydra-train", *where, "task.data=DATA", *launch.hydra]))
+        print(_format_command(["fairseq-hydra-train", *where, "task.data=DATA", *launch.hydra]))
 
 
-def _command(words: List[str]) -> str:
-    """Format a command for a shell, with each option on its own line.
+def _format_command(words: List[str]) -> str:
+    """Format a command for a shell, with a line break before each option.
 
     Args:
         words: words of the command.
 
     Returns:
-        The command, which begins with an empty line.
+        The command on several lines, joined by backslashes.
     """
     lines = [""]
     for word in words:

@@ -1,12 +1,12 @@
 """Command ``luna-train``: train a model with a recipe on the GPUs of this machine.
 
-The command checks RECIPE and DATA, and then runs fairseq-train. luna-recipes lists the recipes. With any
-number of GPUs, the batch has the size of the recipe, because --update-freq is chosen accordingly. Training
-uses --bf16 if the GPU supports it, --fp16 on a V100, and 32 bits elsewhere.
+A recipe is a file with all options of a training. The command checks RECIPE and DATA, and then runs
+fairseq-train. A batch has the size that the recipe states, whatever the number of GPUs, because --update-freq
+is chosen accordingly. Training uses --bf16 if the GPU supports it, --fp16 on a V100, and 32 bits elsewhere.
 
-Checkpoints are written to checkpoints/ROW unless you give --save-dir. If you repeat the command, training
-resumes from the last checkpoint. Options of fairseq-train override the recipe, and --fp32 selects 32 bits.
-With --dry-run as the first argument, the command only prints the fairseq-train command.
+Checkpoints are written to the folder checkpoints/NAME, where NAME is the last part of RECIPE, or to
+--save-dir. If you repeat the command, training resumes from the last checkpoint. Options of fairseq-train
+override the recipe.
 """
 
 from __future__ import annotations
@@ -23,26 +23,36 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import check_same_run, lasting_options
+from luna_fairseq.files.same_run import check_same_run, select_fixed_options
 
 PROGRAM = "luna-train"
 USAGE = "luna-train [--dry-run] RECIPE DATA [fairseq-train options]"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser, which is used for --help only."""
+    """Build the parser, which serves ``--help`` only."""
     example = "luna-train bitext/small_anchored data-bin/mine --max-epoch 20"
-    return CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
+    parser = CommandParser(PROGRAM, __doc__, usage=USAGE, example=example)
+    parser.add_argument("recipe", metavar="RECIPE", help="name that luna-recipes lists, or a YAML file")
+    data = "folder of prepared data, or several folders separated by colons"
+    parser.add_argument("data", metavar="DATA", help=data)
+    dry_run = "check RECIPE and DATA, and only print the fairseq-train command (must come first)"
+    parser.add_argument("--dry-run", action="store_true", help=dry_run)
+    parser.add_argument("--fp32", action="store_true", help="train in 32 bits")
+    parser.add_argument("--save-dir", metavar="DIR", help="folder of the checkpoints")
+    return parser
 
 
-def command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
-    """Build the fairseq-train command, and print lines that explain its batch and precision.
+def build_command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
+    """Check a recipe and its data, and return the fairseq-train command that trains it.
+
+    Lines that explain the batch and the precision are printed.
 
     Args:
         words: RECIPE, DATA, and options of fairseq-train.
-        should_record: record the options and the data in the folder of the checkpoints, to be compared when
-            the run is resumed (default: True).
-        option: name of the option for the folder of the checkpoints, for error messages.
+        should_record: record the options and the data in the folder of the checkpoints. A resumed run is
+            compared with this record (default: True).
+        option: name of the option that sets this folder, for error messages (default: "--save-dir").
 
     Returns:
         The words of the command.
@@ -51,9 +61,9 @@ def command(words: List[str], should_record: bool = True, option: str = "--save-
         InputError: An argument is missing or invalid, or the folder has checkpoints of another run.
     """
     if not words or words[0].startswith("-"):
-        raise InputError(f"RECIPE is missing: {USAGE}. luna-recipes lists the recipes")
+        raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")
     if len(words) < 2 or words[1].startswith("-"):
-        raise InputError(f"DATA is missing: {USAGE}")
+        raise InputError(f"DATA is missing. Usage: {USAGE}")
     name, data, *given = words
     recipe = read_recipe(name)
     for folder in data.split(":"):
@@ -77,36 +87,36 @@ def command(words: List[str], should_record: bool = True, option: str = "--save-
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
     """Return the options and the data that must not change when a run is resumed.
 
-    The result is None if the user chooses another checkpoint, or resets parts of the checkpoint.
-
     Args:
         recipe: recipe of the run.
-        data: folders with the binarised data, separated by colons.
+        data: folders with the prepared data, separated by colons.
         user_options: the user's options for fairseq-train.
 
     Returns:
-        Value of each option that must not change, and the checksum of the data. None if the user chooses
-        another checkpoint, or resets parts of the checkpoint.
+        Values by option, and a checksum as "training data". None if the user chooses another checkpoint, or
+        resets parts of the checkpoint.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
         return None
-    return {
-        **lasting_options(words),
-        "training data": checksum_of_data([Path(one) for one in data.split(":")]),
-    }
+    options = select_fixed_options(words)
+    dataset = recipe.settings["dataset"]
+    if not dataset.get("max_tokens") and "--update-freq" not in options:
+        # --update-freq follows the batch size per GPU, so the size of the whole batch stays the same.
+        options.pop("--max-sentences", None)
+        options["--batch-size"] = str(dataset["batch_size"])
+    return {**options, "training data": checksum_of_data([Path(one) for one in data.split(":")])}
 
 
 def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
-    """Compute the options that train a recipe on the GPUs of this machine.
+    """Compute the options that train a recipe with its batch size on the GPUs of this machine.
 
     Args:
         recipe: recipe to train.
-        user_options: options of fairseq-train that override the recipe.
+        user_options: options of fairseq-train that override the recipe. ``--fp32`` is also allowed.
 
     Returns:
-        Options, in the forms of fairseq-train and of hydra, with lines that explain the batch and the
-        precision.
+        The options for fairseq-train and fairseq-hydra-train, and lines that explain them.
 
     Raises:
         InputError: The recipe's batch cannot be divided among the GPUs.
@@ -120,15 +130,15 @@ def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
 
 
 def _train(words: List[str]) -> None:
-    """Replace this process by fairseq-train, or print the command with ``--dry-run``.
+    """Replace this process by fairseq-train, or only print its command with ``--dry-run``.
 
     Args:
-        words: command line, without the name of the program.
+        words: words of the command line after the program's name.
     """
     if words[:1] == ["--dry-run"]:
-        print(*map(shlex.quote, command(words[1:], should_record=False)))
+        print(*map(shlex.quote, build_command(words[1:], should_record=False)))
         return
-    line = command(words)
+    line = build_command(words)
     # fairseq-train replaces this process, so that signals reach it.
     os.execv(line[0], line)
 

@@ -7,13 +7,13 @@ such as the training loop and the trainer, is used unchanged.
 import os
 import sys
 
-from luna_fairseq.command_errors import in_command, in_one_line
+from luna_fairseq.command_errors import is_command, make_excepthook
 from luna_fairseq.engine.table import patch_fairseq
 from luna_fairseq.requirements import require_fairseq
 
-if in_command():
+if is_command():
     # Without this, Hydra prints its own report of an error.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
-    sys.excepthook = in_one_line(sys.excepthook)
+    sys.excepthook = make_excepthook(sys.excepthook)
 require_fairseq()
 patch_fairseq()

@@ -13,7 +13,7 @@ from typing import Any, Dict, Sequence, Tuple
 
 from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
-from luna_fairseq.checks.model_options import check_removed_options, dataclass_of, fill_in_options
+from luna_fairseq.checks.model_options import check_removed_options, fill_in_options, model_dataclass
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import advise_intact, explain_no_checkpoint, is_damaged_archive
@@ -82,7 +82,7 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
     }
     check_removed_options(path, info["options"])
     # If a model is loaded for inference, its task reads only task_state. The trainer reads extra_state.
-    if same_training.is_known(info["identity"]):
+    if same_training.has_known_task(info["identity"]):
         state["task_state"] = {**(state.get("task_state") or {}), _INFO: info}
     if state.get("extra_state") is not None:
         state["extra_state"] = {**state["extra_state"], _INFO: info}
@@ -107,7 +107,7 @@ def _check_overrides(state: Any, overrides: Any) -> None:
         InputError: The model does not support 8-bit weights or a shortlist.
     """
     options = same_training.stored_options(state)
-    name, dataclass = options.get("_name") or options.get("arch"), dataclass_of(options)
+    name, dataclass = options.get("_name") or options.get("arch"), model_dataclass(options)
     for option, feature, kinds in (
         ("int8", "8-bit weights", "a translation or language model"),
         ("shortlist", "a shortlist", "a translation model"),
@@ -130,8 +130,8 @@ def _compare_dictionaries(info: Info, task: Any, may_differ: Sequence[str] = ())
     Raises:
         InputError: A dictionary differs.
     """
-    known = same_training.is_known(same_training.task_identity(task))
-    if known and (info["dictionaries"] is not None or dataclass_of(info["options"]) is not None):
+    known = same_training.has_known_task(same_training.task_identity(task))
+    if known and (info["dictionaries"] is not None or model_dataclass(info["options"]) is not None):
         same_training.check_fingerprints(
             info["path"], info["dictionaries"], same_training.task_fingerprints(task), may_differ
         )
@@ -184,7 +184,7 @@ def _save_with_training_info(
     """
     identity = same_training.trainer_identity(self)
     added: Dict[str, Any] = {provenance.KEY: provenance.provenance(), same_training.KEY: identity}
-    if same_training.is_known(identity):
+    if same_training.has_known_task(identity):
         added[same_training.DICTIONARIES] = same_training.task_fingerprints(self.task)
     counter = _find_early_stopping_function()
     if hasattr(counter, "best"):

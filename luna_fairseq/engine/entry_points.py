@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from luna_fairseq.checks.options import check_config, check_options
-from luna_fairseq.command_errors import in_command
+from luna_fairseq.command_errors import is_command
 from luna_fairseq.engine.patch import RESULTS, RUNS, Function, Patch
 from luna_fairseq.errors import InputError
 
@@ -162,7 +162,7 @@ def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
         with open_dict(model):
             ARCH_CONFIG_REGISTRY[name](model)
     add_defaults(cfg)
-    if _is_hydra_train() and in_command(spawned=True):
+    if _is_hydra_train() and is_command(spawned=True):
         check_config(cfg)
 
 

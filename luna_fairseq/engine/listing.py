@@ -8,7 +8,7 @@ import textwrap
 from pathlib import Path
 from typing import Iterator, Optional, Sequence
 
-from luna_fairseq.command_errors import until_nobody_reads
+from luna_fairseq.command_errors import exit_if_unread
 from luna_fairseq.engine.patch import APPLIED, IMPOSSIBLE, LEFT_OUT, NOT_NEEDED, Patch
 from luna_fairseq.engine.table import SWITCH, TABLE
 from luna_fairseq.engine.versions import installed_version
@@ -32,7 +32,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
         epilog=f"example:\n  luna-engine\n  {SWITCH}=stopping luna-engine",
     )
     parser.parse_args(argv)
-    with until_nobody_reads():
+    with exit_if_unread():
         print("\n".join(format_report()))
     return 0
 

@@ -19,7 +19,7 @@ from typing import Any, Iterator, Set
 import torch
 
 from luna_fairseq.checks.options import count_processes
-from luna_fairseq.command_errors import in_command, one_line_for
+from luna_fairseq.command_errors import describe_user_error, is_command
 from luna_fairseq.engine.patch import RUNS, Function, Patch
 from luna_fairseq.engine.stopping import TERMINATED
 from luna_fairseq.errors import InputError
@@ -77,7 +77,7 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
     if distributed.distributed_no_spawn:
         return call_main(cfg, main, **kwargs)
     reported = torch.multiprocessing.get_context("spawn").Value("b", 0)
-    if in_command():
+    if is_command():
         main = functools.partial(_report_in_child, main, reported)
     with _manage_children(reported):
         return _spawn(cfg, main, kwargs) if on_cpu else call_main(cfg, main, **kwargs)
@@ -97,7 +97,7 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
     try:
         main(cfg, **kwargs)
     except Exception as error:
-        line = one_line_for(error)
+        line = describe_user_error(error)
         if line is None:
             raise
         with reported.get_lock():
@@ -119,7 +119,7 @@ def check_world_size(cfg: Any) -> None:
     Raises:
         InputError: torchrun started several processes, but the configured world size is 1.
     """
-    if in_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
+    if is_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
             "each process that torchrun started would train a separate model. "
             f"Use distributed_training.distributed_world_size={count_processes()}"

@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from luna_fairseq.command_errors import in_command
+from luna_fairseq.command_errors import is_command
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.engine.processes import check_world_size
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import find_intact
-from luna_fairseq.files.sole_writer import claim
+from luna_fairseq.files.sole_writer import lock_folder
 
 STARTING_POINT = Patch(
     "starting-point",
@@ -56,7 +56,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
         return load_checkpoint(cfg, trainer, **passthrough_args)
     check_world_size(trainer.cfg)
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
-        claim(Path(cfg.save_dir))
+        lock_folder(Path(cfg.save_dir))
     # fairseq checks the lengths of the validation text when it makes batches, so make them before training.
     dataset = trainer.cfg.dataset
     if not dataset.disable_validation:
@@ -81,7 +81,7 @@ def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")
-        if in_command(spawned=True) and not Path(path).is_file() and "://" not in path:
+        if is_command(spawned=True) and not Path(path).is_file() and "://" not in path:
             beside = Path(cfg.save_dir) / path
             hint = f". Use --restore-file {beside}" if beside.is_file() else ""
             raise InputError(f"--restore-file {path} does not exist or is not a file{hint}")

@@ -1,4 +1,4 @@
-"""Functions that read .tgz archives and verify the checksum of the archive."""
+"""Functions that read ``.tgz`` archives and verify their checksum."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import IO, Any, Iterator, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.regular import count_other_files, require_regular_file
-from luna_fairseq.progress import reading
+from luna_fairseq.progress import read_with_progress
 
 PIECE = 1 << 20
 # gzip shrinks text and images by a factor of three to ten. An archive that was made to fill the disk expands
@@ -21,19 +21,19 @@ LARGEST_EXPANSION = 200
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Extract members of a gzipped tar archive and verify the checksum of the archive.
+    """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive.
 
     Args:
         archive: path of the archive.
-        members: path of the file to write, by the name in the archive.
+        members: path to write to, by the name of the file in the archive.
 
     Raises:
-        InputError: The archive is damaged or incomplete, or lacks a member. Some files may already be
-            written.
+        InputError: The archive is damaged or incomplete, or has no file of that name. Some files may already
+            be written.
     """
     missing = dict(members)
-    with damage_reported(archive):
-        for name, content in stream(archive):
+    with reporting_damage(archive):
+        for name, content in read_members(archive):
             target = missing.pop(name, None)
             if target is not None:
                 with target.open("wb") as file:
@@ -42,45 +42,45 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
         raise InputError(f"{archive} has no member {', '.join(sorted(missing))}. Download the archive again.")
 
 
-def stream(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
-    """Read the files of an archive in their order, and verify the checksum at the end.
+def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
+    """Iterate over the files of a ``.tgz`` archive, and verify the checksum of the archive at the end.
 
     Files that operating systems and editors create beside data are skipped, and their number is printed. Use
-    this function within :func:`damage_reported`, so that damage raises InputError.
+    this function within :func:`reporting_damage`, so that damage raises InputError.
 
     Args:
         archive: path of the archive.
 
     Yields:
-        Name and open file of each member. A file can be read until the next member is requested.
+        Name and open file of each member. The file can be read until the next member is requested.
 
     Raises:
-        InputError: The archive expands to far more data than a published archive.
+        InputError: The archive expands to 200 times its size, unlike any published archive.
     """
     with ExitStack() as stack:
         file = stack.enter_context(require_regular_file(archive).open("rb"))
-        with_progress = stack.enter_context(reading(file, f"read {archive.name}", archive.stat().st_size))
-        compressed: Any = _Bounded(
-            stack.enter_context(gzip.open(with_progress, "rb")),
-            archive,
-            LARGEST_EXPANSION * archive.stat().st_size,
-        )
-        with tarfile.open(fileobj=compressed, mode="r|") as tar:
+        size = archive.stat().st_size
+        shown = stack.enter_context(read_with_progress(file, f"read {archive.name}", size))
+        expanded = stack.enter_context(gzip.open(shown, "rb"))
+        limited: Any = _LimitedReader(expanded, archive, LARGEST_EXPANSION * size)
+        with tarfile.open(fileobj=limited, mode="r|") as tar:
             with count_other_files(str(archive)) as is_data:
                 for entry in tar:
                     content = tar.extractfile(entry)
                     if content is not None and is_data(entry.name):
                         yield PurePosixPath(entry.name).as_posix(), content  # without ./
-        while compressed.read(PIECE):  # gzip verifies the checksum when it reaches the end
+        while limited.read(PIECE):  # gzip verifies the checksum when it reaches the end
             pass
 
 
-class _Bounded:
-    """Reader that raises InputError after a maximum number of bytes.
+class _LimitedReader:
+    """Reader of a file that raises InputError after a maximum number of bytes.
+
+    It protects against archives that were made to fill the disk.
 
     Args:
         file: file to read.
-        archive: path of the archive, for the message.
+        archive: path of the archive, for the error message.
         most: maximum number of bytes.
     """
 
@@ -88,7 +88,7 @@ class _Bounded:
         self.file, self.archive, self.left = file, archive, most + PIECE
 
     def read(self, size: int = -1) -> bytes:
-        """Read bytes of a file in an archive.
+        """Read the next bytes of the file.
 
         Args:
             size: maximum number of bytes (default: -1, all bytes).
@@ -97,7 +97,7 @@ class _Bounded:
             The bytes that were read.
 
         Raises:
-            InputError: The archive expands to an implausible size.
+            InputError: More than the maximum number of bytes was read in total.
         """
         content = self.file.read(size)
         self.left -= len(content)
@@ -110,11 +110,11 @@ class _Bounded:
 
 
 @contextmanager
-def damage_reported(archive: Path) -> Iterator[None]:
-    """Context manager that raises InputError if the block finds a damaged or incomplete archive.
+def reporting_damage(archive: Path) -> Iterator[None]:
+    """Context manager that turns errors of a damaged or incomplete archive into InputError.
 
     Args:
-        archive: path of the archive that the block reads.
+        archive: path of the archive that is read in the context.
 
     Raises:
         InputError: The archive is damaged or incomplete.

@@ -1,4 +1,4 @@
-"""Functions that find damaged checkpoints and the intact checkpoint to resume from."""
+"""Functions that find damaged checkpoints, and the intact checkpoint to resume training from."""
 
 import logging
 import re
@@ -17,7 +17,7 @@ _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
 
 
 def is_damaged_archive(path: Path) -> Optional[bool]:
-    """Verify the checksums in a checkpoint, which is a zip archive.
+    """Verify the checksums inside a checkpoint. torch saves checkpoints as zip archives.
 
     Args:
         path: path of the checkpoint.
@@ -41,8 +41,8 @@ def describe_damage(path: Path) -> Optional[str]:
         path: path of the checkpoint.
 
     Returns:
-        End of a sentence that starts with the name of the file, such as "is damaged". None if the checkpoint
-        is intact.
+        Words that follow the name of the file in a message, such as "is damaged". None if the checkpoint is
+        intact.
     """
     is_damaged = is_damaged_archive(path)
     if is_damaged is not None:
@@ -55,16 +55,16 @@ def describe_damage(path: Path) -> Optional[str]:
 
 
 def explain_unreadable(path: Path, error: Exception) -> str:
-    """Explain why torch.load failed.
+    """Explain why ``torch.load`` could not load a file.
 
-    torch's message is not repeated, because it suggests to load arbitrary code.
+    torch's own message is not repeated, because it suggests to load arbitrary code.
 
     Args:
         path: path of the file.
-        error: exception that torch.load raised.
+        error: exception that ``torch.load`` raised.
 
     Returns:
-        End of a sentence that starts with the name of the file.
+        Words that follow the name of the file in a message, such as "cannot be read, because ...".
     """
     if is_damaged_archive(path) is not False:
         return "cannot be read, because it is truncated or not a checkpoint"
@@ -82,7 +82,7 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
         path: path of the file.
 
     Returns:
-        End of a sentence that starts with the name of the file. None if the file is a checkpoint or cannot be
+        Words that follow the name of the file in a message. None if the file is a checkpoint or cannot be
         opened.
     """
     try:
@@ -97,13 +97,13 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
 
 
 def advise_intact(path: Path) -> str:
-    """Return advice on which intact checkpoint to use in place of a damaged one.
+    """Return advice to use the newest intact checkpoint of a folder in place of a damaged one.
 
     Args:
         path: path of the damaged checkpoint.
 
     Returns:
-        Second half of an error message, such as "; the folder has no intact checkpoint".
+        End of an error message, such as "; the folder has no intact checkpoint".
     """
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
@@ -118,13 +118,13 @@ def advise_intact(path: Path) -> str:
 def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     """Find the checkpoint to resume from if ``checkpoint_last.pt`` is damaged.
 
-    If ``checkpoint_last.pt`` is intact, the user may have put it there on purpose. If it is missing, training
-    starts from the beginning. In both cases, nothing is chosen, and a warning names a checkpoint that has
-    more updates.
+    An intact ``checkpoint_last.pt`` is kept, because the user may have put it there on purpose. If it is
+    missing, training starts from the beginning. In both cases, a warning names a newer checkpoint that has
+    more updates, if there is one.
 
     Args:
-        folder: folder of the checkpoints of the run.
-        suffix: suffix of the file names before ".pt" (default: empty).
+        folder: folder of the run's checkpoints.
+        suffix: suffix of the file names before ".pt", as in ``--checkpoint-suffix`` (default: "").
 
     Returns:
         The newest intact checkpoint. None if ``checkpoint_last.pt`` is intact or missing, or if no checkpoint
@@ -166,20 +166,19 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 def _age(path: Path) -> Any:
     """Return a key that sorts checkpoints by age, oldest first.
 
-    Copied checkpoints may have the same time. The checkpoint with the larger number of updates in its name
-    then counts as newer.
+    Copied checkpoints may have the same time of change. The numbers in their names then decide.
 
     Args:
         path: path of the checkpoint.
 
     Returns:
-        Time of change, and the numbers in the name.
+        Time of change, and the numbers in the name, such as [2, 500] for ``checkpoint_2_500.pt``.
     """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
 
 def count_updates(path: Path) -> Optional[int]:
-    """Return the number of updates after which a checkpoint was written.
+    """Return the number of updates after which a checkpoint was saved.
 
     Args:
         path: path of the checkpoint.

@@ -1,6 +1,7 @@
-"""Checksums of files, of prepared data, and of the input of a step.
+"""Checksums of files, and of prepared data.
 
-The folder of prepared data has a list of checksums, which ``sha256sum --check`` can also read.
+A folder of prepared data has a list of checksums, ``checksums.sha256``. ``sha256sum --check`` can also read
+it.
 """
 
 from __future__ import annotations
@@ -28,15 +29,15 @@ def write_checksums(folder: Path, names: Iterable[str]) -> str:
         names: names of the files, relative to the folder.
 
     Returns:
-        Name of the list.
+        Name of the list, "checksums.sha256".
     """
     lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(set(names))]
     write_text(folder / CHECKSUMS, "".join(lines))
     return CHECKSUMS
 
 
-def forget_checksums(folder: Path) -> None:
-    """Remove the list of checksums of a folder, before its files change.
+def remove_checksums(folder: Path) -> None:
+    """Remove the list of checksums of a folder, before files of the folder change.
 
     Args:
         folder: folder of the files.
@@ -45,13 +46,13 @@ def forget_checksums(folder: Path) -> None:
 
 
 def check_files(path: Path) -> None:
-    """Compare the files of a split, such as train, with the list of checksums in their folder.
+    """Check that the files of a split of prepared data, such as train, have not changed.
 
-    The dictionaries, the labels and the other language of the split are checked, too. Nothing is checked if
-    the folder has no list.
+    They are compared with the list of checksums in their folder. The dictionaries and labels are checked too,
+    and so is the other language of the split. Without a list, nothing is checked.
 
     Args:
-        path: path of a file of the split, with or without its extension (``train.en-de.en``).
+        path: path of a file of the split, with or without its extension, such as ``train.en-de.en``.
 
     Raises:
         InputError: A file has changed or is missing.
@@ -89,11 +90,11 @@ def read_checksums(folder: Path) -> Dict[str, str]:
 
 
 def _check(folder: Path, name: str, expected: str) -> None:
-    """Check that a file exists and has its checksum.
+    """Check that a file exists and has the listed checksum.
 
     Args:
         folder: folder with the list of checksums.
-        name: name of the file in the folder.
+        name: name of the file, relative to the folder.
         expected: SHA-256 in the list.
 
     Raises:
@@ -103,7 +104,7 @@ def _check(folder: Path, name: str, expected: str) -> None:
     if not path.is_file():
         raise InputError(f"{path} is missing, but {folder / CHECKSUMS} lists it. Prepare the data again.")
     about = path.stat()
-    if _sha256_at(path, (about.st_size, about.st_mtime_ns, about.st_ino)) != expected:
+    if _cached_sha256(path, (about.st_size, about.st_mtime_ns, about.st_ino)) != expected:
         raise InputError(
             f"{path} is damaged or has changed, because its checksum differs from {folder / CHECKSUMS}. "
             "Remove the file and prepare the data again, or remove the list if the change is intended."
@@ -111,18 +112,21 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 
 @lru_cache(maxsize=None)
-def _sha256_at(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file, from the cache if the file has not changed.
+def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
+    """Return the SHA-256 of a file. The result is cached as long as the file has not changed.
 
     Args:
         path: path of the file.
-        about: size, time of change and inode of the file. The cache depends on them.
+        about: size, time of change and inode of the file, which are part of the cache's key.
+
+    Returns:
+        64 hexadecimal digits.
     """
     return sha256(path)
 
 
 def sha256(path: Path) -> str:
-    """Compute the SHA-256 of the content of a file, in hexadecimal digits.
+    """Compute the SHA-256 of a file's content.
 
     Args:
         path: path of the file.
@@ -135,11 +139,14 @@ def sha256(path: Path) -> str:
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """Compute the checksum of an open file, in hexadecimal digits.
+    """Compute the checksum of an open file.
 
     Args:
         algorithm: name of the algorithm in ``hashlib``, such as "sha256".
         file: file opened for reading bytes.
+
+    Returns:
+        Hexadecimal digits.
     """
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
@@ -148,10 +155,10 @@ def checksum(algorithm: str, file: Any) -> str:
 
 
 def digest(*values: Any) -> str:
-    """Compute the SHA-256 of values, which is the key of a step in :class:`FinishedSteps`.
+    """Compute the SHA-256 of JSON values, such as the options of a step in :class:`FinishedSteps`.
 
     Args:
-        values: JSON-serialisable values.
+        *values: values of JSON types.
 
     Returns:
         64 hexadecimal digits.
@@ -164,21 +171,24 @@ def digest(*values: Any) -> str:
 
 
 def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
-    """Return the name, size and time of change of files, which represent their content in :func:`digest`.
+    """Return the path, size and time of change of files.
+
+    These three values stand for the content of a file in :func:`digest`, and are faster to get than a
+    checksum.
 
     Args:
         paths: paths of the files.
 
     Returns:
-        For each file, a list of the three values.
+        A list [path, size in bytes, time in nanoseconds] for each file.
     """
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
 
 def checksum_of_data(folders: Sequence[Path], splits: Sequence[str] = ("train",)) -> str:
-    """Compute a single checksum of prepared data: the text, labels and dictionaries in folders.
+    """Compute one checksum of all texts, labels and dictionaries in folders of prepared data.
 
-    The files of subfolders are included. Files in the list of checksums are not read again.
+    Files of subfolders are included. A file in the folder's list of checksums is not read again.
 
     Args:
         folders: folders of prepared data.

@@ -14,7 +14,7 @@ from urllib.request import Request, urlopen
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum
-from luna_fairseq.progress import reading
+from luna_fairseq.progress import read_with_progress
 
 ATTEMPTS = 5
 TIMEOUT = 60  # seconds without receiving a byte
@@ -22,12 +22,12 @@ TIMEOUT = 60  # seconds without receiving a byte
 
 @dataclass(frozen=True)
 class RemoteFile:
-    """File that is published at an address.
+    """File that is published on the web.
 
-    Args:
+    Attributes:
         url: public address, whose last part is the name of the file.
         size: number of bytes, or None if the size is not published.
-        checksum: algorithm and hexadecimal digest, such as "sha256:..." (default: None, no checksum is
+        checksum: algorithm and hexadecimal digits, such as "sha256:9f86d0..." (default: None, no checksum is
             published).
     """
 
@@ -37,19 +37,19 @@ class RemoteFile:
 
     @property
     def name(self) -> str:
-        """Name of the file, the last part of its address."""
+        """Name of the file, which is the last part of its address."""
         return self.url.rsplit("/", 1)[1]
 
 
 def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
-    """Return the path of a published file, after downloading it if necessary.
+    """Return the path of a published file, and download the file first if it is missing.
 
     Args:
-        file: file to download. Its size and checksum are verified only for the public address, because a
-            mirror may have another version.
+        file: file to download. Size and checksum are verified only with the public address, because a mirror
+            may have another version.
         folder: folder of the downloads. An incomplete download is named NAME.part.
-        mirror: local folder that contains the file, or an address (``http://...``) to which the name is
-            appended; None for the public address.
+        mirror: local folder that contains the file, or an address ``http://...`` to which the name is
+            appended. None for the public address.
 
     Returns:
         Path of the complete file.
@@ -76,11 +76,11 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download a file in a few attempts.
+    """Download a file, in up to five attempts.
 
     Args:
         url: address of the file.
-        part: path of the incomplete file, which a later call resumes.
+        part: path to write to. If it holds the beginning of the file, the download continues there.
 
     Raises:
         InputError: All attempts failed.
@@ -102,14 +102,14 @@ def _download(url: str, part: Path) -> None:
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Request the missing bytes of a file, and append them to ``part``.
+    """Request the missing bytes of a file, and append them to an incomplete download.
 
     Args:
         url: address of the file.
-        part: path of the incomplete file.
+        part: path of the incomplete download, which may not exist yet.
 
     Raises:
-        OSError: The connection ended too early.
+        OSError: The server cannot be reached, reports an error, or ends the connection too early.
     """
     start = part.stat().st_size if part.exists() else 0
     try:
@@ -128,15 +128,16 @@ def _transfer(url: str, part: Path) -> None:
             start = 0
         length = response.headers.get("Content-Length")
         size = None if length is None else start + int(length)
-        with part.open("ab" if start else "wb") as file, reading(response, part.stem, size, start) as content:
-            shutil.copyfileobj(content, file)
+        with part.open("ab" if start else "wb") as file:
+            with read_with_progress(response, part.stem, size, start) as content:
+                shutil.copyfileobj(content, file)
         received = part.stat().st_size
         if size is not None and received != size:
             raise ConnectionError(f"the connection ended after {received:,} of {size:,} bytes")
 
 
 def _check(remote: RemoteFile, path: Path) -> None:
-    """Compare a download with the published size and checksum, and remove the download if it differs.
+    """Compare a download with the published size and checksum, and remove it if it differs.
 
     Args:
         remote: the published file.
@@ -151,7 +152,7 @@ def _check(remote: RemoteFile, path: Path) -> None:
         problem = f"has {size:,} bytes instead of {remote.size:,}"
     elif remote.checksum is not None:
         algorithm, _, expected = remote.checksum.partition(":")
-        with path.open("rb") as file, reading(file, f"check {path.stem}", size) as content:
+        with path.open("rb") as file, read_with_progress(file, f"check {path.stem}", size) as content:
             if checksum(algorithm, content) != expected:
                 problem = f"has another {algorithm} checksum than the published file"
     if problem is not None:

@@ -7,26 +7,27 @@ from pathlib import Path
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.sole_writer import claim
+from luna_fairseq.files.sole_writer import lock_folder
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.progress import say
 
 
 class FinishedSteps:
-    """Finished steps of a command, recorded in a JSON file in its output folder.
+    """Record of the steps that a command has finished, as a JSON file in its output folder.
 
-    A step is finished if it was recorded with the same key, and its files still have the recorded sizes. The
-    key is a checksum of the step's input and options, see :func:`luna_fairseq.files.checksums.digest`.
+    Each step is recorded with a key, which is a checksum of its input and options. A step counts as finished
+    if it is recorded with the same key, and its files still have the recorded sizes. The folder is locked for
+    other processes.
 
     Args:
         folder: output folder, created if it does not exist.
         name: file name of the record.
-        owned: names of files that the command writes. If one of these files exists without a record, the
-            folder belongs to another program (default: empty).
+        owned: names of files that the command writes. If one of them exists without a record, the folder
+            belongs to another program (default: none).
 
     Raises:
-        InputError: The folder is not writable, is used by another process, or belongs to another program; or
-            the record is damaged.
+        InputError: The folder is not writable, is used by another process, or belongs to another program.
+            Also raised if the record is damaged.
 
     Example:
         >>> steps = FinishedSteps(Path("data-bin"), "steps.json")  # doctest: +SKIP
@@ -39,7 +40,7 @@ class FinishedSteps:
         self._steps: Dict[str, Any] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            claim(folder)
+            lock_folder(folder)
             if not self._path.exists():
                 foreign = next((folder / one for one in owned if (folder / one).exists()), None)
                 if foreign is not None:
@@ -58,14 +59,14 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the results that a finished step has recorded.
+        """Return the results of a step if it is finished.
 
         Args:
             step: name of the step.
-            key: digest of the step's input and options.
+            key: checksum of the step's input and options, from :func:`~luna_fairseq.files.checksums.digest`.
 
         Returns:
-            The results, or None if the step is not finished.
+            The recorded results, or None if the step must run.
         """
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
@@ -77,26 +78,24 @@ class FinishedSteps:
         return recorded["facts"]
 
     def results(self, step: str) -> Dict[str, Any]:
-        """Return the results that a step has recorded in this or an earlier run, such as its scores.
-
-        The inputs and options of the step are not compared with those of this run.
+        """Return the latest recorded results of a step, whatever its input and options were.
 
         Args:
             step: name of the step.
 
         Returns:
-            The recorded values by name, or an empty dictionary if the step was never recorded.
+            The results by name, or an empty dictionary if the step has never been recorded.
         """
         return self._steps.get(step, {}).get("facts", {})
 
     def record(self, step: str, key: str, files: List[str], results: Dict[str, Any]) -> None:
-        """Record a step as finished, and remove files of its earlier record that are no longer needed.
+        """Record a step as finished, and remove files that only an earlier run of the step needed.
 
         Args:
             step: name of the step.
-            key: digest of the step's input and options.
+            key: checksum of the step's input and options.
             files: names of the files that the step wrote, relative to the folder.
-            results: JSON-serialisable values that later steps need.
+            results: values of JSON types that later steps need, such as scores.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(
@@ -110,13 +109,14 @@ class FinishedSteps:
     def do(
         self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], announce: bool = True
     ) -> Dict[str, Any]:
-        """Run a step and record it, unless the step is already finished.
+        """Run a step and record it, unless it is already finished.
 
         Args:
             step: name of the step.
-            key: digest of the step's input and options.
-            work: function that runs the step, and returns the names of its files and the results to record.
-            announce: print whether the step runs now or was already finished (default: True).
+            key: checksum of the step's input and options, from :func:`~luna_fairseq.files.checksums.digest`.
+            work: function that runs the step. It returns the names of the files it wrote, and the results to
+                record.
+            announce: print a line that says whether the step runs or was finished before (default: True).
 
         Returns:
             The results of the step.
@@ -138,10 +138,13 @@ class FinishedSteps:
 
 
 def _check_record(steps: Any) -> Dict[str, Any]:
-    """Return the content of a record after checking its structure.
+    """Return the content of a record if its structure is valid.
 
     Args:
         steps: content of the JSON file.
+
+    Returns:
+        For each step by name, a dictionary with "key", "files" and "facts" (its results).
 
     Raises:
         ValueError: The content is not a record of steps.

@@ -1,4 +1,4 @@
-"""Checks for regular files, and for file names that operating systems and editors create beside data."""
+"""Checks for regular files, and for names of files that are not data."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _OTHER_FILES = re.compile(
 
 
 def is_data(name: str) -> bool:
-    """Return True unless a part of a path is a name that operating systems or editors create.
+    """Return False for files that operating systems and editors create beside data, such as ``.DS_Store``.
 
     Args:
-        name: path in an archive or a folder, with "/" between its parts.
+        name: path in an archive or a folder, with "/" between its parts. Each part is tested.
 
     Example:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")
@@ -32,13 +32,13 @@ def is_data(name: str) -> bool:
 
 @contextmanager
 def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
-    """Context manager that counts the files that are not data, and prints their number at the end.
+    """Context manager that counts files that are not data, and prints their number at the end.
 
     Args:
-        location: name of the archive or folder, for the message.
+        location: name of the archive or folder, for the printed line.
 
     Yields:
-        Function that returns the result of :func:`is_data` and counts the names for which it is False.
+        Function with the argument and result of :func:`is_data`, which counts the names that are not data.
     """
     skipped: List[str] = []
 
@@ -53,10 +53,13 @@ def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
 
 
 def require_regular_file(path: Path) -> Path:
-    """Return the path of a regular file, which can be read more than once, or raise InputError.
+    """Check that a path is a regular file, which can be read more than once.
 
     Args:
         path: path of the file.
+
+    Returns:
+        ``path`` itself.
 
     Raises:
         InputError: The path does not exist, is not accessible, or is a folder, a pipe or a device.

@@ -1,4 +1,4 @@
-"""Record of the options and data of a run, so that the run is not resumed with other options or data."""
+"""Record of a run's options and data, so that the run is not resumed with other ones by mistake."""
 
 from __future__ import annotations
 
@@ -29,20 +29,19 @@ _MAY_CHANGE = {
 def check_same_run(
     folder: Path, option: str, identity: Mapping[str, str], is_resumed: bool, should_record: bool = True
 ) -> None:
-    """Record the options and inputs of a new run, or compare those of a resumed run with its record.
+    """Record the options and data of a new run, or compare those of a resumed run with its record.
 
-    A resumed run that has no record, because an earlier version started it, is accepted and recorded.
+    A resumed run without a record was started by an earlier version. It is accepted, and recorded now.
 
     Args:
         folder: folder of the run, created if it does not exist.
-        option: option that names the folder, for the message.
-        identity: values by the name of an option or input, from :func:`lasting_options` and
-            :func:`luna_fairseq.files.checksums.checksum_of_data`.
+        option: option that names the folder, such as "--save-dir", for the error message.
+        identity: options and checksums of data that must not change, by name.
         is_resumed: True if the folder contains a run to resume.
-        should_record: if False, compare but do not record (default: True).
+        should_record: write the record of a new run (default: True).
 
     Raises:
-        InputError: An option or input differs from its recorded value.
+        InputError: A value differs from the record, or the record is damaged.
     """
     path = folder / RECORD
     if is_resumed and path.is_file():
@@ -64,7 +63,7 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
         now: current values by name.
 
     Returns:
-        A description of each difference. The values of checksums are not shown.
+        A text for each difference. Checksums are not shown.
 
     Example:
         >>> differences({"--lr": "1"}, {"--lr": "2"})
@@ -84,11 +83,14 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
 def parse_options(words: Sequence[str]) -> Dict[str, str]:
     """Parse the options of a fairseq-train command.
 
+    Only words that begin with two dashes start an option.
+
     Args:
         words: words of the command line.
 
     Returns:
-        Values by option. The last value of a repeated option counts, and a flag has an empty value.
+        Values by option. The last value of a repeated option counts. Several values are joined by spaces, and
+        a flag has an empty value.
 
     Example:
         >>> parse_options(["data-bin", "--lr", "1", "--fp16"])
@@ -105,14 +107,16 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
     return {name: " ".join(option_values) for name, option_values in options.items()}
 
 
-def lasting_options(words: Sequence[str]) -> Dict[str, str]:
+def select_fixed_options(words: Sequence[str]) -> Dict[str, str]:
     """Return the options of a fairseq-train command that must not change when the run is resumed.
+
+    Options for duration, devices, checkpoints and logging may change.
 
     Args:
         words: words of the command line.
 
     Returns:
-        Values by option, see :func:`parse_options`.
+        Values by option, as from :func:`parse_options`.
     """
     return {name: value for name, value in parse_options(words).items() if name not in _MAY_CHANGE}
 
@@ -124,7 +128,7 @@ def _read(path: Path) -> Dict[str, str]:
         path: path of the record.
 
     Returns:
-        Value of each option. Empty for a record of an earlier version.
+        Recorded values by name. Empty for a record that an earlier version wrote in another form.
 
     Raises:
         InputError: The record is damaged.

@@ -12,11 +12,12 @@ PATIENCE = 5.0  # seconds to wait, because a killed process may take a while to 
 _held: Dict[Tuple[int, int], int] = {}
 
 
-def claim(folder: Path) -> None:
-    """Lock a folder until this process ends.
+def lock_folder(folder: Path) -> None:
+    """Lock a folder for other processes until this process ends.
 
-    The folder itself is locked, so that no file is written. The operating system releases the lock when the
-    process ends for any reason. On a file system without locks, nothing happens.
+    The folder itself is locked, without a file. The operating system releases the lock when the process ends
+    for any reason. A lock of another process is waited for up to five seconds. On Windows and on file systems
+    without locks, nothing happens.
 
     Args:
         folder: path of an existing folder.
@@ -51,9 +52,9 @@ def claim(folder: Path) -> None:
 
 
 def _release_in_child() -> None:
-    """Close the locked folders in a forked process.
+    """Give up all locks in a forked process.
 
-    Such a process, for example a worker of a data loader, may outlive its parent and would keep the lock.
+    Such a process, for example a worker of a data loader, may outlive its parent and would keep the locks.
     """
     for handle in _held.values():
         os.close(handle)

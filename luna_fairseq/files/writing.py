@@ -11,9 +11,9 @@ from luna_fairseq.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Context manager that writes a file under a temporary name and then renames it.
+    """Context manager that writes a file under a temporary name, and renames it on success.
 
-    If the block raises, the temporary file is removed, and ``path`` is unchanged.
+    If the block raises an exception, the temporary file is removed and ``path`` is unchanged.
 
     Args:
         path: path of the file, replaced if it exists. Missing parent folders are created.
@@ -36,11 +36,11 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that creates an empty folder and removes it at the end.
+    """Context manager that creates an empty folder, and removes it at the end.
 
     Args:
-        folder: path of the folder. If a killed process left files there, they are removed first. The parent
-            folder must exist. Creating a missing parent would hide the loss of its other files.
+        folder: path of the folder. Files that a killed process left there are removed first. The parent
+            folder must exist: if it were created here, nobody would notice that its other files are lost.
 
     Yields:
         The folder.
@@ -55,10 +55,12 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that creates a temporary folder and, on success, renames it to ``folder``.
+    """Context manager that fills a temporary folder, and renames it to ``folder`` on success.
+
+    If the block raises an exception, the temporary folder is removed.
 
     Args:
-        folder: path of the folder, which must be empty or absent.
+        folder: path of the folder, which must be empty or absent. Missing parent folders are created.
 
     Yields:
         The temporary folder, to which the block writes.
@@ -72,22 +74,22 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text to a file in UTF-8, without changing line endings.
+    """Write text to a file in UTF-8. An existing file is replaced when the new file is complete.
 
     Args:
-        path: path of the file, replaced if it exists.
-        text: content of the file.
+        path: path of the file.
+        text: content of the file. Line endings are not changed.
     """
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file.
+    """Copy the content of a file. An existing copy is replaced when the new one is complete.
 
     Args:
         source: path of the file to copy.
-        target: path of the copy, replaced if it exists.
+        target: path of the copy.
     """
     with replacing(target) as temporary:
         shutil.copyfile(str(source), str(temporary))
@@ -95,10 +97,10 @@ def copy_file(source: Path, target: Path) -> None:
 
 @contextmanager
 def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
-    """Context manager that opens text files, which replace ``paths`` on success.
+    """Context manager that opens text files for writing, and renames them to ``paths`` on success.
 
     Args:
-        paths: paths of the files.
+        paths: paths of the files, replaced if they exist.
 
     Yields:
         The open files, in the order of ``paths``.
@@ -109,11 +111,11 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that a file can be written, before the long work that produces its content.
+    """Check that a file can be written, before the long work that computes its content.
 
     Args:
         path: path of the file.
-        option: option that names the path, for the message.
+        option: option that names the path, such as "--output", for the error message.
 
     Raises:
         InputError: The path is a folder, or its parent folder is missing or not writable.

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from luna_fairseq.checks.same_training import stored_identity
 from luna_fairseq.commands.arguments import CommandParser
-from luna_fairseq.commands.averaging import load
+from luna_fairseq.commands.averaging import load_checkpoint
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing
@@ -72,7 +72,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         raise MissingRequirementError(
             'The import needs transformers and safetensors. Run pip install "luna_fairseq[huggingface]"'
         ) from error
-    state = load(like)
+    state = load_checkpoint(like)
     model = state["model"]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     _check_same_training(config.get("trained_as", {}), stored_identity(state), folder, like)

@@ -27,7 +27,7 @@ from typing import Any, Callable, Dict, Iterable, Iterator, Set
 from luna_fairseq.commands.arguments import CommandParser, Number, random_seed
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.archive import damage_reported
+from luna_fairseq.files.archive import reporting_damage
 from luna_fairseq.files.checksums import digest, file_stamps, write_checksums
 from luna_fairseq.files.download import RemoteFile, fetch
 from luna_fairseq.files.finished_steps import FinishedSteps
@@ -318,7 +318,7 @@ def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
             read.
     """
     path = fetch(file, args.archives, args.mirror)
-    with damage_reported(path):
+    with reporting_damage(path):
         yield path
 
 

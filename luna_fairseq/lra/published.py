@@ -10,7 +10,7 @@ from typing import IO, Dict, Iterator, List, Tuple
 import numpy as np
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.archive import stream
+from luna_fairseq.files.archive import read_members
 from luna_fairseq.files.download import RemoteFile
 from luna_fairseq.lra.listops import VOCABULARY, parse
 from luna_fairseq.lra.pixels import pillow
@@ -90,7 +90,7 @@ def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
     """
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
     truncated: List[int] = []
-    for name, content in stream(archive):
+    for name, content in read_members(archive):
         match = pattern.match(name)
         if match:
             text, label = _truncate(content.read(), max_length, truncated), int(match[2] == "pos")
@@ -116,7 +116,7 @@ def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
         InputError: A line does not have five columns, a label is neither 0 nor 1, or a text is empty.
     """
     truncated: List[int] = []
-    for name, content in stream(archive):
+    for name, content in read_members(archive):
         split = AAN_FILES.get(name.rsplit("/", 1)[-1])
         if split is None:
             continue
@@ -178,7 +178,7 @@ def read_cifar10(archive: Path) -> Iterator[ImageExample]:
         InputError: A file does not consist of complete images, or a label is out of range.
     """
     record = 1 + CIFAR10_CHANNELS * CIFAR10_SIDE**2
-    for name, content in stream(archive):
+    for name, content in read_members(archive):
         match = re.match(r"(?:.*/)?(data_batch_([1-5])|test_batch)\.bin$", name)
         if not match:
             continue
@@ -237,7 +237,7 @@ def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExampl
     written = 0
     raw.parent.mkdir(parents=True, exist_ok=True)
     with raw.open("wb") as file:
-        for name, content in stream(archive):
+        for name, content in read_members(archive):
             match = within.match(name)
             if match and match[2]:
                 metadata[int(match[2])] = name, content.read()

@@ -23,13 +23,13 @@ from pathlib import Path
 from typing import Dict, List, Match, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import CommandParser, random_seed
-from luna_fairseq.commands.logged import fairseq, run_logged, train_logged
+from luna_fairseq.commands.logged import fairseq_command, run_logged, train_logged
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import check_same_run, differences, lasting_options, parse_options
+from luna_fairseq.files.same_run import check_same_run, differences, parse_options, select_fixed_options
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.layout import SPLITS
@@ -140,7 +140,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
                 f"remove {folder}"
             )
         is_resumed = done is not None or (folder / "checkpoint_last.pt").is_file()
-        check_same_run(folder, "--out", {**lasting_options(options), "data": data}, is_resumed)
+        check_same_run(folder, "--out", {**select_fixed_options(options), "data": data}, is_resumed)
         if done is None:
             done = train_and_test(args.data, folder, options, title, model, seed)
         say(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}")
@@ -272,14 +272,14 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     folder.mkdir(parents=True, exist_ok=True)
     user_dir = ["--user-dir", USER_DIR]
     words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]
-    train_logged(fairseq("train", words), folder / TRAIN_LOG, f"{model}, seed {seed}")
+    train_logged(fairseq_command("train", words), folder / TRAIN_LOG, f"{model}, seed {seed}")
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
     words += ["--task", task, "--batch-size", size, "--required-batch-size-multiple", "1"]
     words += ["--log-format", "simple"]
     words += [option for option in ("--cpu", "--fp16", "--bf16") if option in options]
     log = folder / "test.log"
-    run_logged(fairseq("validate", words), log, empty_log=True)
+    run_logged(fairseq_command("validate", words), log, empty_log=True)
     found = re.findall(r"\| accuracy ([\d.]+)", log.read_text(encoding="utf-8", errors="replace"))
     if not found:
         raise InputError(f"{log} has no accuracy. Use a recipe with --criterion lra_cross_entropy")

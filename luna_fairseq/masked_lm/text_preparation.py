@@ -14,7 +14,7 @@ import sentencepiece
 
 from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import digest, forget_checksums, sha256, write_checksums
+from luna_fairseq.files.checksums import digest, remove_checksums, sha256, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import require_regular_file
 from luna_fairseq.files.writing import copy_file, replacing
@@ -60,7 +60,11 @@ class TextPreparation:
         if len(self.gpt2) == 1:
             raise InputError("GPT-2's encoding has two files. Give --gpt2-encoder-json and --gpt2-vocab-bpe.")
         if bool(self.gpt2) == bool(args.vocab_size):
-            raise InputError("Expected one encoding. Give either --vocab-size or GPT-2's two files.")
+            given = "both" if self.gpt2 else "neither"
+            raise InputError(
+                "expected either --vocab-size N, to learn an encoding, or the files of GPT-2's encoding "
+                f"(--gpt2-encoder-json and --gpt2-vocab-bpe), got {given}"
+            )
         self.args = args
         parts = {"train": args.train, "valid": args.valid, "test": args.test}
         self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
@@ -184,7 +188,7 @@ class TextPreparation:
                 "dictionary".
         """
         destdir = self.args.destdir
-        forget_checksums(destdir)
+        remove_checksums(destdir)
         file = destdir.absolute() / self.tokenizer[0]
         if self.gpt2:
             encoder = gpt2_encoder(file, file.with_name(self.tokenizer[1]), self.args.workers)

@@ -19,7 +19,7 @@ from fairseq import hub_utils
 from fairseq.dataclass.configs import GenerationConfig
 from fairseq.models import FairseqEncoderDecoderModel, FairseqLanguageModel
 from fairseq.token_generation_constraints import pack_constraints
-from luna_fairseq.checks.names import check_overrides, nearest
+from luna_fairseq.checks.names import check_overrides, suggest_name
 from luna_fairseq.checks.options import SOURCE_OPTIONS, ParsedOptions, check_int8_precision, check_shortlist
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.document_translation import translate_document
@@ -116,7 +116,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
         for name in kwargs.keys() - known:
-            raise InputError(f"generation has no option {name}{nearest(name, known)}")
+            raise InputError(f"generation has no option {name}{suggest_name(name, known)}")
         if beam < 1:
             raise InputError(f"beam {beam}: must be at least 1")
         for model in self.models:

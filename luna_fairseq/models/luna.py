@@ -9,7 +9,7 @@ from fairseq.dataclass import FairseqDataclass
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.checks.bounds import check_bounds
-from luna_fairseq.checks.model_options import fill_open
+from luna_fairseq.checks.model_options import fill_in_defaults
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.architectures import Presets, register_architectures
 from luna_fairseq.models.bases import EncoderDecoder
@@ -142,7 +142,7 @@ def nested_config(cfg: Any) -> TransformerConfig:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim
         16
     """
-    options = fill_open(flat_options(cfg, LunaConfig()), LunaConfig)
+    options = fill_in_defaults(flat_options(cfg, LunaConfig()), LunaConfig)
     return TransformerConfig.from_namespace(Namespace(**options))
 
 

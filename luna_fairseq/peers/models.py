@@ -19,7 +19,7 @@ from torch import nn
 from fairseq.data import Dictionary
 from fairseq.models import register_model
 from fairseq.models.transformer import TransformerConfig
-from luna_fairseq.checks.model_options import fill_open
+from luna_fairseq.checks.model_options import fill_in_defaults
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import luna_classifier
 from luna_fairseq.models.architectures import Presets, encoder_sizes, register_architectures
@@ -83,7 +83,7 @@ class PeerTransformer(EncoderDecoder):
             InputError: An attention does not have the form that its option needs, or the widths, the numbers
                 of heads or other options are invalid.
         """
-        options = fill_open(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
+        options = fill_in_defaults(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
         if options["diagonal_prior"] and options["cross_attention"] != "softmax":
             raise InputError(
                 f"--diagonal-prior needs softmax cross-attention, got {options['cross_attention']}. Remove "

@@ -6,7 +6,7 @@ from typing import Any, Optional
 
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from luna_fairseq.checks.bounds import PROBABILITY
-from luna_fairseq.checks.model_options import fill_open
+from luna_fairseq.checks.model_options import fill_in_defaults
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.options import option
@@ -82,7 +82,7 @@ def fill_defaults(cfg: Any) -> Namespace:
         >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score
         'concat'
     """
-    cfg = Namespace(**fill_open(flat_options(cfg, RnnAttentionConfig()), RnnAttentionConfig))
+    cfg = Namespace(**fill_in_defaults(flat_options(cfg, RnnAttentionConfig()), RnnAttentionConfig))
     cfg.score = cfg.score or OWN_SCORES[cfg.attention]
     if cfg.encoder_layers != cfg.decoder_layers:
         raise InputError(

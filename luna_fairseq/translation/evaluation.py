@@ -10,8 +10,8 @@ from typing import Any, Dict, List, Sequence, Tuple
 
 import luna_fairseq.models  # noqa: F401  (registers the models that a checkpoint may name)
 from fairseq import checkpoint_utils
-from luna_fairseq.commands.checkpoint import option_of
-from luna_fairseq.commands.logged import fairseq, run_logged
+from luna_fairseq.commands.checkpoint import get_option
+from luna_fairseq.commands.logged import fairseq_command, run_logged
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import check_files, digest, file_stamps
@@ -19,7 +19,7 @@ from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.files.writing import replacing
 from luna_fairseq.models.ema import write_ema
-from luna_fairseq.progress import counter
+from luna_fairseq.progress import progress_bar
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
 from luna_fairseq.text.output_length import limits_by_source
@@ -208,9 +208,9 @@ class Evaluation:
         def generate() -> Tuple[List[str], Dict[str, Any]]:
             log = self.args.results / "generate.log"
             sentences = len(read_sizes(data, subset, self.languages, self.languages[0]))
-            bar = counter(f"translate {subset}", sentences, "sentences")
+            bar = progress_bar(f"translate {subset}", sentences, "sentences")
             with bar, replacing(self.args.results / name) as output:
-                command = fairseq("generate", options)
+                command = fairseq_command("generate", options)
                 run_logged(command, log, (), output, True, lambda line: bar.update(line.startswith("S-")))
             return [name], {}
 
@@ -323,6 +323,6 @@ def _position_options(checkpoint: Path) -> Dict[str, str]:
     """
     model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
     positions = {
-        f"--max-{side}-positions": option_of(model, f"max_{side}_positions") for side in ("source", "target")
+        f"--max-{side}-positions": get_option(model, f"max_{side}_positions") for side in ("source", "target")
     }
     return {option: str(value) for option, value in positions.items() if value}

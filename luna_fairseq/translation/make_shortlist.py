@@ -59,13 +59,15 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
         # The pair in the file names may have the other order.
         found = [(source, target)] if {source, target} in map(set, found) else []
     pairs = [(s, t) for s, t in found if source in (None, s) and target in (None, t)]
-    if len(pairs) != 1:
-        names = ", ".join("-".join(pair) for pair in found) or "none"
+    if len(pairs) == 1:
+        return pairs[0]
+    if not found:
         raise InputError(
-            f"{folder} holds the training text of {names}. Give a folder of binarised text, and the "
-            "languages with -s and -t."
+            f"{folder} holds no training text. Give a folder that luna-prepare-bitext or fairseq-preprocess "
+            "wrote."
         )
-    return pairs[0]
+    names = ", ".join("-".join(pair) for pair in found)
+    raise InputError(f"{folder} holds the training text of {names}. Give these languages with -s and -t.")
 
 
 def make_shortlist(args: argparse.Namespace) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 import numpy as np
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import CONTENT, digest, forget_checksums, write_checksums
+from luna_fairseq.files.checksums import CONTENT, digest, remove_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.writing import replacing, replacing_lines
 from luna_fairseq.progress import progress
@@ -257,7 +257,7 @@ class Preparation:
             names: files that were written, relative to the data folder.
             counts: numbers of tokens, dropped pairs, document pieces and dictionary entries.
         """
-        forget_checksums(self.args.destdir)
+        remove_checksums(self.args.destdir)
         separators = [SEPARATOR] if self.documents else []
         counts = self.data.write(self.method, self.model, self._batches, separators, self.args.max_unknown)
         names = self.data.names()

@@ -108,7 +108,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     log = out / "train.log"
     _print_step(f"train: {checkpoints} (output of fairseq-train: {log})")
-    command = train.command([str(recipe.path), preparation.data.path, *training], option="--destdir")
+    command = train.build_command([str(recipe.path), preparation.data.path, *training], option="--destdir")
     train_logged(command, log, "train", SHOWN)
 
     averaged = checkpoints / "averaged.pt"

@@ -19,7 +19,7 @@ from fairseq import options
 from fairseq.models import MODEL_DATACLASS_REGISTRY
 from fairseq.registry import REGISTRIES
 from fairseq.tasks import TASK_DATACLASS_REGISTRY
-from luna_fairseq.checks.bounds import ABOVE, BELOW, LEAST, MOST, bounds_of, describe
+from luna_fairseq.checks.bounds import ABOVE, BELOW, LEAST, MOST, describe, read_bounds
 from luna_fairseq.checks.options import ParsedOptions, check_config, check_options
 from luna_fairseq.commands.arguments import CommandParser, Number
 from luna_fairseq.commands.reporting import offer_quiet
@@ -61,14 +61,14 @@ for group, name, dataclass in ours():
     for field in numeric_fields(dataclass):
         CASES.setdefault((dataclass, field.name), (group, name, dataclass, field))
         # fairseq's parser takes half a second, so it tries an option of several models once.
-        PARSED.setdefault((group, field.name, str(bounds_of(field.metadata))), dataclass)
+        PARSED.setdefault((group, field.name, str(read_bounds(field.metadata))), dataclass)
 CASES = list(CASES.values())
 
 
 @pytest.mark.parametrize("group, name, dataclass, field", CASES, ids=lambda x: getattr(x, "name", None))
 def test_options_of_what_is_registered(group, name, dataclass, field):
     """Test fairseq-train's parser, a configuration of fairseq-hydra-train, and a model built from Python."""
-    bounds, kind = bounds_of(field.metadata), get_type_hints(dataclass)[field.name]
+    bounds, kind = read_bounds(field.metadata), get_type_hints(dataclass)[field.name]
     assert bounds, f"{dataclass.__name__}.{field.name} has no bounds"
     whole = kind in (int, Optional[int], List[int])
     word, several = f"--{field.name.replace('_', '-')}", "List" in str(kind)

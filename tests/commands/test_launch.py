@@ -95,7 +95,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)  # where a folder for checkpoints is made
     shards = f"{tmp_path}:{tmp_path}"
-    line = train.command(["base_160gb", shards, "--lr", "1"])
+    line = train.build_command(["base_160gb", shards, "--lr", "1"])
     assert line[1:4] == ["-m", "fairseq_cli.train", shards] and line[-2:] == ["--lr", "1"]
     assert "luna-train: batch: 1 GPU x 16 sequences x --update-freq 512" in capsys.readouterr().out
 

@@ -17,13 +17,13 @@ from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
 from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.commands import count_parameters, recipes, show_recipes
-from luna_fairseq.commands.recipe_options import load
-from luna_fairseq.commands.recipes import folder, names, read_recipe
+from luna_fairseq.commands.recipe_options import load_settings
+from luna_fairseq.commands.recipes import list_recipes, read_recipe, recipe_folder
 from luna_fairseq.engine.entry_points import _check_and_apply_preset
 from luna_fairseq.errors import InputError
 
-WMT = [name for name in names() if name.startswith("wmt14_en_de/")]
-every_recipe = pytest.mark.parametrize("name", names())
+WMT = [name for name in list_recipes() if name.startswith("wmt14_en_de/")]
+every_recipe = pytest.mark.parametrize("name", list_recipes())
 wmt_recipes = pytest.mark.parametrize("name", WMT)
 GROUPS = ["common", "dataset", "optimization", "checkpoint", "distributed_training", *recipes.NAMED]
 GROUPS.remove("model")  # compared by itself
@@ -79,7 +79,7 @@ def from_hydra(name):
     GlobalHydra.instance().clear()
     family, row = name.split("/")
     hydra_init(family)
-    with initialize_config_dir(config_dir=str(folder())):
+    with initialize_config_dir(config_dir=str(recipe_folder())):
         cfg = compose(config_name=family, overrides=[f"+{family}={row}", "task.data=data"])
     _check_and_apply_preset(initialize.add_defaults, cfg)
     return OmegaConf.create(OmegaConf.to_container(cfg, resolve=True, enum_to_str=True))
@@ -123,8 +123,8 @@ def defaults_of(*components):
 def test_nothing_is_said_twice(name):
     recipe = read_recipe(name)
     defaults = defaults_of(*(recipe.settings[group]["_name"] for group in recipes.NAMED))
-    family = load(recipe.base)
-    for content, before in ((family, {}), (load(recipe.path), family)):
+    family = load_settings(recipe.base)
+    for content, before in ((family, {}), (load_settings(recipe.path), family)):
         for group in set(content) - {"hydra"}:
             for key in set(content[group]) - set(NOT_COMPARED):
                 known = before.get(group, {}).get(key, defaults.get(key))
@@ -176,8 +176,9 @@ def test_parameter_counts(name):
 def test_the_list(capsys):
     assert show_recipes.main([]) == 0
     listed = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in listed] == names() and len(listed) >= 23
-    assert "lra/listops " in listed[names().index("lra/listops")] and "ListOps, of 500" in "".join(listed)
+    names = list_recipes()
+    assert [line.split()[0] for line in listed] == names and len(listed) >= 23
+    assert "lra/listops " in listed[names.index("lra/listops")] and "ListOps, of 500" in "".join(listed)
 
 
 def test_what_a_recipe_means_here(capsys, monkeypatch):
@@ -193,12 +194,11 @@ def test_what_a_recipe_means_here(capsys, monkeypatch):
 
 
 MISTAKES = {
-    "model: {encoder_layer: 3}": "line 2: option encoder_layer of luna is unknown; nearest: encoder_layers",
-    "dataset:\n  max_tokens: 5\n  max_token: 4": "line 4: option max_token of dataset is unknown; nearest: "
-    "max_t",
-    "optimizer: {_name: apolo}": "line 2: optimizer apolo is unknown; nearest: apollo",
-    "model: {_name: luna_bass}": "line 2: model luna_bass is unknown; nearest: luna_base",
-    "optimisation: {lr: [1]}": "line 2: group optimisation is unknown; nearest: optimization",
+    "model: {encoder_layer: 3}": "line 2: option encoder_layer of luna is unknown. Did you mean encoder_l",
+    "dataset:\n  max_tokens: 5\n  max_token: 4": "line 4: option max_token of dataset is unknown. Did you",
+    "optimizer: {_name: apolo}": "line 2: optimizer apolo is unknown. Did you mean apollo?",
+    "model: {_name: luna_bass}": "line 2: model luna_bass is unknown. Did you mean luna_base?",
+    "optimisation: {lr: [1]}": "line 2: group optimisation is unknown. Did you mean optimization?",
     "model: [1]": "is not a recipe. Expected groups",
     "model: {": "cannot be read: while parsing",
 }
@@ -207,7 +207,7 @@ MISTAKES = {
 @pytest.mark.parametrize("text, message", MISTAKES.items())
 def test_a_mistake_in_a_file_is_one_line(text, message, tmp_path, capsys):
     (tmp_path / "bitext").mkdir()
-    (tmp_path / "bitext.yaml").write_text((folder() / "bitext.yaml").read_text())
+    (tmp_path / "bitext.yaml").write_text((recipe_folder() / "bitext.yaml").read_text())
     mine = tmp_path / "bitext" / "mine.yaml"
     mine.write_text("# Mine.\ndataset: {max_tokens: 100}\n")
     assert read_recipe(str(mine)).settings["optimizer"]["_name"] == "apollo"
@@ -221,11 +221,11 @@ def test_a_mistake_in_a_file_is_one_line(text, message, tmp_path, capsys):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("luna_16_elu_tide", "there is no recipe luna_16_elu_tide; nearest: wmt14_en_de/luna_16_elu_tied"),
-        ("lra/listop", "nearest: lra/listops"),
+        ("luna_16_elu_tide", "there is no recipe luna_16_elu_tide. Did you mean wmt14_en_de/luna_16_elu"),
+        ("lra/listop", "Did you mean lra/listops"),
         ("small", "recipe small could be any of bitext/small, masked_lm/small"),
-        ("xyz", "there is no recipe xyz; luna-recipes lists them"),
-        ("nowhere.yaml", "there is no recipe nowhere.yaml"),
+        ("xyz", "there is no recipe xyz. luna-recipes lists all recipes"),
+        ("nowhere.yaml", "there is no recipe nowhere.yaml: the file does not exist"),
     ],
 )
 def test_an_unknown_recipe_is_one_line(name, message):
@@ -239,8 +239,21 @@ def test_a_row_alone_is_looked_for_in_its_family():
 
 def test_a_file_of_ones_own_needs_what_a_family_gives(tmp_path):
     (tmp_path / "x.yaml").write_text("model: {_name: luna}\n")
-    with pytest.raises(InputError, match="is not a recipe: task has no _name"):
+    with pytest.raises(InputError, match="is not a recipe: task has no _name, and there is no file"):
         read_recipe(str(tmp_path / "x.yaml"))
+
+
+def test_an_option_before_the_name_is_refused(capsys):
+    assert show_recipes.main(["--quiet"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "luna-recipes: error: --quiet is unknown here. Usage: luna-recipes"
+    )
+
+
+def test_a_wrong_value_is_reported_without_the_usage_of_another_parser(capsys):
+    with pytest.raises(SystemExit):
+        show_recipes.main(["bitext/demo", "--max-tokens", "x"])
+    assert capsys.readouterr().err.endswith("error: argument --max-tokens: invalid number value: 'x'\n")
 
 
 def test_a_dictionary_without_room_for_special_symbols(capsys):

@@ -72,5 +72,6 @@ def test_bad_values_are_named(data, tmp_path):
     line = refused("hydra_train", *command, "+optimization.max_updat=3", folder=tmp_path)
     by_hydra = hydra.__version__ < "1.1"  # refuses it itself, in several lines
     assert (
-        by_hydra or line == "luna_fairseq: error: optimization has no option max_updat; nearest: max_update"
+        by_hydra
+        or line == "luna_fairseq: error: optimization has no option max_updat. Did you mean max_update?"
     )

@@ -141,7 +141,7 @@ def test_validate(trained, data):
 
 
 WRONG_IN_PYTHON = {
-    ("bem", 2): "generation has no option bem; nearest: beam",
+    ("bem", 2): "generation has no option bem. Did you mean beam?",
     ("prefix_tokens", None): "generation has no option prefix_tokens",
     ("beam", 0): "beam 0: must be at least 1",
 }
@@ -162,7 +162,7 @@ def test_hub_interface(trained, data):
     for wrong, words in WRONG_IN_PYTHON.items():
         with pytest.raises(InputError, match=words):
             hub.translate("w1", **dict([wrong]))
-    with pytest.raises(InputError, match="from_pretrained: .* had no option bp; nearest: bpe"):
+    with pytest.raises(InputError, match="from_pretrained: .* had no option bp. Did you mean bpe?"):
         LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), bp="characters")
 
 

@@ -103,8 +103,8 @@ def test_sentencepiece_with_a_tuned_length_penalty(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ((), "give a step: prepare, train, average or evaluate"),
-        (("train", "/nowhere", "luna_16_elu"), "there is no recipe wmt14_en_de/luna_16_elu; nearest: "),
+        ((), "expected prepare, train, average or evaluate, got"),
+        (("train", "/nowhere", "luna_16_elu"), "there is no recipe wmt14_en_de/luna_16_elu. Did you mean "),
     ],
 )
 def test_wrong_use_is_one_line(words, message):

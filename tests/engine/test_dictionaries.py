@@ -12,7 +12,12 @@ from fairseq.tasks import TASK_REGISTRY
 from fairseq.tasks.fairseq_task import LegacyFairseqTask
 from fairseq.tasks.multilingual_translation import MultilingualTranslationTask
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.checks.same_training import check_fingerprints, fingerprint, is_known, task_fingerprints
+from luna_fairseq.checks.same_training import (
+    check_fingerprints,
+    fingerprint,
+    has_known_task,
+    task_fingerprints,
+)
 from luna_fairseq.engine import checkpoint_contents
 from luna_fairseq.errors import InputError
 
@@ -53,7 +58,7 @@ def test_fingerprints_of_a_task():
 def test_dictionaries_are_recorded_for_every_task_of_this_package():
     ours = [name for name, task in TASK_REGISTRY.items() if task.__module__.startswith("luna_fairseq.")]
     assert {"streaming_lm", "lra-text"} <= {*ours}
-    assert not [name for name in ours if not is_known({"task": name})]
+    assert not [name for name in ours if not has_known_task({"task": name})]
 
 
 def save_state(task, **state):

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.archive import damage_reported, extract
+from luna_fairseq.files.archive import extract, reporting_damage
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.lra.pixels import read_labels, read_pixels
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -42,7 +42,7 @@ def read_pairs(path):
 
 
 def read_member(path):
-    with damage_reported(path):
+    with reporting_damage(path):
         extract(path, {"member": path.with_name("member")})
     return []
 

@@ -180,7 +180,7 @@ def _become_command(
 
 def _run_command(words: List[str]) -> int:
     """Run a command in this process, and return its exit status."""
-    from luna_fairseq.command_errors import in_one_line
+    from luna_fairseq.command_errors import make_excepthook
 
     program, *rest = words
     sys.argv = [program, *rest]
@@ -188,7 +188,7 @@ def _run_command(words: List[str]) -> int:
         sys.argv = rest
         return run_program(lambda: runpy.run_path(rest[0], run_name="__main__"))
     if program not in PROGRAMS:  # the import of the plugin would do this
-        sys.excepthook = in_one_line(sys.excepthook)
+        sys.excepthook = make_excepthook(sys.excepthook)
     module = PROGRAMS.get(program, program.replace("fairseq-", "fairseq_cli.").replace("-", "_"))
     if module in sys.modules and module.startswith("fairseq_cli."):
         # The script of the command calls cli_main, too. The changes to fairseq were made at the import.

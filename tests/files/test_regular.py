@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from luna_fairseq.files.archive import stream
+from luna_fairseq.files.archive import read_members
 from luna_fairseq.files.regular import is_data
 from luna_fairseq.lra import prepare as prepare_lra
 from luna_fairseq.masked_lm import prepare_task, prepare_text
@@ -41,7 +41,7 @@ def test_archives_skip_and_count_other_files(tmp_path, capsys):
             entry = tarfile.TarInfo(name)
             entry.size = 3
             tar.addfile(entry, io.BytesIO(b"gut"))
-    assert [name for name, _ in stream(tmp_path / "aclImdb_v1.tar.gz")] == [names[0], names[8]]
+    assert [name for name, _ in read_members(tmp_path / "aclImdb_v1.tar.gz")] == [names[0], names[8]]
     assert prepare_lra.main(["text", "--destdir", str(tmp_path / "out"), "--mirror", str(tmp_path)]) == 0
     out = capsys.readouterr().out
     assert (

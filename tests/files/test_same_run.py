@@ -25,7 +25,7 @@ def data(tmp_path):
 
 
 def begin_training(data, out, *words):
-    line = train.command([RECIPE, str(data), "--save-dir", str(out), *words])
+    line = train.build_command([RECIPE, str(data), "--save-dir", str(out), *words])
     (out / "checkpoint_last.pt").touch()
     return line
 
@@ -90,6 +90,19 @@ def test_explicit_requests_are_not_compared(words, data, tmp_path):
     begin_training(data, tmp_path / "out")
     words = [*words, "--seed", "9"] if "--max-update" not in words else words
     assert begin_training(data, tmp_path / "out", *words)[-2:] == words[-2:]
+
+
+def test_the_batch_per_gpu_may_change_while_the_whole_batch_stays(data, tmp_path):
+    def begin(*words):
+        line = train.build_command(
+            ["masked_lm/small", str(data), "--save-dir", str(tmp_path / "out"), *words]
+        )
+        (tmp_path / "out" / "checkpoint_last.pt").touch()
+        return int(line[line.index("--update-freq") + 1])
+
+    assert [begin(), begin("--batch-size", "8"), begin("--max-sentences=4"), begin()] == [2, 4, 8, 2]
+    with pytest.raises(InputError, match="--batch-size 16 before, --batch-size 8 now"):
+        begin("--batch-size", "8", "--update-freq", "2")
 
 
 def test_without_checkpoints_nothing_is_compared(data, tmp_path):

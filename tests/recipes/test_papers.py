@@ -10,14 +10,14 @@ from omegaconf import OmegaConf
 from fairseq import options
 from fairseq.dataclass.utils import convert_namespace_to_omegaconf
 from fairseq.models import ARCH_CONFIG_REGISTRY
-from luna_fairseq.commands.recipes import names, read_recipe
+from luna_fairseq.commands.recipes import list_recipes, read_recipe
 
 PAPERS = yaml.safe_load((Path(__file__).parent / "papers.yaml").read_text(encoding="utf-8"))
 # What changes where and when, not what is computed; presets of ours, of which no paper speaks.
 NOT_ASKED = ("hydra", "common", "checkpoint")
 HOUSEKEEPING = {"num_workers", "required_batch_size_multiple", "skip_invalid_size_inputs_valid_test"}
 HOUSEKEEPING |= {"validate_interval_updates", "_name", "data", "source_lang", "target_lang"}
-OF_PAPERS = [name for name in names() if not name.startswith("bitext/")]
+OF_PAPERS = [name for name in list_recipes() if not name.startswith("bitext/")]
 
 
 def said(name):

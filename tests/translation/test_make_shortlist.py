@@ -145,7 +145,7 @@ def test_the_other_direction(data):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["-s", "fr"], "holds the training text of en-de. Give a folder"),
+        (["-s", "fr"], "holds the training text of en-de. Give these languages"),
         (["-s", "en", "-t", "fr"], "Give a folder of binarised text, and the languages"),
     ],
 )
@@ -159,4 +159,4 @@ def test_other_languages_are_refused(words, message, data, capsys):
 def test_a_folder_without_training_text_is_refused(tmp_path, capsys):
     status, output = make(tmp_path / "empty")
     assert status == 1 and not output.exists()
-    assert "holds the training text of none" in capsys.readouterr().err
+    assert "holds no training text" in capsys.readouterr().err

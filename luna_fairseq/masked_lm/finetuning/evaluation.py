@@ -10,7 +10,7 @@ import torch
 import luna_fairseq.models  # noqa: F401  (registers the models of checkpoints)
 from fairseq import checkpoint_utils, utils
 from fairseq.dataclass.utils import overwrite_args_by_name
-from luna_fairseq.commands.checkpoint import option_of
+from luna_fairseq.commands.checkpoint import get_option
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning import TASKS, FineTuningTask
 from luna_fairseq.masked_lm.finetuning.metrics import compute_metrics
@@ -45,7 +45,7 @@ def evaluate(
     truncation_note = _describe_truncation(task, split)
     task.load_dataset(split)
     criterion, published = config.criterion, TASKS[data.task]
-    head = option_of(criterion, "classification_head_name") or option_of(criterion, "ranking_head_name")
+    head = get_option(criterion, "classification_head_name") or get_option(criterion, "ranking_head_name")
     if head not in model.classification_heads:
         raise InputError(f"{path} has no classification head {head!r}. Give a fine-tuned checkpoint.")
     predicted: List[Any] = [None] * data.examples[split]
@@ -102,13 +102,13 @@ def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, A
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     options = state["cfg"]["task"]
-    name = option_of(options, "_name") or option_of(options, "task")
-    if name != task_kind or option_of(options, "num_classes") != max(1, len(TASKS[data.task].labels)):
+    name = get_option(options, "_name") or get_option(options, "task")
+    if name != task_kind or get_option(options, "num_classes") != max(1, len(TASKS[data.task].labels)):
         raise InputError(
             f"{path} was trained on fairseq's task {name}. "
             f"Give a checkpoint that was fine-tuned on {data.task}."
         )
-    training_data = Path(str(option_of(options, "data")))
+    training_data = Path(str(get_option(options, "data")))
     # Different tasks can have the same labels, so the folder of the training data is compared.
     if (training_data / DESCRIPTION).is_file() and PreparedTask.load(training_data).task != data.task:
         raise InputError(

@@ -8,7 +8,7 @@ from typing import Any, Callable, Dict, List, Tuple
 
 from fairseq.data import Dictionary, encoders
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.checksums import digest, file_stamps, forget_checksums, write_checksums
+from luna_fairseq.files.checksums import digest, file_stamps, remove_checksums, write_checksums
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
@@ -86,7 +86,7 @@ class TaskPreparation:
                 print(f"{split}: {describe_unknown(writer.unknown[split], writer.tokens[split])}")
         if self.tokenizer:  # a dictionary of words may lack some words
             check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
-        forget_checksums(self.args.destdir)
+        remove_checksums(self.args.destdir)
         names = writer.finish()
         for path in self.tokenizer:
             copy_file(path, self.args.destdir / path.name)

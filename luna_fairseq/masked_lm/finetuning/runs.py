@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
-from luna_fairseq.commands.logged import fairseq, train_logged
+from luna_fairseq.commands.logged import fairseq_command, train_logged
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CONTENT, checksum_of_data, digest, file_stamps, sha256
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.files.same_run import check_same_run, lasting_options
+from luna_fairseq.files.same_run import check_same_run, select_fixed_options
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -108,7 +108,7 @@ class FineTuning:
 
         def train() -> Tuple[List[str], Dict[str, float]]:
             self._check_same_run(folder, options)
-            train_logged(fairseq("train", options), folder / "train.log", name, shown=["| valid |"])
+            train_logged(fairseq_command("train", options), folder / "train.log", name, shown=["| valid |"])
             metrics, _, truncation_note = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
             if truncation_note:
                 print(f"valid{truncation_note}")
@@ -127,7 +127,7 @@ class FineTuning:
         Raises:
             InputError: The checkpoint in the folder belongs to a different run.
         """
-        must_match = lasting_options(options[1:])
+        must_match = select_fixed_options(options[1:])
         must_match["pretrained model"] = CONTENT + sha256(self.args.pretrained)
         must_match["training data"] = checksum_of_data([self.args.data], ("train", "valid"))
         check_same_run(folder, "--out", must_match, (folder / "checkpoint_last.pt").is_file())
