@@ -37,6 +37,7 @@ def test_syntax(script):
 
 
 def test_one_node(tmp_path):
+    (tmp_path / "train.bin").touch()
     words = run(TORCHRUN, *f"--gpus 8 --dry-run {RECIPE} {tmp_path} --seed 2".split()).stdout.split()
     assert words[:6] == "python -m torch.distributed.run --nproc_per_node 8 --standalone".split()
     assert words[6:] == f"{TRAIN} {RECIPE} {tmp_path} --seed 2 --distributed-world-size 8".split()

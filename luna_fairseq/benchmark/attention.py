@@ -49,16 +49,18 @@ Inputs = Dict[str, Tensor]
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with one of the library's backends.
 
-    The packed sequence P is a short sequence that summarizes the tokens. Shapes: batch size B, heads H,
-    sequence length T, head width K, length L of P.
+    The packed sequence P is a short sequence of L rows, through which queries read earlier tokens. Shapes:
+    batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name. Required are the queries "q", the keys "k" and the keys of pack attention
-            "pack_k", each [B, H, T, K], and the queries of pack attention "pack_q" [B, H, L, K]. Optional are
-            the values "v" [B, H, T, K] (default: the keys), "rows" [B, L], True where P is masked, and
-            "positions" [B, T], True at padding.
+        x: tensors by name:
+
+            - "q", "k", "v": queries, keys and values, each [B, H, T, K]. Values default to the keys.
+            - "pack_q" [B, H, L, K] and "pack_k" [B, H, T, K]: queries and keys of pack attention.
+            - "rows" [B, L], optional: True at masked rows of P.
+            - "positions" [B, T], optional: True at padding.
         backend: "naive", "chunk" or "triton".
-        decay: forget earlier tokens, with the decay rates that a new model has (default: False).
+        decay: forget earlier tokens, with the decay rates of a new model (default: False).
 
     Returns:
         The output [B, H, T, K], zero at padding.
@@ -85,13 +87,17 @@ def explicit_attention(*inputs: Any) -> Tensor:
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """Compute pack attention followed by unpack attention: the tokens are read through a short sequence P.
+    """Compute Luna's pack and unpack attention, without a causal mask.
 
-    Shapes: batch size B, heads H, sequence length T, head width K, length L of P.
+    Pack attention writes the tokens into the packed sequence P, a short sequence of L rows. Unpack attention
+    lets every token attend to P. Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name: the queries "q", the keys "k" and the values "v", each [B, H, T, K], and the
-            queries of pack attention "pack_q" [B, H, L, K]. The optional "mask" [B, T] is True at padding.
+        x: tensors by name:
+
+            - "q", "k", "v": queries, keys and values, each [B, H, T, K].
+            - "pack_q" [B, H, L, K]: queries of pack attention.
+            - "mask" [B, T], optional: True at padding.
         attention: attention function with the arguments of :func:`luna_attention` (default: that function).
 
     Returns:
@@ -104,21 +110,22 @@ def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention
 def anchored_attention(
     x: Inputs, attention: Callable[..., Tensor] = luna_attention, look_up: str = ""
 ) -> Tensor:
-    """Compute pack and unpack attention with a bias that prefers nearby tokens.
+    """Compute Luna's pack and unpack attention with a bias that prefers nearby tokens.
 
-    Every row of the packed sequence P has an anchor, a place in the sentence. The bias falls with the
-    distance between an anchor and a token. Shapes: batch size B, heads H, sequence length T, head width K,
-    length L of P.
+    Every row of Luna's short packed sequence P has an anchor, a place in the sentence. The bias falls with
+    the distance between the anchor and a token. Shapes: batch size B, heads H, sequence length T, head width
+    K, number of rows L.
 
     Args:
-        x: tensors by name, as for :func:`pack_and_unpack`. Further tensors are the strength of the bias
-            "strength" [1, H, 1, 1], and the distances between anchors and tokens "pack" [B, H, L, T] and
-            "unpack" [B, 1, T, L]. With ``look_up``, "padding" [B, T] is True at padding, "rows" [B, L] is
-            True where P is masked, and the fields of :class:`~luna_fairseq.anchored.segments.Layout` are
-            needed.
+        x: tensors by name, as for :func:`pack_and_unpack`, and:
+
+            - "strength" [1, H, 1, 1]: factor of the bias for each head.
+            - "pack" [B, H, L, T] and "unpack" [B, 1, T, L]: distances between anchors and tokens.
+            - with ``look_up``: "padding" [B, T], True at padding, "rows" [B, L], True at masked rows of P,
+              and the fields of :class:`~luna_fairseq.anchored.segments.Layout`.
         attention: attention function with the arguments of :func:`luna_attention` (default: that function).
-        look_up: "" if queries attend to P alone (default). With "blocks", every query also attends to the
-            tokens around the anchors of the four rows of P that it weights most. "naive" computes the same by
+        look_up: "" if tokens attend to P alone (default). With "blocks", every token also attends to the
+            tokens around the anchors of four rows, those that it weights most. "naive" computes the same by
             definition.
 
     Returns:
@@ -146,8 +153,10 @@ def softmax_attention(x: Inputs) -> Tensor:
     Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name: the queries "q", the keys "k" and the values "v", each [B, H, T, K]. The optional
-            "mask" [B, T] is True at padding.
+        x: tensors by name:
+
+            - "q", "k", "v": queries, keys and values, each [B, H, T, K].
+            - "mask" [B, T], optional: True at padding.
 
     Returns:
         The output [B, H, T, K].
@@ -165,8 +174,10 @@ def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
     Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name: the queries "q", the keys "k" and the optional values "v" (default: the keys),
-            each [B, H, T, K]. The optional "mask" [B, T] is True at padding.
+        x: tensors by name:
+
+            - "q", "k", "v": queries, keys and values, each [B, H, T, K]. Values default to the keys.
+            - "mask" [B, T], optional: True at padding.
         is_causal: mask later positions (default: False).
 
     Returns:

@@ -211,7 +211,8 @@ def check_metric(options: ParsedOptions) -> Faults:
 def check_bleu_options(options: ParsedOptions) -> Faults:
     """Check the names of the options in ``--eval-bleu-args`` and ``--eval-bleu-detok-args``.
 
-    fairseq ignores unknown names, and would measure BLEU with other settings than the user has requested.
+    fairseq ignores unknown names. BLEU would then be measured with other settings than the user has
+    requested.
 
     Args:
         options: options of a command.

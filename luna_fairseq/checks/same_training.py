@@ -1,9 +1,10 @@
 """Checks that a checkpoint is used with the task, languages, dictionaries and options of its training.
 
-The settings of a task that training and use must share are called the *identity* of the training: the name of
-the task, its languages, and the options that decide how input is read. Checkpoints of this package store the
-identity, a random name of the run, and a fingerprint of each dictionary in ``extra_state``. For other
-checkpoints, the identity is read from the configuration, and the dictionaries are unknown.
+Some settings of a task must be the same in training and in use. They are called the *identity* of the
+training: the name of the task, its languages, and the options that decide how input is read. Checkpoints of
+this package store the identity, a random name of the run, and a fingerprint of each dictionary in
+``extra_state``. For other checkpoints, the identity is read from the configuration, and the dictionaries are
+unknown.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Command ``count_parameters``: print the number of parameters of a translation recipe's model.
 
-The command also prints the numbers for the embeddings, the learned packed sequence P (the extra input of a
-Luna model), the encoder and the decoder. The paper does not state its dictionary size. The default size here
-reproduces four of the five parameter counts in its Table 4.
+The command also prints the numbers for the embeddings, the encoder, the decoder, and the learned packed
+sequence P, which is an extra input of Luna models. The paper does not state its dictionary size. The default
+size reproduces four of the five parameter counts in its Table 4.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
 
     task = recipe.settings["task"]["_name"]
     if task != "translation":
-        raise InputError(f"the recipe's task is {task}, expected translation")
+        raise InputError(f"the task of recipe {recipe.name} is {task}. Use a translation recipe")
     dictionary = Dictionary()
     if dictionary_size < len(dictionary):
         raise InputError(

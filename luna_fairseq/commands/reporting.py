@@ -78,11 +78,11 @@ def console_script(
         program: name of the command.
         build_parser: function that builds the parser of the command line.
         work: function that does the work. It raises InputError for bad input.
-        path_argument: attribute of the parsed options with the file to name if a disk is full (default:
+        path_argument: name of a parsed option. Its file is named in the message if a disk is full (default:
             none).
-        passes_on: makes the command accept options of one of fairseq's commands after ``--``, which are the
-            second argument of ``work``. The list names options that the command itself sets and the user must
-            not give (default: None, no options after ``--``).
+        passes_on: names of options that the user must not give after ``--``. With a list, even an empty one,
+            the command accepts options of a fairseq command after ``--``, and passes them to ``work`` as a
+            second argument (default: None, ``--`` is not accepted).
         hides_log: hide fairseq's log messages and warnings (default: False).
         takes_words: call ``work`` with the unparsed words of the command line. The parser then serves
             ``--help`` only (default: False).

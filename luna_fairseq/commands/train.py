@@ -36,7 +36,7 @@ def build_parser() -> CommandParser:
     parser.add_argument("recipe", metavar="RECIPE", help="name that luna-recipes lists, or a YAML file")
     data = "folder of prepared data, or several folders separated by colons"
     parser.add_argument("data", metavar="DATA", help=data)
-    dry_run = "check RECIPE and DATA, and only print the fairseq-train command (must come first)"
+    dry_run = "check RECIPE and DATA, and print the fairseq-train command without running it"
     parser.add_argument("--dry-run", action="store_true", help=dry_run)
     parser.add_argument("--fp32", action="store_true", help="train in 32 bits")
     parser.add_argument("--save-dir", metavar="DIR", help="folder of the checkpoints")
@@ -66,11 +66,13 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
         raise InputError(f"DATA is missing. Usage: {USAGE}")
     name, data, *given = words
     recipe = read_recipe(name)
-    for folder in data.split(":"):
-        if not os.path.isdir(folder):
+    for folder in map(Path, data.split(":")):
+        has_data = any(True for pattern in ("train*", "*/train*") for _ in folder.glob(pattern))
+        if not folder.is_dir() or not (has_data or "--train-subset" in given):
+            problem = "holds no training data" if folder.is_dir() else "is not a folder"
             raise InputError(
-                f"{folder} is not a folder. Use a folder that a luna-prepare command or fairseq-preprocess "
-                "has written"
+                f"{folder} {problem}. Use a folder that a luna-prepare command or fairseq-preprocess has "
+                "written"
             )
     launch = launch_here(recipe, given)
     print(*(f"{PROGRAM}: {note}" for note in launch.notes), sep="\n", flush=True)
@@ -135,8 +137,9 @@ def _train(words: List[str]) -> None:
     Args:
         words: words of the command line after the program's name.
     """
-    if words[:1] == ["--dry-run"]:
-        print(*map(shlex.quote, build_command(words[1:], should_record=False)))
+    if "--dry-run" in words:
+        words = [word for word in words if word != "--dry-run"]
+        print(*map(shlex.quote, build_command(words, should_record=False)))
         return
     line = build_command(words)
     # fairseq-train replaces this process, so that signals reach it.

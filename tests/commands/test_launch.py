@@ -1,5 +1,7 @@
 """A recipe on the available GPUs: batch, precision, and the fairseq-train command."""
 
+from pathlib import Path
+
 import pytest
 
 from luna_fairseq.commands import launch as launching
@@ -94,10 +96,22 @@ def test_checkpoints_go_to_a_folder_of_the_row():
 def test_the_command(tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.chdir(tmp_path)  # where a folder for checkpoints is made
+    (tmp_path / "train.bin").touch()
     shards = f"{tmp_path}:{tmp_path}"
     line = train.build_command(["base_160gb", shards, "--lr", "1"])
     assert line[1:4] == ["-m", "fairseq_cli.train", shards] and line[-2:] == ["--lr", "1"]
     assert "luna-train: batch: 1 GPU x 16 sequences x --update-freq 512" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("place", [0, 2, 4])
+def test_a_dry_run_prints_the_command(place, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.bin").touch()
+    words = [LUNA, str(tmp_path), "--lr", "1"]
+    assert train.main([*words[:place], "--dry-run", *words[place:]]) == 0
+    printed = capsys.readouterr().out.splitlines()[-1]
+    assert printed.endswith("--lr 1") and "--dry-run" not in printed
+    assert [path.name for path in tmp_path.iterdir()] == ["train.bin"]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +122,7 @@ def test_the_command(tmp_path, capsys, monkeypatch):
         ([LUNA], "DATA is missing"),
         ([LUNA, "--cpu"], "DATA is missing"),
         ([LUNA, "/nowhere"], "/nowhere is not a folder"),
+        ([LUNA, str(Path(__file__).parent)], "commands holds no training data. Use a folder that"),
         (["luna_16", "/"], "there is no recipe luna_16"),
     ],
 )

@@ -260,4 +260,4 @@ def test_a_dictionary_without_room_for_special_symbols(capsys):
     assert count_parameters.main(["luna_16_elu_tied", "--dictionary-size", "3"]) == 1
     assert "at least 4, the number of special symbols" in capsys.readouterr().err
     assert count_parameters.main(["listops"]) == 1
-    assert "task is lra-text, expected translation" in capsys.readouterr().err
+    assert "is lra-text. Use a translation recipe" in capsys.readouterr().err
