@@ -57,8 +57,9 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
     found = sorted({tuple(path.name.split(".")[1].split("-")) for path in folder.glob("train.*-*.*.idx")})
     if source is not None and target is not None:
         # The pair in the file names may have the other order.
-        found = [(source, target)] if {source, target} in map(set, found) else []
-    pairs = [(s, t) for s, t in found if source in (None, s) and target in (None, t)]
+        pairs = [(source, target)] if {source, target} in map(set, found) else []
+    else:
+        pairs = [(s, t) for s, t in found if source in (None, s) and target in (None, t)]
     if len(pairs) == 1:
         return pairs[0]
     if not found:

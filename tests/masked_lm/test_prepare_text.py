@@ -89,7 +89,7 @@ def test_gpt2(text):
     [
         (("--vocab-size", 40, "--shards", 21), "exceeds the 20 documents"),
         (("--vocab-size", 4000), "--vocab-size 4000 is too large"),
-        ((), "Give either --vocab-size or GPT-2's two files"),
+        ((), "expected either --vocab-size N"),
         (("--gpt2-vocab-bpe", "vocab.bpe"), "Give --gpt2-encoder-json and --gpt2-vocab-bpe"),
         (("--vocab-size", 40, "--test", "nowhere"), "nowhere does not exist"),
         (("--vocab-size", 40, "--test", os.devnull), "/dev/null is a pipe or a device"),

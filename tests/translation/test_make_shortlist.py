@@ -146,7 +146,7 @@ def test_the_other_direction(data):
     "words, message",
     [
         (["-s", "fr"], "holds the training text of en-de. Give these languages"),
-        (["-s", "en", "-t", "fr"], "Give a folder of binarised text, and the languages"),
+        (["-s", "en", "-t", "fr"], "holds the training text of en-de. Give these languages with -s and -t"),
     ],
 )
 def test_other_languages_are_refused(words, message, data, capsys):
