@@ -120,6 +120,8 @@ def draw(args: argparse.Namespace) -> None:
         source, target = ([shorten_label(piece) for piece in side] for side in alignment[:2])
         axes.set_xticks(range(len(source)), source, rotation=90, fontsize=7)
         axes.set_yticks(range(len(target)), target, fontsize=7)
+        axes.set_xlabel("source", fontsize=8)
+        axes.set_ylabel("translation", fontsize=8)
     save_png(figure, args.plot)
 
 
