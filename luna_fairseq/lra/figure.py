@@ -58,7 +58,7 @@ class Costs:
         except (ValueError, KeyError, TypeError) as error:
             raise InputError(
                 f"--costs {path} has no measurements of {TRANSFORMER} on Long Range Arena ({error!r}). Write "
-                "it with 'python -m luna_fairseq.benchmark lra --json FILE'"
+                "it with 'python -m luna_fairseq.benchmark lra --json FILE'."
             ) from None
 
     def find(self, model: str) -> Cost:
@@ -79,8 +79,8 @@ class Costs:
         if form not in self.by_model:
             measured = ", ".join(self.by_model)
             raise InputError(
-                f"--costs has no measurement of {form}, only of {measured}. Leave the model out, or measure "
-                "it"
+                f"--costs has no measurement of {form}, only of {measured}. Leave out the model, or "
+                "measure it."
             )
         return self.by_model[form]
 

@@ -43,7 +43,7 @@ def generate_listops(
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
         raise InputError(
-            f"--min-length {bounds[0]} --max-length {bounds[1]}: expected 2 <= min-length < max-length - 2"
+            f"--min-length {bounds[0]} --max-length {bounds[1]}: expected 2 <= min-length < max-length - 2."
         )
     indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     draw = partial(draw_example, min_length=bounds[0], max_length=bounds[1])
@@ -126,5 +126,5 @@ def _generate_distinct(
             return
     raise InputError(
         f"only {len(seen):,} of {drawn:,} generated examples are different. Ask for fewer examples, or for "
-        "longer ones"
+        "longer ones."
     )

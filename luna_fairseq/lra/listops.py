@@ -68,7 +68,8 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
 def _append_expression(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
     """Append a random expression to ``tokens``, and return its value.
 
-    When ``tokens`` reaches ``max_length``, the expression is completed quickly. The caller discards it.
+    When ``tokens`` reaches ``max_length``, open operations end without further arguments, because the caller
+    will discard the expression.
 
     Args:
         generator: random number generator.

@@ -74,8 +74,7 @@ def read_pixels(stem: Path) -> np.ndarray:
     if text.is_file():
         return _read_text(text)
     raise InputError(
-        f"there is neither {binary} nor {text.name} in the same folder. Give a folder that luna-prepare-lra "
-        "made"
+        f"{binary} does not exist, and neither does {text.name}. Give a folder that luna-prepare-lra made."
     )
 
 
@@ -130,7 +129,7 @@ def _read_text(path: Path) -> np.ndarray:
                 )
             images.append(np.array(words, dtype=np.uint8))
     if not images:
-        raise InputError(f"{path} has no images")
+        raise InputError(f"{path} has no images. Give a folder that luna-prepare-lra made.")
     return np.stack(images)
 
 
@@ -148,7 +147,7 @@ def read_labels(path: Path, classes: int) -> List[int]:
         InputError: The file is missing, or a line is not a valid label.
     """
     if not path.is_file():
-        raise InputError(f"{path} does not exist. Give a folder that luna-prepare-lra made")
+        raise InputError(f"{path} does not exist. Give a folder that luna-prepare-lra made.")
     labels = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):

@@ -138,7 +138,7 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
     if before is not None:
         names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
         found = f"data made with other {', '.join(names)}" if names else "data with missing files"
-    return f"{folder} exists already and holds {found}. Give a new folder, or remove this one"
+    return f"{folder} exists already and holds {found}. Give a new folder, or remove this one."
 
 
 def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
@@ -160,8 +160,7 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
         empty = [split for split, by_class in counts.items() if not sum(by_class.values())]
         if empty:
             raise InputError(
-                f"there are no examples for {', '.join(empty)}: the archive does not have the published "
-                "layout"
+                f"There are no examples for {', '.join(empty)}. Use an archive with the published layout."
             )
         files = [str(path.relative_to(folder)) for path in sorted(folder.rglob("*")) if path.is_file()]
         files.append(write_checksums(folder, files))

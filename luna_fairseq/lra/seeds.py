@@ -125,7 +125,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     models = {model: model_options(model, task) for model in args.models}
     costs = check_plots(args)
     if not args.data.is_dir():
-        raise InputError(f"{args.data} is not a folder. Give a folder that luna-prepare-lra made")
+        raise InputError(f"{args.data} is not a folder. Give a folder that luna-prepare-lra made.")
     curves: Dict[str, Dict[int, float]] = {}
     data = checksum_of_data([args.data], SPLITS)
     runs = [(seed, model) for seed in args.seeds for model in models]
@@ -136,8 +136,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         if done is not None and done.options != options:
             changes = "; ".join(differences(parse_options(done.options), parse_options(options)))
             raise InputError(
-                f"{folder / RESULT} is of a run with other options ({changes}). Give another --out, or "
-                f"remove {folder}"
+                f"{folder / RESULT} belongs to a run with other options ({changes}). Give another --out, or "
+                f"remove {folder}."
             )
         is_resumed = done is not None or (folder / "checkpoint_last.pt").is_file()
         check_same_run(folder, "--out", {**select_fixed_options(options), "data": data}, is_resumed)
@@ -169,7 +169,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
             of a model was not measured.
     """
     if (args.figure is None) != (args.costs is None):
-        raise InputError("--figure and --costs need each other. Give both, or neither")
+        raise InputError("--figure and --costs need each other. Give both, or neither.")
     for option, path in (("--figure", args.figure), ("--curves", args.curves)):
         if path is not None:
             check_plot(path, option)
@@ -282,7 +282,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     run_logged(fairseq_command("validate", words), log, empty_log=True)
     found = re.findall(r"\| accuracy ([\d.]+)", log.read_text(encoding="utf-8", errors="replace"))
     if not found:
-        raise InputError(f"{log} has no accuracy. Use a recipe with --criterion lra_cross_entropy")
+        raise InputError(f"{log} has no accuracy. Use a recipe with --criterion lra_cross_entropy.")
     result = Result(title, model, seed, float(found[-1]), options)
     write_text(folder / RESULT, json.dumps(asdict(result)) + "\n")
     return result
@@ -304,7 +304,7 @@ def read_result(path: Path) -> Result:
         return Result(**json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError) as error:
         raise InputError(
-            f"{path} is damaged ({error}). Remove it and start the command again, which repeats the test"
+            f"{path} is damaged ({error}). Remove it and start the command again, which repeats the test."
         ) from error
 
 
@@ -348,7 +348,9 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
     accuracies = _group_by_model(results)
     titles = [title for title in TITLES.values() if all(title in by_task for by_task in accuracies.values())]
     if not titles:
-        raise InputError("--figure: the models have no task in common")
+        raise InputError(
+            "--figure: the models have no task in common. Leave out the models that lack results."
+        )
     return ", ".join(titles), {
         model: _average_over_tasks(by_task, titles) for model, by_task in accuracies.items()
     }

@@ -176,7 +176,7 @@ class LRATextTask(LRATask):
             path = Path(cfg.data) / name / "dict.txt"
             if not path.is_file():
                 raise InputError(
-                    f"{path} does not exist. Give a folder that luna-prepare-lra or fairseq-preprocess made"
+                    f"{path} does not exist. Give a folder that luna-prepare-lra or fairseq-preprocess made."
                 )
             dictionaries[name] = Dictionary.load(str(path))
         dictionaries[SOURCE].add_symbol(CLS)
@@ -330,7 +330,7 @@ class LRAImageTask(LRATask):
         if pixels.shape[1] > longest:
             raise InputError(
                 f"{folder / 'input' / split}: images of {pixels.shape[1]:,} pixels, but the model reads at "
-                f"most {longest:,}. Choose an architecture for that size, or give --max-positions"
+                f"most {longest:,}. Choose an architecture for that size, or give --max-positions."
             )
         source = PixelSequenceDataset(pixels, *(self.cfg.pixel_normalization or ()))
         net_input = {"src_tokens": source, "src_lengths": NumelDataset(source, reduce=False)}

@@ -72,6 +72,7 @@ def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
             )
     if len(sources) != len(references):
         raise InputError(
-            f"{source.name} has {len(sources):,} segments and {reference.name} has {len(references):,}"
+            f"{source.name} has {len(sources):,} segments and {reference.name} has {len(references):,}. "
+            "Use the published files."
         )
     return [(text, translation) for (_, _, text), (_, _, translation) in zip(sources, references)]

@@ -162,7 +162,7 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
     if counts[0] != counts[1]:
         raise InputError(
             f"{part.name} is not aligned: {part.members[0]} has {counts[0]:,} lines and {part.members[1]} "
-            f"has {counts[1]:,}"
+            f"has {counts[1]:,}. Use the published archive."
         )
     return counts[0]
 

@@ -159,7 +159,7 @@ def test_label_of_two_words(tmp_path):
 
 
 def test_refused_images(tmp_path):
-    refused("there is neither", image_task, tmp_path)
+    refused("does not exist, and neither does", image_task, tmp_path)
     folder, _ = write_pixels(tmp_path)
     message = "images of 9 pixels, but the model reads at most 7. Choose an architecture for that size"
     refused(message, image_task, folder, max_positions=8)
