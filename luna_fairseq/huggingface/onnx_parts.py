@@ -203,17 +203,11 @@ class DecodingStep(nn.Module):
         self.model = model
         self.example = initial.example
         self.input_names = ["token", *initial.output_names]
-        self.changing = [name for name in initial.output_names if self.is_changing(name)]
+        # A step changes the sums and the count, but neither the projected P nor the packed source.
+        sums = (LayerState(layer.causal._replace(pack_q=None)) for layer in self.example.layers)
+        changing = [*named_tensors(self.example._replace(layers=tuple(sums))), SEEN]
+        self.changing = [name for name in initial.output_names if name in changing]
         self.output_names: List[str] = ["logits", *(f"next_{name}" for name in self.changing)]
-
-    @staticmethod
-    def is_changing(name: str) -> bool:
-        """Return True if a decoding step changes a tensor of the state.
-
-        Args:
-            name: name of the tensor, such as "layer0_causal_key_sum" (True) or "packed_mask" (False).
-        """
-        return name == SEEN or "_causal_" in name and not name.endswith("pack_q")
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
         """Compute the logits of the next token, and the next decoding state.

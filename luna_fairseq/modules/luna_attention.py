@@ -8,7 +8,6 @@ from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
@@ -25,13 +24,10 @@ from luna_fairseq.modules.heads import (
     separate_hypotheses,
     split_heads,
 )
-from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory
+from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory, absorb_projections
 from luna_fairseq.ops.absorbed import (
-    HeadProjection,
-    absorb_projection,
     absorbed_pack,
     absorbed_unpack,
-    multiply_by_head,
     should_absorb,
     split_input_projection,
     split_output_projection,
@@ -364,7 +360,8 @@ class LunaAttention(ProjectingAttention):
         if isinstance(memory, AbsorbedMemory):
             if need_weights:
                 self.saved_pack_weights(memory)
-            output = self._read_absorbed(join_hypotheses(query, B), memory)
+            dropout = dropout_probability(self.dropout_module)
+            output = memory.read(join_hypotheses(query, B), self.num_heads, dropout)
             return separate_hypotheses(output, hypotheses), None
         if hypotheses == B and self.reads_only_rows and not need_weights:
             if should_absorb(memory.key, query, self.unpack_q_proj, self.out_proj):
@@ -402,23 +399,6 @@ class LunaAttention(ProjectingAttention):
             dropout_probability(self.dropout_module),
             self.unpack_bias(memory, source, geometry),
         )
-
-    def _read_absorbed(self, query: Tensor, memory: AbsorbedMemory) -> Tensor:
-        """Compute unpack attention over keys and values that include the projections, see :meth:`prepare`.
-
-        Args:
-            query: T queries X [B, T, C], for batch size B and width C.
-            memory: converted keys and values.
-
-        Returns:
-            Output of :meth:`unpack` in the shape [B, T, C].
-        """
-        logits = torch.baddbmm(memory.key_bias, query, memory.key)
-        weights = logits.unflatten(-1, (self.num_heads, -1)).softmax(dim=-1)
-        dropout = dropout_probability(self.dropout_module)
-        if dropout:
-            weights = F.dropout(weights, dropout)
-        return torch.baddbmm(memory.value_bias, weights.flatten(-2), memory.value)
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
@@ -552,36 +532,3 @@ class LunaAttention(ProjectingAttention):
         memory = memory._replace(pack_weights=identity.expand(packed.size(1), -1, -1))
         _, unpack = self.unpack(query, memory, source, geometry, need_weights=True)
         return AttentionWeights(pack, unpack.transpose(0, 1)[..., S:], read.transpose(0, 1))
-
-
-def absorb_projections(
-    memory: PackedMemory,
-    query: HeadProjection,
-    output: HeadProjection,
-    packed_padding_mask: Optional[Tensor] = None,
-) -> AbsorbedMemory:
-    """Multiply cached keys by the query projection and cached values by the output projection.
-
-    Args:
-        memory: keys and values [B, H, L, K], for batch size B, H heads of width K and L rows of the packed
-            sequence P.
-        query: projection to the queries of each head.
-        output: projection from all heads to the output.
-        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-            padding).
-
-    Returns:
-        Keys and values that can be read without projecting queries or outputs.
-    """
-    key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
-    value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]
-    if packed_padding_mask is not None:
-        padding = packed_padding_mask[:, None, :]
-        key_bias = key_bias.masked_fill(padding, torch.finfo(key_bias.dtype).min)
-        value = value.masked_fill(padding.unsqueeze(-1), 0.0)
-    return AbsorbedMemory(
-        key.flatten(1, 2).transpose(1, 2).contiguous(),
-        key_bias.flatten(1).unsqueeze(1),
-        value.flatten(1, 2),
-        output.bias.expand(len(key), 1, -1).contiguous(),
-    )

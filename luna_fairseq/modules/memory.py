@@ -2,7 +2,11 @@
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
+
+from luna_fairseq.ops.absorbed import HeadProjection, absorb_projection, multiply_by_head
 
 Nested = TypeVar("Nested", bound=Tuple[Any, ...])
 
@@ -96,3 +100,53 @@ class AbsorbedMemory(NamedTuple):
             Keys and values with one example for each index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
+
+    def read(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
+        """Compute unpack attention of queries that are not projected, and the output projection.
+
+        Args:
+            query: T queries X [B, T, C], for batch size B and width C.
+            num_heads: number of heads H.
+            dropout: dropout probability of the weights (default: 0).
+
+        Returns:
+            Output Y_X in the shape [B, T, C].
+        """
+        logits = torch.baddbmm(self.key_bias, query, self.key)
+        weights = logits.unflatten(-1, (num_heads, -1)).softmax(dim=-1)
+        if dropout:
+            weights = F.dropout(weights, dropout)
+        return torch.baddbmm(self.value_bias, weights.flatten(-2), self.value)
+
+
+def absorb_projections(
+    memory: PackedMemory,
+    query: HeadProjection,
+    output: HeadProjection,
+    packed_padding_mask: Optional[Tensor] = None,
+) -> AbsorbedMemory:
+    """Multiply cached keys by the query projection and cached values by the output projection.
+
+    Args:
+        memory: keys and values [B, H, L, K], for batch size B, H heads of width K and L rows of the packed
+            sequence P.
+        query: projection to the queries of each head.
+        output: projection from all heads to the output.
+        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
+            padding).
+
+    Returns:
+        Keys and values that can be read without projecting queries or outputs.
+    """
+    key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
+    value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]
+    if packed_padding_mask is not None:
+        padding = packed_padding_mask[:, None, :]
+        key_bias = key_bias.masked_fill(padding, torch.finfo(key_bias.dtype).min)
+        value = value.masked_fill(padding.unsqueeze(-1), 0.0)
+    return AbsorbedMemory(
+        key.flatten(1, 2).transpose(1, 2).contiguous(),
+        key_bias.flatten(1).unsqueeze(1),
+        value.flatten(1, 2),
+        output.bias.expand(len(key), 1, -1).contiguous(),
+    )
