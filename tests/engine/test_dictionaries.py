@@ -62,7 +62,7 @@ def test_dictionaries_are_recorded_for_every_task_of_this_package():
 
 
 def save_state(task, **state):
-    """Return what a trainer of this task stores in a checkpoint."""
+    """Return the content that a trainer of ``task`` stores in a checkpoint."""
     trainer, stored = SimpleNamespace(task=task), {"task_state": {"dictionaries": ["HuBERT's own"]}, **state}
     checkpoint_contents._save_with_training_info(
         lambda self, name, extra: stored.update(extra_state=extra), trainer, "x.pt", {}
@@ -71,7 +71,7 @@ def save_state(task, **state):
 
 
 def load_state(state, task):
-    """Load the checkpoint for use, and return the state that the task receives."""
+    """Load a checkpoint for inference, and return the state that its task receives."""
     state.setdefault("cfg", OmegaConf.create({"task": {"_name": "translation"}}))
     state = checkpoint_contents._load_and_check(lambda path, overrides: state, "x.pt")
     return checkpoint_contents._compare_with_task(

@@ -42,8 +42,8 @@ def test_the_listing_names_every_patch_and_the_versions():
     assert all(len(line) <= 110 or "/" in line for line in text.splitlines())
 
 
-def test_the_page_about_engines_names_every_patch():
-    page = (Path(__file__).resolve().parents[2] / "docs" / "engines.md").read_text(encoding="utf-8")
+def test_the_page_about_changes_names_every_patch():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "fairseq_changes.md").read_text(encoding="utf-8")
     assert [name for name in NAMES if f"`{name}`" not in page] == []
 
 

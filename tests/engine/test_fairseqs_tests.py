@@ -23,7 +23,11 @@ INTENDED = {
 
 
 def run_tests(is_imported):
-    """Run fairseq's tests and return {test: outcome}. ``is_imported``: with this package."""
+    """Run fairseq's tests, and return the outcome of each test by name.
+
+    Args:
+        is_imported: import luna_fairseq before the tests.
+    """
     folder = Path(FOLDER).resolve()
     names = [str(Path(folder.name, path.name)) for path in sorted(folder.iterdir()) if path.name != "gpu"]
     given = os.environ.get("LUNA_FAIRSEQ_TESTS_WORDS", "").split()

@@ -9,7 +9,7 @@ OFFERED = {"argv", "stdout", "stdin", "stderr"}  # attributes of sys that any pr
 
 
 def foreign_names(tree):
-    """Return the names of foreign modules and of their contents in a syntax tree."""
+    """Return the names of foreign modules, and the names imported from them, in a syntax tree."""
     names = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -21,7 +21,7 @@ def foreign_names(tree):
 
 
 def owner(node):
-    """Return the first name of a chain of attributes and items, or of vars(...)."""
+    """Return the first name of an expression such as ``a.b[c].d`` or ``vars(a)``, here "a"."""
     while isinstance(node, (ast.Attribute, ast.Subscript)):
         node = node.value
     if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "vars" and node.args:
@@ -30,7 +30,7 @@ def owner(node):
 
 
 def assignments(source):
-    """Return the line numbers at which ``source`` changes something foreign."""
+    """Return the line numbers of statements in ``source`` that change foreign modules or objects."""
     tree = ast.parse(source)
     names, found = foreign_names(tree), set()
     for node in ast.walk(tree):

@@ -24,7 +24,7 @@ table = type("Table", (), {})()
 
 @pytest.fixture
 def engine(monkeypatch):
-    """Return a module ``engine`` with functions, a class and a value that is no function."""
+    """Return a module ``engine`` with functions, a class and a value that is not a function."""
     module = types.ModuleType("engine")
     exec(SOURCE, module.__dict__)
     monkeypatch.setitem(sys.modules, "engine", module)

@@ -24,7 +24,15 @@ def make_iterators(processes, batches=BATCHES, **options):
 
 
 def read(iterators, steps=None):
-    """Return what the processes read in ``steps`` of an epoch, or all of it, and the first one's state."""
+    """Read an epoch in several processes.
+
+    Args:
+        iterators: batch iterator of each process.
+        steps: number of steps to read (default: None, the whole epoch).
+
+    Returns:
+        What the processes have read, and the state of the first iterator.
+    """
     found = []
     for iterator in iterators:
         epoch = iterator.next_epoch_itr()

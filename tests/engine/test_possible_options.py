@@ -1,4 +1,4 @@
-"""Invalid options are refused in one line when they are parsed."""
+"""Invalid options give a one-line error when they are parsed."""
 
 import multiprocessing
 import sys

@@ -14,7 +14,7 @@ P = inspect.Parameter
 
 
 def find_originals(patches):
-    """Yield each function of fairseq and its replacement."""
+    """Yield each patched function of fairseq with its replacement."""
     for patch in patches:
         for target, function in patch.replacements if patch.state == APPLIED else ():
             owner, name = find_target(target)
@@ -24,7 +24,7 @@ def find_originals(patches):
 
 
 def find_calls(signature):
-    """Yield the arguments of calls that pass every parameter, by position and by name."""
+    """Yield argument lists that pass every parameter of a signature: by position, and by name."""
     named = [p for p in signature.parameters.values() if p.kind not in (P.VAR_POSITIONAL, P.VAR_KEYWORD)]
     has_varargs = any(p.kind is P.VAR_POSITIONAL for p in signature.parameters.values())
     positional = [p.name for p in named if p.kind is not P.KEYWORD_ONLY]
@@ -36,7 +36,7 @@ def find_calls(signature):
 
 
 def find_dropped(function):
-    """Return the parameters that the function passes to no call."""
+    """Return the parameters of a function that it does not pass to any call."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
     names = [a.arg for a in (*tree.args.args, *tree.args.kwonlyargs)][1:]
     names += [a.arg for a in (tree.args.vararg, tree.args.kwarg) if a]
@@ -56,7 +56,7 @@ def find_dropped(function):
 
 
 def find_refused(original, function):
-    """Return the first call of the original that the function does not accept, or None."""
+    """Return the first call that the original accepts and the replacement does not; None if there is none."""
     signature = inspect.signature(original)
     for arguments, named in find_calls(signature):
         signature.bind(*arguments, **named)

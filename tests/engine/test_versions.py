@@ -1,4 +1,4 @@
-"""fairseq is missing, too old, or of any other version."""
+"""fairseq is missing, too old, or of another version."""
 
 import importlib.util
 import sys
