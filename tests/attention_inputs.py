@@ -6,8 +6,7 @@ length T. All sizes differ, so that a transposed dimension fails.
 
 import torch
 
-# Batch, heads, head width, packed length, context length: no two alike, so that no transposed dimension
-# passes by luck.
+# Batch size, heads, head width, rows of P, context length. All differ, so that a transposed dimension fails.
 B, H, K, L, S = 3, 2, 5, 7, 11
 
 

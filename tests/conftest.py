@@ -7,7 +7,7 @@ skipped.
 import gc
 import os
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported; tests run side by side
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported, because tests run in parallel
 
 from subprocess import PIPE, STDOUT  # noqa: E402
 from types import SimpleNamespace  # noqa: E402

@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parents[1]
 USER_DIR = str(ROOT / "luna_fairseq")
 FORKING = Path(__file__).with_name("forking.py")
 ON_A_CPU = {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
-# What the programs find imported; the last one torch 2 imports when it makes an optimizer.
+# Modules that are imported before the fork. torch 2 imports the last one when it creates an optimizer.
 FAIRSEQ = ("fairseq.options", "fairseq.trainer", "fairseq.sequence_generator", "torch._dynamo")
 TORCH = ("torch",)
 
@@ -125,5 +125,5 @@ def _server(*imported):
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "universal_newlines": True}
     command = [sys.executable, str(FORKING), *imported]
     server = subprocess.Popen(command, env={**os.environ, **ON_A_CPU}, **pipes)
-    atexit.register(server.communicate)  # closes its stdin, at which it ends
+    atexit.register(server.communicate)  # closes its stdin, which ends the process
     return server

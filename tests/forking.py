@@ -27,7 +27,7 @@ def start(words, run, leader, answers):
     The process leads a new process group, or joins the group of ``leader`` if that is not 0.
     """
     process = os.fork()
-    # Both set it, whoever comes first: another process may join the group at once.
+    # Parent and child both set the group, because another process may join it at once.
     os.setpgid(process, leader or process)
     if process:
         return process
@@ -114,8 +114,8 @@ if __name__ == "__main__":
         if importlib.util.find_spec(name):
             importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # otherwise each process copies all of this memory as it collects its garbage
-    logging.root.handlers.clear()  # one of fairseq's modules makes one; commands make their own
+    gc.freeze()  # otherwise garbage collection in each process would copy this memory
+    logging.root.handlers.clear()  # a module of fairseq adds one, and commands add their own
     answers = os.fdopen(os.dup(1), "w")
     for line in iter(sys.stdin.readline, ""):
         print(json.dumps([carry_out(run, answers) for run in json.loads(line)]), file=answers, flush=True)

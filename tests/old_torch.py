@@ -8,7 +8,7 @@ from contextlib import nullcontext
 
 import torch
 
-# Its restricted reader knows no pickled float; the files here are our own.
+# In torch 1, the restricted reader refuses pickled floats. The files here are our own, so they are trusted.
 WEIGHTS_ONLY = torch.__version__.split(".")[0] != "1"
 
 HAS_KEYWORD_HOOKS = WEIGHTS_ONLY

@@ -42,14 +42,14 @@ MAY_IMPORT = {
     "report": BELOW_EXTRAS,
     "benchmark": BELOW_EXTRAS,
 }
-# The core needs torch alone, but for these files: the adapters that register the optimizer and the schedule.
+# The core needs only torch, except for these adapters, which register the optimizer and the schedule.
 # The core's __init__ files import them on request only.
 CORE = {"ops", "modules", "optim"}
 NEED_FAIRSEQ = {
     "optim/fairseq_apollo.py",
     "optim/fairseq_milestone.py",
 }
-# The folder behind a name that ``from luna_fairseq import NAME`` imports on request.
+# Folder that defines a name which ``from luna_fairseq import NAME`` imports on request.
 BEHIND = {name: "models" for name in ("LunaClassifier", "LunaLanguageModel", "LunaMaskedLM", "LunaModel")}
 
 
@@ -186,7 +186,7 @@ def test_what_reads_checkpoints_or_registries_imports_the_engine_first():
             assert any(name.startswith(first) for name in imported), path
 
 
-# Every finder as it is, but blind to these packages: importing them fails as where they are not installed.
+# All finders without these packages, so that importing them fails as if they were not installed.
 WITHOUT = """
 import sys
 class Blind:
@@ -309,7 +309,7 @@ def test_only_the_folder_of_the_package_registers_when_looked_for_in_its_path():
         # fairseq's --user-dir after something else was imported from the same folder
         "import luna_fairseq.ops\nfrom argparse import Namespace\nfrom fairseq import utils\n"
         "utils.import_user_module(Namespace(user_dir='luna_fairseq'))",
-        # the same by a link, as one lies beside fairseq
+        # the same through a symbolic link, such as the one beside fairseq
         "import luna_fairseq.ops, os, tempfile\nfrom argparse import Namespace\nfrom fairseq import utils\n"
         "with tempfile.TemporaryDirectory() as folder:\n    link = os.path.join(folder, 'luna_fairseq')\n"
         "    os.symlink(luna_fairseq.__path__[0], link)\n"

@@ -23,7 +23,7 @@ def write(path, text):
 
 def run(script, *words, path=None, **environment):
     folders = [str(path)] if path else []
-    folders += [str(Path(sys.executable).parent), os.environ["PATH"]]  # its python is the one of the tests
+    folders += [str(Path(sys.executable).parent), os.environ["PATH"]]  # python of the tests
     environment = {**os.environ, "PATH": os.pathsep.join(folders), **environment}
     return subprocess.run(
         ["bash", str(script), *words], capture_output=True, text=True, env=environment, timeout=60

@@ -26,7 +26,7 @@ def installed(tmp_path_factory):
     """Folder into which pip installed the package."""
     folder = tmp_path_factory.mktemp("installed")
     source = tmp_path_factory.mktemp("source")
-    # From a copy: setuptools writes build/ and *.egg-info beside setup.py.
+    # A copy is installed, because setuptools writes build/ and *.egg-info beside setup.py.
     for name in ("luna_fairseq", "configs", "examples"):
         shutil.copytree(str(ROOT / name), str(source / name))
     for name in ("setup.py", "pyproject.toml", "MANIFEST.in", "LICENSE"):
@@ -98,7 +98,7 @@ def test_user_dir_of_an_installed_copy(installed, tmp_path, by_name):
     code = (
         "import sys, fairseq.utils; fairseq.utils.__file__ = fairseq.__file__ = sys.argv[2];"
         "from argparse import Namespace; name = Namespace(user_dir=sys.argv[1]);"
-        "fairseq.utils.import_user_module(name); fairseq.utils.import_user_module(name);"  # as they do
+        "fairseq.utils.import_user_module(name); fairseq.utils.import_user_module(name);"  # as in fairseq
         "from fairseq.models import ARCH_MODEL_REGISTRY;"
         "import luna_fairseq; print(luna_fairseq.__file__, 'luna' in ARCH_MODEL_REGISTRY)"
     )

@@ -12,7 +12,7 @@ from luna_fairseq.errors import MissingRequirementError
 from luna_fairseq.requirements import EXTRAS, import_package, install_advice
 
 ROOT = Path(__file__).resolve().parents[1]
-# A finder in front of all others, for which the given packages do not exist.
+# Finder before all others that reports the given packages as missing.
 HIDE = """
 import sys
 class Hidden:

@@ -8,7 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FITS = "exit 0"
-DOES_NOT_RUN = "echo 'command not found' >&2; exit 127"  # what a version manager's shim of no version does
+DOES_NOT_RUN = (
+    "echo 'command not found' >&2; exit 127"  # like the shim of a version manager without a version
+)
 
 
 def find_python(folder, pythons, **environment):

@@ -30,7 +30,7 @@ ANCHORED = {"anchored_packed": True}
 LOOK_UP = {**ANCHORED, "packed_lookup": 2}
 SENTENCE_DIAGONAL = {"diagonal_prior": True, "sentence_diagonal": True}
 SOFTMAX_CROSS = {**ANCHORED, "cross_attention": "softmax"}
-# The variants of the architecture that change what is computed.
+# Variants of the architecture that change the computation.
 VARIANTS = {
     "tied": {},
     "untied": {"untie_luna_kv": True},

@@ -70,7 +70,7 @@ def fill(fixture: str, folder: Path) -> Dict[str, str]:
     commands.mkdir()
     for name, module in MODULES.items():
         write_command(commands / name, f'exec python -m {module} "$@" {SHRUNK[fixture].get(name, "")}')
-    # What pip installed is found from any folder; another checkout, as of a second branch, has to lie here.
+    # An installed package is found from any folder. Another checkout must be linked in this folder.
     if (Path(fairseq.__file__).parents[1] / "luna_fairseq").resolve() != ROOT / "luna_fairseq":
         (folder / "luna_fairseq").symlink_to(ROOT / "luna_fairseq")
     path = os.pathsep.join([str(commands), str(Path(sys.executable).parent), os.environ["PATH"]])

@@ -31,7 +31,7 @@ def test_examples_run_as_written(page, fixture, tmp_path):
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     for example in STORIES[page, fixture]:
         if sys.version_info < (3, 10) and "from transformers" in example.text:
-            continue  # older transformers copy direct imports alone
+            continue  # old versions of transformers copy only direct imports
         if example.language == "python":
             result = run_python("-c", example.text, folder=tmp_path, **environment)
         else:
@@ -47,7 +47,7 @@ def test_every_option_of_a_shell_example_exists(example, tmp_path):
     """The shell runs the block with stand-ins of the commands, which record their arguments for the check."""
     commands, log = tmp_path / ".commands", tmp_path / ".log"
     commands.mkdir()
-    for name in RECORDED:  # the number is what a script asks python for: how many GPUs there are
+    for name in RECORDED:  # the scripts ask python for the number of GPUs
         write_command(commands / name, f'printf "%s\\0" {name} "$@" >>"$LOG"; echo >>"$LOG"; echo 8')
     (tmp_path / "scripts").symlink_to(ROOT / "scripts")
     environment = {**os.environ, "PATH": f"{commands}:/usr/bin:/bin", "LOG": str(log)}
@@ -76,7 +76,7 @@ def test_options_of_the_recorded_measurements_exist(options):
 @pytest.mark.parametrize("path", pages(), ids=lambda path: str(path.relative_to(ROOT)))
 def test_links_between_the_pages_lead_somewhere(path):
     for link in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8")):
-        # The tracker is a page beside the repository's files on the site that hosts both.
+        # The issue tracker is not a file of the repository.
         on_the_web = "://" in link or link == "../../issues"
         assert on_the_web or (path.parent / link).exists(), f"{path}: {link}"
 

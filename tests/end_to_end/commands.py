@@ -4,7 +4,7 @@ from pathlib import Path
 
 from forked import USER_DIR, run_module
 
-# A model small enough to train within a second, with widths that differ wherever they may.
+# A model that trains within a second. Its widths differ where this is possible.
 TINY = (
     "--encoder-layers 2 --decoder-layers 1 --encoder-embed-dim 32 --decoder-embed-dim 32"
     " --encoder-ffn-embed-dim 48 --decoder-ffn-embed-dim 40 --encoder-attention-heads 4 "

@@ -7,7 +7,7 @@ from commands import TINY, succeed
 SENTENCES = {"train": 120, "valid": 16, "test": 12}
 WORDS = [f"w{i}" for i in range(20)]
 
-# The authors' command for WMT'14, word for word but for the widths, the batch, and the number of updates.
+# The authors' command for WMT'14 with other widths, batch sizes and numbers of updates.
 AUTHORS_COMMAND = f"""
     --seed 1 --ddp-backend c10d --find-unused-parameters
     --valid-subset valid -s src -t tgt

@@ -12,8 +12,7 @@ from fairseq import checkpoint_utils
 from luna_fairseq.models import LunaModel
 
 WORDS = [f"w{i}" for i in range(46)]
-# What that fairseq stores of the command line beside the model's options; some values are of types no longer
-# in use.
+# Options of the task that an old fairseq stores. Some values have types that are no longer used.
 TASK = {
     "task": "translation",
     "arch": "luna_base_tied",
@@ -95,7 +94,7 @@ def folder(vectors, tmp_path_factory):
         },
         "last_optimizer_state": apollo_state(state_dict),
     }
-    # Their torch wrote files of the format before zip archives, too.
+    # The authors' version of torch wrote files in the old format without a zip archive.
     torch.save(checkpoint, str(folder / "authors.pt"), _use_new_zipfile_serialization=False)
     return folder
 

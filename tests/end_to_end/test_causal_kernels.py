@@ -18,8 +18,8 @@ TRAINING = f"""
     --criterion label_smoothed_cross_entropy --label-smoothing 0.1 --dropout 0.1 --batch-size 4
     --num-workers 0 --max-update {UPDATES} --disable-validation --log-format simple --log-interval 1
 """
-# What a user's own --user-dir does before a model is built: a GPU of capability 7.0, and one of 8.0 for which
-# NVIDIA's assembler fails.
+# Code of a --user-dir that simulates a GPU: one of capability 7.0, and one of 8.0 for which NVIDIA's
+# assembler fails.
 HEAD = """
 import torch, luna_fairseq
 from luna_fairseq.ops.causal_luna import triton as form
@@ -45,7 +45,7 @@ SAID = {
     "older": "chunk; not triton, because it needs compute capability 8.0 or later, not 7.0",
     "assembler": "chunk; triton is supported, but it fails with PTXASError: ",
 }
-# Tells its version, and compiles nothing.
+# Assembler that prints its version, and fails otherwise.
 ASSEMBLER = (
     '#!/bin/sh\n[ "$1" = --version ] && echo "Cuda compilation tools, release 12.4, V12.4.99" || exit 1\n'
 )

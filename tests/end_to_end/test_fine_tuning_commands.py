@@ -26,7 +26,7 @@ PATIENCE = 3
 
 def started(program, *words, **environment):
     line = [sys.executable, "-m", f"luna_fairseq.masked_lm.{program}", *map(str, words)]
-    # A group of its own, so that it can be killed with its children.
+    # The process leads a group, so that it can be killed with its children.
     return subprocess.Popen(
         line,
         env={**ENVIRONMENT, **environment},
@@ -88,7 +88,9 @@ def test_prepared(sst2):
     assert prepared.longest["train"] == 10  # eight words, <s> and </s>
     assert (sst2 / "label" / "dict.txt").read_text(encoding="utf-8") == "0 1\n1 1\n"
     _, *written, _ = json.loads((sst2 / "prepare_task.json").read_text("utf-8"))["prepare"]["files"]
-    assert written == sorted(written) and len(written) > 8  # not as the folder happens to list them
+    assert (
+        written == sorted(written) and len(written) > 8
+    )  # not in the order in which the system lists the folder
 
 
 @pytest.mark.slow
@@ -118,8 +120,8 @@ def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
     assert (tmp_path / "killed" / "batch8-lr1e-09" / "train.log").stat().st_size == before
     runs = [tmp_path / name / "batch16-lr1e-09" / "checkpoint_last.pt" for name in ("killed", "whole")]
     killed, whole = (torch.load(str(path), weights_only=False) for path in runs)
-    # Such a rate changes no prediction: the first epoch stays the best. The epoch that would be next is
-    # stored.
+    # This learning rate changes no prediction, so the first epoch remains the best. The checkpoint stores
+    # the number of the next epoch.
     assert whole["extra_state"]["train_iterator"]["epoch"] == 1 + PATIENCE + 1
     assert killed["extra_state"]["train_iterator"] == whole["extra_state"]["train_iterator"]
     assert all(torch.equal(value, whole["model"][name]) for name, value in killed["model"].items())

@@ -70,7 +70,7 @@ def test_bad_values_are_named(data, tmp_path):
     line = refused("hydra_train", *command, "+model.projection_length=0", folder=tmp_path)
     assert line == "luna_fairseq: error: --projection-length 0: must be at least 1"
     line = refused("hydra_train", *command, "+optimization.max_updat=3", folder=tmp_path)
-    by_hydra = hydra.__version__ < "1.1"  # refuses it itself, in several lines
+    by_hydra = hydra.__version__ < "1.1"  # hydra refuses the input itself, in several lines
     assert (
         by_hydra
         or line == "luna_fairseq: error: optimization has no option max_updat. Did you mean max_update?"

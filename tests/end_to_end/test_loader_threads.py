@@ -17,8 +17,8 @@ from reversal import AUTHORS_COMMAND
 from fairseq.data import iterators
 from luna_fairseq.engine.loader_threads import end_loader_threads
 
-# Run a command of fairseq with a collater that spends its time in torch's C++ code. So the thread that reads
-# ahead is in the middle of a batch when the command ends after the first one.
+# Run a fairseq command with a collater that spends its time in torch's C++ code. The thread that reads ahead
+# is then in the middle of a batch when the command ends after the first batch.
 SLOW_COLLATER = """
 import importlib, os, signal, sys, time
 import torch

@@ -17,7 +17,7 @@ from luna_fairseq.lra.writing import write_images, write_tokens
 
 SPLITS = {"train": 24, "valid": 8, "test": 8}
 TINY = "--encoder-embed-dim 16 --encoder-ffn-embed-dim 24 --encoder-attention-heads 4"
-# As in their README, but for the number of updates and the sizes.
+# Options of the authors' README with other sizes and numbers of updates.
 AUTHORS = (
     "--seed 1 --ddp-backend c10d --find-unused-parameters --task long_range_arena --optimizer adam"
     " --adam-betas (0.9,0.98) --clip-norm 0.0 --encoder-projection-length 16 --lr-scheduler inverse_sqrt"
@@ -57,7 +57,7 @@ def tokens(folder, pairs=False):
 
 @pytest.mark.slow
 def test_the_authors_listops_command(listops, tmp_path):
-    half = "--bf16 --fp16-no-flatten-grads --cpu --save-dir"  # theirs is --fp16, which needs a GPU
+    half = "--bf16 --fp16-no-flatten-grads --cpu --save-dir"  # the authors use --fp16, which needs a GPU
     log = succeed("train", *plugin(listops), AUTHORS, LISTOPS, half, tmp_path)
     assert "num_updates: 4 >= max_update: 4" in log
     best = tmp_path / "checkpoint_best.pt"

@@ -55,7 +55,7 @@ def test_pretraining_learns(pretrained):
     assert len(found) == 60 and sum(found[-5:]) / 5 < 0.88 * found[0]
     checkpoint = torch.load(str(pretrained / "checkpoint_last.pt"), weights_only=False)
     assert checkpoint["cfg"]["model"]["_name"] == "luna_bert"
-    # Adam has a state for every parameter: none of them lacked a gradient.
+    # Adam has a state for every parameter that had a gradient.
     names = [name for name in checkpoint["model"] if not name.endswith(("version", "lm_head.weight"))]
     assert len(checkpoint["last_optimizer_state"]["state"]) == len(names)
 

@@ -14,7 +14,7 @@ REFUSED_CLASS = "contains .*ExitCode, which torch.load refuses" if CHECKED else 
 @pytest.mark.parametrize(
     "words, message",
     [
-        # Said by a model's configuration, by a module, by the parser, by a check.
+        # Errors of a model's configuration, a module, the parser and a check.
         ("--decoder-embed-dim 16", "--decoder-embed-dim 16 differs from --encoder-embed-dim 32"),
         ("--decoder-projected-attention-heads 3", "width 32 is not divisible by 3"),
         ("--pack-activation gelu", "argument --pack-activation: invalid choice: 'gelu'"),

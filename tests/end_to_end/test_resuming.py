@@ -18,7 +18,7 @@ ADAM = f"""
 EVERY_UPDATE = (
     "--save-interval-updates 1 --keep-interval-updates -1 --keep-last-epochs -1 --disable-validation"
 )
-# Options, and checkpoints to go on from: in the middle of the second epoch, at the end of the first.
+# Options of each case, and checkpoints to resume from: within the second epoch, at the end of the first.
 CASES = {
     "apollo": (AUTHORS_COMMAND, ("checkpoint_2_10", "checkpoint1")),
     "adam": (ADAM, ("checkpoint_2_11",)),
@@ -40,13 +40,13 @@ def runs(data, tmp_path_factory):
             for start in checkpoints
         ]
         train((*common, "--save-dir", straight), *resumed)
-        train((*common, "--save-dir", straight))  # is finished: no update more
+        train((*common, "--save-dir", straight))  # already finished, so there is no further update
         return folder
 
     return make
 
 
-# One case in the fast tests: each trains several times.
+# Only one case is fast enough for the normal tests, because each case trains several times.
 EVERY_CASE = [
     pytest.param(name, start, marks=[] if name == "apollo" else [pytest.mark.slow])
     for name in CASES

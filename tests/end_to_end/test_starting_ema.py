@@ -6,14 +6,14 @@ from forked import run_trainings
 from reversal import AUTHORS_COMMAND
 from saved_training import load
 
-UPDATES = 12  # of the checkpoint
+UPDATES = 12  # updates of the checkpoint
 
 
 @pytest.mark.parametrize("precision", ["", "--bf16 --ema-fp32 --reset-optimizer"])
 @pytest.mark.parametrize("how", ["--restore-file", "--finetune-from-model"])
 def test_the_average_starts_from_the_loaded_weights(how, precision, data, trained, tmp_path):
     """With --ema-decay 1, the average does not change, so the checkpoint shows its initial value."""
-    if how == "--finetune-from-model":  # resets it anyway
+    if how == "--finetune-from-model":  # resets the optimizer anyway
         precision = precision.replace(" --reset-optimizer", "")
     start = trained / "checkpoint_last.pt"
     words = f"{AUTHORS_COMMAND} --store-ema --ema-decay 1.0 --disable-validation {precision}"

@@ -14,7 +14,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
 from luna_fairseq.text.lexicon import read_lexicon
 
-# Without the last option this fairseq drops the last batch unless its size is a multiple of 8.
+# Without the last option, fairseq drops a last batch whose size is not a multiple of 8.
 GENERATE = "-s src -t tgt --batch-size 8 --beam 5 --max-len-b 8 --required-batch-size-multiple 1"
 
 
@@ -29,7 +29,7 @@ def test_the_authors_command(trained):
     assert model["_name"] == "luna_base_tied" and model["projection_length"] == 16
     names = set(checkpoint["model"])
     assert "encoder.layers.0.self_attn.pack_kv_proj.weight" in names
-    # Apollo has a state for every parameter: none of them lacked a gradient, in any update.
+    # Apollo has a state for every parameter that had a gradient.
     states = checkpoint["last_optimizer_state"]["state"].values()
     parameters = {tensor.data_ptr() for name, tensor in checkpoint["model"].items() if "version" not in name}
     assert len(states) == len(parameters)
@@ -48,7 +48,7 @@ def test_bf16(data, tmp_path):
     losses = [float(loss) for loss in re.findall(r" loss=([\d.]+|nan|inf)", log)]
     assert len(losses) == 4 and losses[-1] < losses[0] + 1
     checkpoint = load(tmp_path / "checkpoint_last.pt")
-    # fairseq widens what it saves; the values show the type they had.
+    # fairseq saves weights in float32, but the values show the type that they had.
     weight = checkpoint["model"]["encoder.packed_embedding.weight"]
     assert torch.equal(weight, weight.bfloat16().float())
     for state in checkpoint["last_optimizer_state"]["state"].values():

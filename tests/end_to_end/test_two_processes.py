@@ -17,7 +17,7 @@ from saved_training import assert_same_training, load
 from test_resuming import ADAM
 
 UPDATES = 10
-# Both processes draw the same random numbers, one process draws on.
+# Two processes draw the same random numbers for both batches. One process draws new ones for the second.
 COMMON = (
     f"--dropout 0 --attention-dropout 0 --activation-dropout 0 --disable-validation --max-update {UPDATES}"
 )
@@ -95,7 +95,7 @@ def workers(process):
             parent = int((path / "stat").read_text().rsplit(")", 1)[1].split()[1])
             if parent == process.pid and b"spawn_main" in (path / "cmdline").read_bytes():
                 found.append(int(path.name))
-        except (OSError, IndexError):  # it has ended
+        except (OSError, IndexError):  # the process has ended
             continue
     return sorted(found)
 
@@ -142,7 +142,7 @@ def test_terminating_the_parent(data, tmp_path):
 
 
 SLOW = pytest.mark.slow
-# Two processes that the test starts, that fairseq spawns, that torchrun starts.
+# The two processes are started by the test, by fairseq, or by torchrun.
 LAUNCHERS = ["forked", pytest.param("spawned", marks=SLOW), pytest.param("torchrun", marks=SLOW)]
 
 

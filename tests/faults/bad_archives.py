@@ -11,7 +11,7 @@ Member = Tuple[str, Optional[bytes], Dict[str, Any]]
 REVIEW, IMAGE = "aclImdb/train/pos/1.txt", "cifar-10-batches-bin/data_batch_1.bin"
 METADATA = "lra_release/pathfinder32/curv_contour_length_14/metadata/0.npy"
 PICTURE = "lra_release/pathfinder32/curv_contour_length_14/imgs/0/1.png"
-BOMB = 1 << 28  # bytes of a member that holds only zeros
+BOMB = 1 << 28  # size of a member that consists of zeros
 
 
 def archives(world: World, case: Callable[..., Any]) -> Iterator[Any]:

@@ -27,7 +27,7 @@ TEXT = [
     "Der Hund läuft ‐ 12,5 %",
     "the cat sat on a mat again and again",
 ]
-OTHER = ["the dog \u2603 sat", "", "\u4e2d the mat"]  # has characters that the encoding does not know
+OTHER = ["the dog \u2603 sat", "", "\u4e2d the mat"]  # has characters that are unknown to the encoding
 
 
 def sentencepiece_(folder):

@@ -41,7 +41,7 @@ def trained(forked_commands, tmp_path_factory):
             lines = path.read_text(encoding="utf-8").splitlines()
             documents = ["\n".join(lines[start : start + 3]) + "\n" for start in range(0, len(lines), 3)]
             path.write_text("\n".join(documents), encoding="utf-8")
-    # Without --milestones: the recipe has another schedule.
+    # --milestones is omitted, because the recipe has another schedule.
     words += ["--vocab-size", "150", "--documents", str(LIMIT), "--", *TINY[:-2], "--max-epoch", "1"]
     assert train_bitext.main(words) == 0
     return folder / "out", corpus
@@ -165,7 +165,7 @@ def test_an_output_is_bounded_by_its_source_unless_its_length_is_given(trained, 
     hub.translate("A man.")
     hub.translate("A man.", max_len_b=9)
     hub.translate("A man.", min_len=3, beam=1)
-    hub.cfg.generation.max_len_b = 7  # as from_pretrained(.., max_len_b=7) has it
+    hub.cfg.generation.max_len_b = 7  # like from_pretrained(.., max_len_b=7)
     hub.translate("A man.")
     assert [(g.max_len_a, g.max_len_b) for g in found] == [(1.5, 20), (0, 9), (0, 200), (0, 7)]
     assert hub.translate([]) == hub.sample([]) == []

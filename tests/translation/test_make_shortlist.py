@@ -103,12 +103,12 @@ def test_the_file_holds_the_best_translations_the_common_pieces_and_the_piece_it
     assert found.pop("") == ["Hund", "schläft"]
     pairs = {"dog": ["Hund"], "cat": ["Katze"], "eats": ["frisst"], "sleeps": ["schläft"], "7": ["7"]}
     assert {name: found[name] for name in pairs} == pairs
-    # Every source piece has a line, and the end symbol, which stands for no piece, has one, too.
+    # Every source piece has a line, and so does the end-of-sentence symbol, the empty word.
     assert set(found) == {*" ".join(SOURCE).split(), "</s>"}
     text = capsys.readouterr().out
     assert "6 source pieces" not in text and "8 source pieces with up to 1 candidates" in text
     assert "from 15 of 15 pairs" in text
-    # der is common translation of nothing here; Hund, frisst and twice </s> are candidates, and 7.
+    # No source piece has "der" as a frequent translation. Hund, frisst, 7 and two </s> are candidates.
     assert "% of 7 target pieces are candidates" in text
 
 

@@ -8,7 +8,8 @@ from luna_fairseq.translation.pack_coverage import Coverage, learned_anchors, me
 
 
 def test_counts_by_hand():
-    # One sentence of three positions and one of padding, two heads, three rows of P, the last left out.
+    # One sentence with three tokens and one position of padding, two heads, and three rows of P. The last
+    # row is masked.
     heads = [
         [[0.7, 0.2, 0.1, 0.0], [0.6, 0.3, 0.1, 0.0], [0.0, 0.0, 1.0, 0.0]],
         [[0.1, 0.8, 0.1, 0.0], [0.2, 0.3, 0.5, 0.0], [1.0, 0.0, 0.0, 0.0]],
@@ -19,7 +20,7 @@ def test_counts_by_hand():
     assert coverage.positions == 3
     assert coverage.covered_share == pytest.approx((1 + 2) / 2 / 3)
     assert coverage.mean_largest_weight == pytest.approx((0.7 + 0.8 + 0.5) / 3)
-    # Without masks every row and position counts, and sentences add up.
+    # Without masks, every row and position counts. Sentences are added.
     coverage.add(torch.tensor([heads]), None, None)
     assert coverage.positions == 7
     assert coverage.covered_share == pytest.approx((1.5 + (2 + 3) / 2) / 7)

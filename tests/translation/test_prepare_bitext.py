@@ -99,7 +99,7 @@ def test_unknown_characters_are_counted_and_refused_above_a_share(prepare, text)
     write(text / "valid.en", ["\u4e2d \u6587", *read(text / "valid.en")[1:]])
     _, out, _ = prepare("--max-unknown", "50")
     assert "valid.en: 2 of " in out and "tokens unknown" in out and "train.en" not in out
-    for _ in range(2):  # also of data that stands
+    for _ in range(2):  # also if the data exists already
         status, _, err = prepare("--max-unknown", "0.1")
         assert status == 1 and "valid.en: 2 of " in err and "--max-unknown" in err
 

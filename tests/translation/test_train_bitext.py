@@ -39,7 +39,7 @@ def test_from_text_to_score_and_on(trained, capfd):
     found = {path.name for path in (out / "checkpoints").iterdir()}
     assert found == {*checkpoints, "averaged.pt", "run.json", "sentencepiece.bpe.model"}
 
-    # Started again it goes on.
+    # A second start continues the training.
     assert train(words, "150", "3") == 0
     assert capfd.readouterr().out.count("finished before") == 2
     log = (out / "train.log").read_text(encoding="utf-8")
@@ -47,7 +47,7 @@ def test_from_text_to_score_and_on(trained, capfd):
     assert (out / "checkpoints" / "checkpoint3.pt").exists()
     assert not (out / "checkpoints" / "checkpoint1.pt").exists()
 
-    # Other options and other text under old checkpoints are refused, before anything is done anew.
+    # Other options and other text are refused in a folder with checkpoints, before anything is written.
     binarised = out / "data" / "train.en-de.en.bin"
     before = binarised.read_bytes()
     swapped = [{"en": "de", "de": "en"}.get(word, word) for word in words]

@@ -13,7 +13,7 @@ from tiny_luna import EOS, PAD, sentences
 from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.models import LunaClassifier, LunaLanguageModel, LunaMaskedLM, LunaModel
 
-GRID = 2.0**-12  # of the parameters, so that the mean of two checkpoints is exact
+GRID = 2.0**-12  # parameters are multiples of this number, so that the mean of two checkpoints is exact
 LONGEST = 300
 TRANSLATION, CAUSAL, MASKED, CLASSES = "translation", "causal LM", "masked LM", "classes"
 SEPARATOR = 4
@@ -45,7 +45,7 @@ class Kind(NamedTuple):
         return self.job == CLASSES and self.head is None
 
 
-LOOK_UP = (5, 4, 6, 64, 63, 65, 200, 255, 256, 257)  # of the last, a batch is laid out by segments
+LOOK_UP = (5, 4, 6, 64, 63, 65, 200, 255, 256, 257)  # a batch of the last lengths is stored by segments
 KINDS = {
     "two vocabularies": Kind(TRANSLATION, {}),
     "one vocabulary": Kind(TRANSLATION, {"share_all_embeddings": True}, sizes=(23, 23)),
@@ -65,7 +65,7 @@ KINDS = {
     "LRA classifier": Kind(CLASSES, {}),
     "LRA classifier, mean": Kind(CLASSES, {"sen_rep_type": "mp"}),
 }
-# fairseq's task, the model's architecture, and what stands in the dictionaries before the words.
+# fairseq's task, the model's architecture, and the first symbols of the dictionaries.
 TASKS = {
     TRANSLATION: ("translation", "luna", {"dict.a.txt": ["<sep>"], "dict.b.txt": ["<sep>"]}),
     CAUSAL: ("language_modeling", "luna_lm", {"dict.txt": ["<sep>"]}),
@@ -163,7 +163,7 @@ def write_checkpoint(kind: Kind, folder: Any) -> None:
             weights[name] = value.clone() if difference is None else value + sign * difference
         torch.save({**state, "model": weights}, str(folder / file))
     for number, (name, symbols) in enumerate(names.items()):
-        size = kind.sizes[number] if kind.job in (TRANSLATION, CAUSAL) else 22  # and one that the task adds
+        size = kind.sizes[number] if kind.job in (TRANSLATION, CAUSAL) else 22  # the task adds one more
         words = [*symbols, *(f"w{i}" for i in range(size - 4 - len(symbols)))]
         (folder / "data" / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / "data" / name).write_text("".join(f"{word} 1\n" for word in words), encoding="utf-8")

@@ -27,11 +27,11 @@ WAYS = {
     "generate": ways.Generate,
     "ONNX": ways.Onnx,
 }
-# fairseq's search has log-probabilities in float32, and their sums; ONNX is float32.
+# fairseq's search sums log-probabilities in float32, and ONNX computes in float32.
 TOLERANCES = {"fairseq's generator": 2e-4, "Python": 1e-5, "generate": 1e-6, "ONNX": 3e-4}
 EXACT = 1e-12
-IN_8_BITS = 0.15  # distance of a model in 8 bits to the one in float64
-# What a value that tips to another level moves at most, and in the mean over a batch.
+IN_8_BITS = 0.15  # maximum difference between a model in 8 bits and the model in float64
+# Maximum change if rounding moves a value to the next 8-bit level, and mean change over a batch.
 OF_NEIGHBOURS, IN_THE_MEAN = 0.05, 0.002
 DECODERS_ALONE = "the model writes no text"
 CALLED = "called as fairseq's model is; the other properties compare its numbers"
@@ -133,7 +133,7 @@ class World:
 @pytest.fixture(scope="module")
 def world(tmp_path_factory):
     level = logging.root.manager.disable
-    logging.disable(logging.WARNING)  # small models are short of rows of P
+    logging.disable(logging.WARNING)  # small models warn that they have few rows of P
     yield World(tmp_path_factory)
     logging.disable(level)
 
@@ -164,7 +164,7 @@ def check(world: World, kind: str, way: str, given: Any, found: Any, tolerance: 
             item = item._replace(target=written)
         expected = world.expected(kind, way, item)
         if written is not None:
-            expected = expected[len(expected) - len(values) :]  # of what is written after a prompt
+            expected = expected[len(expected) - len(values) :]  # only tokens after the prompt have scores
         assert values.shape == expected.shape
         differences.append((values - expected).abs().flatten())
         largest = differences[-1].max().item()
@@ -235,7 +235,7 @@ def test_a_second_turn(kind, way, world):
     definition, model = world.way(kind, "fairseq's model"), world.way(kind, way)
     first, second = model.two_turns(given, prefixes, more)
     for number, (item, prefix, line) in enumerate(zip(given, prefixes, more)):
-        if first is None:  # lines of a stream, the first of which has ended
+        if first is None:  # a stream ends its first line before the second turn
             text = [*prefix, 2, *line]
         else:
             written = definition.continue_item(item, prefix)
@@ -243,7 +243,7 @@ def test_a_second_turn(kind, way, world):
             text = [*prefix, *written, *line]
         expected = definition.continue_item(item, text)
         if first is None:
-            expected = [token for token in expected if token != 0]  # which no text shows
+            expected = [token for token in expected if token != 0]  # token 0 does not appear in text
         assert second[number] == expected
 
 

@@ -35,8 +35,8 @@ from luna_fairseq.models import LunaLanguageModel, LunaMaskedLM, LunaModel
 
 Scores = List[Tuple[Optional[List[int]], Tensor]]
 TRUSTED = {"trust_remote_code": True}
-FREE = {"forced_eos_token_id": None}  # the last token that generate writes is not the end
-NEW = 5  # tokens that are written after a prefix
+FREE = {"forced_eos_token_id": None}  # generate must not replace the last token by EOS
+NEW = 5  # number of tokens that are generated after a prefix
 
 
 def command(name: str, *words: Any) -> None:
@@ -229,7 +229,7 @@ class Search(Forward):
         if source is None:
             source = prefix[:, :0]
         net_input = {"src_tokens": source, "src_lengths": source.ne(PAD).sum(dim=1)}
-        if self.kind.job == CAUSAL:  # whose rows are counted at the source
+        if self.kind.job == CAUSAL:  # fairseq takes the batch size from the source
             net_input = {"src_tokens": torch.cat([torch.full_like(prefix[:, :1], EOS), prefix], dim=1)}
             prefix = None
         sample = {"net_input": net_input}
@@ -379,7 +379,7 @@ class Transformers(Way):
         if not self.kind.has_decoder:
             ids = given["input_ids"]
             logits = self.model(**given).logits
-            again = self.model(ids).logits  # padding is masked without a mask, too
+            again = self.model(ids).logits  # padding is also masked if no mask is given
             there = ids.ne(PAD) if self.kind.job == MASKED else ...
             torch.testing.assert_close(logits[there], again[there], rtol=0, atol=1e-12)
             return self.score_without_decoder(logits, ids)
