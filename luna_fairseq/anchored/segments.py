@@ -147,7 +147,9 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     Returns:
         The number of segments.
     """
-    return min(L, max(number, max_segment_tokens(DENSE_LENGTH, W) if has_short else 0))
+    if has_short:
+        number = max(number, (DENSE_LENGTH + W - 1) // W)
+    return min(L, number)
 
 
 class Segments(NamedTuple):

@@ -404,6 +404,16 @@ def test_a_look_up_of_all_segments_is_softmax_attention_over_rows_and_tokens():
     assert torch.allclose(output, expected, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["row_bias", "token_bias"])
+def test_the_definition_applies_one_bias_without_the_other(name):
+    context, packed = masks("right")
+    biases = {"row_bias": torch.zeros(B, H, T, L), "token_bias": torch.zeros(B, H, T, S)}
+    biases[name] = torch.randn(biases[name].shape).double()
+    expected, *_ = naive_lookup_attention(*inputs(), 2, context, packed, **biases)
+    output, *_ = naive_lookup_attention(*inputs(), 2, context, packed, **{name: biases[name]})
+    assert torch.allclose(output, expected)
+
+
 @with_every_form
 def test_a_closed_gate_gives_plain_unpack_attention():
     q, k, v, token_k, token_v, gate = inputs()
