@@ -66,7 +66,7 @@ def read_chosen(
         chosen = torch.where(is_short[:, :, None, None], slot, chosen)
         unread = (slot >= number) & ~is_short if N > number else None
     heads = torch.arange(B * H, device=chosen.device) * L
-    table_rows = chosen + heads.view(B, H, 1, 1)  # in a table of the segments of all sentences and heads
+    table_rows = chosen + heads.view(B, H, 1, 1)  # index among the segments of all sentences and heads
     return ChosenTokens(segments, chosen, make_pairs(table_rows.flatten(0, 2), B * H * L), unread)
 
 

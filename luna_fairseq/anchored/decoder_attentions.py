@@ -97,7 +97,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
             attention = AnchoredCrossAttention(**arguments, **anchors, lookup=ours.packed_lookup)
         else:
             return super().build_cross_attention(options, update_packed)
-        # The last layer can need fewer parts of the geometry than the others, because it does not pack.
+        # The last layer can need fewer distances than the others, because it does not pack.
         self.needs = Needs(*map(max, zip(self.needs, attention.needs())))
         return attention
 

@@ -15,7 +15,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.ops.softmax import MAX_PENALTY
 
-# Place of a key that is padding, which is therefore never the nearest key.
+# Position of keys that are padding, so far away that they are never the nearest key.
 FAR_AWAY = 1e15
 
 

@@ -95,7 +95,8 @@ class Diagonal(NamedTuple):
         Returns:
             Bias [B, H, T, M].
         """
-        # gamma * nearest - gamma / width * distance: the factors are small, the distances are many.
+        # gamma * nearest - gamma / width * distance. Multiplying the factors first is cheaper, because there
+        # are more distances than factors.
         nearest, factor = self.strength * self.nearest, -self.strength / self.width
         bias = torch.addcmul(nearest, (self.expected - place).abs(), factor)
         return bias.clamp(min=-MAX_PENALTY)

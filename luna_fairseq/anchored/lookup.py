@@ -155,7 +155,7 @@ def lookup_attention(
         rows = rows + diagonal.bias()
     read = read_chosen(segments, rows, packed_padding_mask, number)
     tokens = read.scores(scaled).to(dtype)
-    # The gate opens tokens as much as its opposite closes the rows, which are fewer.
+    # In the softmax, adding the gate to tokens equals subtracting it from the rows, which are fewer.
     rows = rows - gate.to(dtype)[:, None, None]
     if diagonal is not None:
         tokens = tokens + diagonal.bias_at(read.place)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.chunks import chunk_slices
 
-# Number of queries in a block, which are multiplied with the tokens of their common segment at a time.
+# Number of queries in a block. They are multiplied with the tokens of their common segment in one product.
 BLOCK = 16
 # On a CPU, blocks are larger if an average segment has at least this many queries. One product of a large
 # block gathers the tokens once for more queries, but the last block of each segment is emptier.

@@ -11,8 +11,8 @@ from luna_fairseq.anchored.diagonal import Diagonal, find_diagonal
 from luna_fairseq.anchored.places import distance_bias
 from luna_fairseq.errors import InputError
 
-# Initial biases of the logits of tokens that are looked up. Untrained queries choose segments at random, and
-# an open gate keeps them from learning. Near a diagonal, queries choose good segments from the start.
+# Initial biases of the logits of tokens in a look-up. Untrained queries choose segments at random, so an open
+# gate would slow learning down. With a diagonal prior, queries choose good segments from the start.
 CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 
-# Gains of the Xavier uniform initialisation of an attention's projections, and of its output projection.
+# Gains of the Xavier uniform initialisation: of the input projections, and of the output projection.
 GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 
 

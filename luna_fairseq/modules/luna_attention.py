@@ -517,7 +517,7 @@ class LunaAttention(ProjectingAttention):
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
-        # With need_weights, the three values are tensors and never None.
+        # Typed as Any, because need_weights makes these values tensors and never None.
         pack: Any
         read: Any
         unpack: Any
