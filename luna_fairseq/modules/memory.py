@@ -130,7 +130,7 @@ def absorb_projections(
     Args:
         memory: keys and values [B, H, L, K], for batch size B, H heads of width K and L rows of the packed
             sequence P.
-        query: projection to the queries of each head.
+        query: projection from the input to the queries of each head.
         output: projection from all heads to the output.
         packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
             padding).
@@ -145,8 +145,8 @@ def absorb_projections(
         key_bias = key_bias.masked_fill(padding, torch.finfo(key_bias.dtype).min)
         value = value.masked_fill(padding.unsqueeze(-1), 0.0)
     return AbsorbedMemory(
-        key.flatten(1, 2).transpose(1, 2).contiguous(),
-        key_bias.flatten(1).unsqueeze(1),
-        value.flatten(1, 2),
-        output.bias.expand(len(key), 1, -1).contiguous(),
+        key=key.flatten(1, 2).transpose(1, 2).contiguous(),
+        key_bias=key_bias.flatten(1).unsqueeze(1),
+        value=value.flatten(1, 2),
+        value_bias=output.bias.expand(len(key), 1, -1).contiguous(),
     )

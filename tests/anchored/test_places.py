@@ -10,7 +10,7 @@ from luna_fairseq.anchored.places import anchor_distances, beyond_nearest, dista
 
 
 def masks(lengths, rows, S=None, L=None, left=0):
-    """Return the masks of sentences of ``lengths`` tokens with ``rows`` rows of P.
+    """Return padding masks of sentences and of the packed sequence P.
 
     Args:
         lengths: number of tokens of each sentence.
