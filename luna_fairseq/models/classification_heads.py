@@ -13,7 +13,7 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """Base class of classification heads that pool the packed sequence P to one vector.
+    """Base class of classification heads that pool Luna's packed sequence P to one vector.
 
     RoBERTa's classification head is then applied to this vector: dropout, linear layer, activation, dropout,
     and a projection to the logits. Subclasses implement :meth:`pool`. The constructor has the arguments of
@@ -59,7 +59,7 @@ class PackedClassificationHead(RobertaClassificationHead):
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on the element-wise maximum of the packed sequence P.
+    """Classification head on the element-wise maximum of Luna's packed sequence P.
 
     A linear layer is applied to each vector of P before the maximum is taken.
 
@@ -99,7 +99,7 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean of the packed sequence P.
+    """Classification head on the mean of Luna's packed sequence P.
 
     The constructor has the arguments of fairseq's ``RobertaClassificationHead``.
     """
@@ -119,7 +119,7 @@ class MeanPoolingHead(PackedClassificationHead):
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Classification head that pools the packed sequence P by attention from the first token ``<s>``.
+    """Classification head that pools Luna's packed sequence P by attention from the token ``<s>``.
 
     Args:
         input_dim: model width C.
@@ -157,7 +157,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean of the packed sequence P, without padding.
+    """Return the mean of Luna's packed sequence P, without padding.
 
     Args:
         packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.

@@ -1,4 +1,4 @@
-"""Final layer norm of the packed sequence P in a sentence encoder.
+"""Final layer norm of Luna's packed sequence P in a sentence encoder.
 
 Masked language modelling does not read P after the last layer, so that its layer norm has no parameters
 there. Classification heads read P and need them.
@@ -12,7 +12,7 @@ from fairseq.modules import LayerNorm
 
 
 def add_packed_norm_parameters(encoder: nn.Module) -> None:
-    """Add a weight and a bias to the final layer norm of the packed sequence P.
+    """Add a weight and a bias to the final layer norm of Luna's packed sequence P.
 
     A model calls this function when it gets a classification head that reads P. If a checkpoint has no such
     weight and bias, they keep their initial values.

@@ -139,7 +139,7 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
     """
 
     fix_projection_length: bool = option(
-        False, "always use all rows of P (default: at most as many rows as the sequence has tokens)"
+        False, "always use the whole packed sequence P (default: at most as many vectors as tokens)"
     )
 
 
