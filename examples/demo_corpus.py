@@ -522,7 +522,7 @@ def _finish_sentences(english: str, german: str) -> Pair:
 
 @lru_cache(maxsize=None)
 def _split_lines(table: str) -> List[List[str]]:
-    """Split a table into lines, and each line into words."""
+    r"""Split a table into lines, and each line into words: "a b\nc" gives [["a", "b"], ["c"]]."""
     return [line.split() for line in table.strip().splitlines()]
 
 

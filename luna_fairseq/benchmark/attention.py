@@ -189,10 +189,10 @@ def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
 
 
 def missing_sdpa(*unused: Any) -> str:
-    """Return "" if torch has ``scaled_dot_product_attention``, or a clause that names the old version.
+    """Return the reason why torch's fused attention cannot be used, or "" if it can.
 
     Args:
-        *unused: ignored. :class:`Variant` calls this function with the options and the case.
+        *unused: ignored. The benchmark passes the options and the case.
 
     Returns:
         "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".

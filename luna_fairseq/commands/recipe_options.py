@@ -1,4 +1,7 @@
-"""Functions that load a recipe's file and check that fairseq knows its groups, components and options."""
+"""Functions that load a recipe's file and check the names in it.
+
+fairseq must know every group of options, every component (such as an optimizer), and every option.
+"""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def build_parser() -> CommandParser:
 
 
 def _recipes(words: List[str]) -> None:
-    """List the recipes, show one of them, or print their folder.
+    """Run the command: list the recipes, show one of them, or print their folder.
 
     Args:
         words: words of the command line after the program's name.

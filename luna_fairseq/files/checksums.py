@@ -22,7 +22,7 @@ _DATA = (".bin", ".idx", ".npy", ".src", ".label", ".txt")
 
 
 def write_checksums(folder: Path, names: Iterable[str]) -> str:
-    """Write the list of checksums of a folder.
+    """Compute the checksums of files in a folder, and write them to ``checksums.sha256``.
 
     Args:
         folder: folder of the files.

@@ -38,7 +38,7 @@ def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
         location: name of the archive or folder, for the printed line.
 
     Yields:
-        Function with the argument and result of :func:`is_data`, which counts the names that are not data.
+        Function like :func:`is_data`. It also counts the names for which it returns False.
     """
     skipped: List[str] = []
 
