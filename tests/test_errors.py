@@ -91,9 +91,9 @@ def test_a_reader_that_goes_early_is_no_error(command):
     words = [sys.executable, "-m", command]
     with subprocess.Popen(words, cwd=str(ROOT), stdout=subprocess.PIPE, stderr=subprocess.PIPE) as listing:
         listing.stdout.close()
-        said = listing.stderr.read().decode()
+        message = listing.stderr.read().decode()
         assert listing.wait() == 1
-        assert "Broken pipe" not in said and "Traceback" not in said and "Exception" not in said
+        assert "Broken pipe" not in message and "Traceback" not in message and "Exception" not in message
 
 
 def test_commands_log_warnings_alone(tmp_path):

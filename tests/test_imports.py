@@ -24,7 +24,7 @@ BELOW_COMMANDS = {*MODELS, "checks", "engine", "optim", "files", "text"}
 BELOW_JOBS = {*BELOW_COMMANDS, "commands"}
 JOBS = {"translation", "masked_lm", "lra", "streaming"}
 BELOW_EXTRAS = {*BELOW_JOBS, *JOBS, "peers", "huggingface"}
-# What each folder may import besides itself and the shared modules.
+# Folders that each folder may import, besides itself and the shared modules.
 MAY_IMPORT = {
     "ops": set(),
     "optim": {"checks"},  # bounds of the options, in the adapters
@@ -172,7 +172,7 @@ def test_the_core_imports_torch_alone(folder):
     assert not found
 
 
-def test_what_reads_checkpoints_or_registries_imports_the_engine_first():
+def test_modules_that_read_checkpoints_or_registries_import_the_engine_first():
     """Otherwise fairseq would be used before it is patched, and names of this package would be unknown."""
     needing = ("checkpoint_utils", "hub_utils", "options")
     for path in sorted(PACKAGE.rglob("*.py")):
@@ -263,7 +263,7 @@ for request in {requests}:
     assert out.splitlines() == [line + engine] * len(requests)
 
 
-def test_what_is_not_there_is_an_attribute_error():
+def test_a_missing_name_is_an_attribute_error():
     import luna_fairseq
     import luna_fairseq.modules
     import luna_fairseq.optim

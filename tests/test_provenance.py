@@ -38,7 +38,7 @@ def test_the_commit_of_a_branch_packed_or_not_of_a_worktree_and_of_none(checkout
     assert commit(checkout / ".git") == expected
 
 
-def test_what_is_no_checkout_has_no_commit(tmp_path):
+def test_a_folder_without_checkout_has_no_commit(tmp_path):
     assert commit(tmp_path / ".git") is None
     (tmp_path / ".git").write_text("gitdir: nowhere\n")
     assert commit(tmp_path / ".git") is None

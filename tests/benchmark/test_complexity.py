@@ -59,6 +59,6 @@ def operations(name, n, d):
 
 @pytest.mark.parametrize("name", THEORY)
 def test_operations_grow_as_theory_says(name):
-    of_n = math.log2(operations(name, 2048, 64) / operations(name, 512, 64)) / 2
-    of_d = math.log2(operations(name, 512, 256) / operations(name, 512, 64)) / 2
-    assert (of_n, of_d) == pytest.approx(THEORY[name], abs=0.12)
+    n_exponent = math.log2(operations(name, 2048, 64) / operations(name, 512, 64)) / 2
+    d_exponent = math.log2(operations(name, 512, 256) / operations(name, 512, 64)) / 2
+    assert (n_exponent, d_exponent) == pytest.approx(THEORY[name], abs=0.12)

@@ -7,7 +7,7 @@ from forked import run_code
 
 from luna_fairseq.benchmark import freed_memory
 
-# Pages that are fetched while blocks of 64 MiB come and go.
+# Prints the number of page faults while blocks of 64 MiB are allocated and freed.
 PAGES = """
 import resource, torch
 from luna_fairseq.benchmark.freed_memory import keep_freed_memory
@@ -29,12 +29,12 @@ def pages(keep):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="the C library has no such switch")
-def test_what_is_kept_is_not_fetched_again():
+def test_freed_memory_is_reused_without_page_faults():
     # A page is 4 KiB or, where the kernel prefers huge ones, 2 MiB, of which a block has 32.
     assert pages(keep=False) >= 5 * 32
     assert pages(keep=True) < 32
 
 
-def test_without_such_a_switch_nothing_happens(monkeypatch):
+def test_nothing_happens_without_mallopt(monkeypatch):
     monkeypatch.setattr(freed_memory.ctypes, "CDLL", lambda name: object())
     freed_memory.keep_freed_memory()

@@ -36,7 +36,7 @@ def test_the_rehearsal(tmp_path):
 
 
 @pytest.mark.parametrize("pieces, name", [(on, name) for on in (gpu.ON_GPU, gpu.ON_CPU) for name in on])
-def test_every_piece_names_rows_and_cases_that_there_are(pieces, name):
+def test_every_part_names_existing_rows_and_cases(pieces, name):
     words = pieces[name][1].format(**WORDS).split()
     args = build_parser().parse_args(words)
     task = TASKS[args.command](args)
@@ -68,34 +68,34 @@ if bad == "raises": raise RuntimeError("CUDA error: a memory access\\nCompile wi
 
 
 @pytest.mark.parametrize(
-    "kind, said",
+    "kind, message",
     [
         ("dies", "signal 9"),
         ("hangs", "ended after 2 s"),
         ("raises", "RuntimeError: CUDA error: a memory access"),
     ],
 )
-def test_what_fails_dies_or_hangs_costs_its_row_alone(kind, said, tmp_path, monkeypatch):
+def test_a_row_that_fails_dies_or_hangs_is_excluded(kind, message, tmp_path, monkeypatch):
     (tmp_path / "fake").mkdir()
     (tmp_path / "fake" / "__main__.py").write_text(FAKE.format(kind=kind))
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(gpu, "BENCHMARK", "fake")
     found = gpu.run_part(["causal"], 2.0, time.monotonic() + 60)
-    assert list(found["failed"]) == ["triton"] and found["failed"]["triton"].endswith(said)
+    assert list(found["failed"]) == ["triton"] and found["failed"]["triton"].endswith(message)
     assert "--without triton" in found["command"]
     page = "\n".join(gpu.format_page({"causal": found}))
     assert "FAILED causal, triton" in page
-    # What it had measured of that row before, too, and of the others once.
+    # The measurements of the failed row before its failure are kept, and the other rows are listed once.
     assert page.count("| causal | T 1  | triton | sdpa |") == page.count("| causal | T 1  | chunk ") == 1
 
 
-def test_what_there_is_no_time_for_is_named():
+def test_a_part_without_time_left_is_reported():
     found = gpu.run_part(["causal"], 2.0, time.monotonic() + 1)
     assert found["failed"] == {"all": "not measured: the time limit was reached"}
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         (["--device", "cpu", "--minutes", "inf"], "must be above 0, not inf"),
         (
@@ -106,7 +106,7 @@ def test_what_there_is_no_time_for_is_named():
         (["--device", "cpu", "--out", "there.txt/x"], "there.txt"),
     ],
 )
-def test_bad_input_gets_one_line(words, said, tmp_path, monkeypatch, capsys):
+def test_bad_input_gets_one_line(words, message, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 0)
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.txt").touch()
@@ -115,4 +115,4 @@ def test_bad_input_gets_one_line(words, said, tmp_path, monkeypatch, capsys):
     except SystemExit as end:
         status = end.code
     assert status not in (0, None)
-    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]

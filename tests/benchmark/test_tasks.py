@@ -88,9 +88,9 @@ def test_every_row_is_checked_and_measured(name, quick, tmp_path, capsys):
             expected = spread([b / a for a, b in zip(seconds["samples"], theirs)])
             assert ratio == pytest.approx(expected)
         if section["rate"]:
-            of_one = result[f"{section['rate']}_per_second"] * seconds["median"]
+            processed = result[f"{section['rate']}_per_second"] * seconds["median"]
             count = {"train": 10 if name == "train" else 16, "lra": 12, "decode": 2}[task]
-            assert of_one == pytest.approx(count)
+            assert processed == pytest.approx(count)
     out = capsys.readouterr().out
     assert f"== {task} ==" in out and "extra MiB" in out and "torch: " in out
     if task in ("causal", "attention"):
@@ -100,7 +100,7 @@ def test_every_row_is_checked_and_measured(name, quick, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_as_a_process_with_memory_and_profiles(tmp_path):
+def test_a_separate_process_measures_memory_and_profiles(tmp_path):
     path = tmp_path / "x.json"
     words = f"--threads 1 train {SMALL} --batch 2x5 --repetitions 2 --profile --json {path} --without"
     words += " transformer transformer-sdpa luna-16-untied luna-16-anchored"
@@ -116,17 +116,17 @@ def test_as_a_process_with_memory_and_profiles(tmp_path):
     assert each["calls"] > 100 and each["MiB written"] > 1
 
 
-def test_without_fairseq_attention_alone_is_measured():
+def test_only_attention_is_measured_without_fairseq():
     program = "import sys; sys.modules['fairseq'] = None; import luna_fairseq.benchmark.{} as it; it.main()"
-    for module, words, said in (
+    for module, words, message in (
         ("__main__", f"causal --check {HEADS}", "chunk"),
         ("gpu", "--device cpu --minutes 1e-9 --only train", "Choose from parity, causal"),
     ):
         done = run_python("-c", program.format(module), *words.split(), imported=TORCH)
-        assert said in done.stdout + done.stderr, done.stderr
+        assert message in done.stdout + done.stderr, done.stderr
 
 
-def test_extra_memory_is_the_most_that_a_job_holds():
+def test_extra_memory_is_the_peak_of_a_job():
     def job():
         x = torch.ones(2**20)
         return (x + 1).sum() + torch.ones(2**20).sum()
@@ -187,16 +187,16 @@ WRONG_FORMS = [
 ]
 
 
-@pytest.mark.parametrize("name, form, function, said", WRONG_FORMS)
-def test_a_wrong_form_is_not_timed(name, form, function, said, monkeypatch):
+@pytest.mark.parametrize("name, form, function, message", WRONG_FORMS)
+def test_a_wrong_form_is_not_timed(name, form, function, message, monkeypatch):
     table = {"causal": attention.CAUSAL, "attention": attention.FORMS}[name]
     monkeypatch.setitem(table, form, replace(table[form], make=function))
     why, jobs = failed(task_of(f"{name} {HEADS}"))
-    assert list(why) == [form] and said in why[form]
+    assert list(why) == [form] and message in why[form]
     assert all(form not in each for each in jobs)
 
 
-def test_what_breaks_the_context_of_all_rows_ends_the_run_and_is_named(monkeypatch, tmp_path):
+def test_a_cuda_error_ends_the_run_and_names_its_row(monkeypatch, tmp_path):
     def breaks(inputs):
         raise RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with more.")
 
@@ -260,7 +260,7 @@ def test_wrong_decoding_is_not_timed(monkeypatch):
         task.check(task.variants()["luna-3-tied"])
 
 
-def test_every_hypothesis_has_the_length_asked_for():
+def test_every_hypothesis_has_the_requested_length():
     task = task_of(f"decode {SMALL} --projection-length 3 --batch 3 --lengths 11")
     job = task.prepare_job(task.variants()["luna-3-tied"], task.cases()[0])
     generator, sample = job.args
@@ -279,7 +279,7 @@ def test_forms_are_within_the_tolerance_of_every_dtype(dtype, tied):
             assert not failed(task_of(command))[0]
 
 
-def test_inputs_are_tied_and_padded_as_asked():
+def test_inputs_are_tied_and_padded():
     assert "v" not in task_of("causal --tied").make_inputs({"l": 3, "T": 5})
     assert "v" in task_of("causal").make_inputs({"l": 3, "T": 5})
     inputs = task_of("attention --batch 4").make_inputs({"l": 3, "T": 9, "padding": "half"})
@@ -289,7 +289,7 @@ def test_inputs_are_tied_and_padded_as_asked():
 @pytest.mark.parametrize("kwargs", [{"self_attention": True}, {"encoder_decoder_attention": True}])
 @pytest.mark.parametrize("padded", [False, True])
 @pytest.mark.parametrize("is_causal", [False, True])
-def test_fused_attention_is_fairseqs(kwargs, padded, is_causal):
+def test_fused_attention_equals_fairseqs(kwargs, padded, is_causal):
     if is_causal and "encoder_decoder_attention" in kwargs:
         pytest.skip("no decoder has such an attention")
     module = MultiheadAttention(12, 3, dropout=0.3, **kwargs).double().eval()
@@ -311,7 +311,7 @@ def test_fused_attention_is_fairseqs(kwargs, padded, is_causal):
         torch.testing.assert_close(actual, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_models_of_long_range_arena_are_those_that_are_trained():
+def test_models_of_long_range_arena_equal_the_trained_ones():
     task = task_of("lra")
     rows = task.variants()
     always = [name for name, row in rows.items() if not row.optional]
@@ -360,7 +360,7 @@ NO_FOLDER = Path("no/such/folder").absolute()
 
 
 @pytest.mark.parametrize(
-    "words, said",
+    "words, message",
     [
         ("speed", "invalid choice: 'speed'"),
         ("causal --lengths 0", "--lengths"),
@@ -384,10 +384,10 @@ NO_FOLDER = Path("no/such/folder").absolute()
         ("causal --without cumsum chunk sdpa", "no row can be measured"),
     ],
 )
-def test_bad_arguments_give_one_line(words, said, capsys):
+def test_bad_arguments_give_one_line(words, message, capsys):
     try:
         status = main(words.split())
     except SystemExit as end:
         status = end.code
     assert status not in (0, None)
-    assert said in capsys.readouterr().err.splitlines()[-1]
+    assert message in capsys.readouterr().err.splitlines()[-1]

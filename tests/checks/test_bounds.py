@@ -116,7 +116,7 @@ def test_a_model_has_layers(name):
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_what_is_no_number_is_refused(value):
+def test_nan_and_infinity_are_refused(value):
     with pytest.raises(InputError, match=f"--apollo-eps {value}: must be above 0"):
         check_options(Namespace(optimizer="apollo", apollo_eps=value))
 
@@ -165,10 +165,10 @@ def test_every_command_is_among_them():
 def test_a_number_out_of_its_bounds_ends_a_command(capsys):
     parser = CommandParser("luna-x", "A command.")
     parser.count("--workers-of-x", 1, "processes")
-    for text, said in (("0", "must be at least 1, not 0"), ("x", "invalid number value: 'x'")):
+    for text, message in (("0", "must be at least 1, not 0"), ("x", "invalid number value: 'x'")):
         with pytest.raises(SystemExit):
             parser.parse_args(["--workers-of-x", text])
-        assert capsys.readouterr().err.endswith(f"luna-x: error: argument --workers-of-x: {said}\n")
+        assert capsys.readouterr().err.endswith(f"luna-x: error: argument --workers-of-x: {message}\n")
 
 
 def test_an_unknown_name_in_a_check_is_an_error():

@@ -9,7 +9,7 @@ import torch
 from luna_fairseq.commands import average_checkpoints, averaging
 from luna_fairseq.peers.resampling import ResampledNormal
 
-# What an option of a model was, and is in another checkpoint of the same shapes.
+# Values of an option in two checkpoints whose parameters have the same shapes.
 OPTIONS = [
     ("luna", "encoder_attention_heads", 2, 4),
     ("luna", "share_all_embeddings", True, False),
@@ -222,7 +222,7 @@ def test_options_that_no_shape_shows_are_compared(tmp_path, capsys, arch, option
         ("luna_base", {}),  # another name of the same
     ],
 )
-def test_what_may_change_does_not_matter(tmp_path, arch, changed):
+def test_options_that_may_change_are_ignored(tmp_path, arch, changed):
     states = [
         checkpoint(1, arch="luna" if arch == "luna_base" else arch),
         checkpoint(2, arch=arch, **changed),

@@ -120,7 +120,7 @@ def defaults_of(*components):
 
 
 @every_recipe
-def test_nothing_is_said_twice(name):
+def test_no_setting_is_repeated(name):
     recipe = read_recipe(name)
     defaults = defaults_of(*(recipe.settings[group]["_name"] for group in recipes.NAMED))
     family = load_settings(recipe.base)
@@ -181,7 +181,7 @@ def test_the_list(capsys):
     assert "lra/listops " in listed[names.index("lra/listops")] and "ListOps, of 500" in "".join(listed)
 
 
-def test_what_a_recipe_means_here(capsys, monkeypatch):
+def test_showing_a_recipe_prints_its_commands(capsys, monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert show_recipes.main(["masked_lm/small"]) == 0
     out = capsys.readouterr().out
@@ -228,16 +228,16 @@ def test_a_mistake_in_a_file_is_one_line(text, message, tmp_path, capsys):
         ("nowhere.yaml", "there is no recipe nowhere.yaml: the file does not exist"),
     ],
 )
-def test_an_unknown_recipe_is_one_line(name, message):
+def test_an_unknown_recipe_is_reported_in_one_line(name, message):
     with pytest.raises(InputError, match=re.escape(message)):
         read_recipe(name)
 
 
-def test_a_row_alone_is_looked_for_in_its_family():
+def test_a_name_alone_is_looked_up_in_its_family():
     assert read_recipe("small", "bitext").name == "bitext/small"
 
 
-def test_a_file_of_ones_own_needs_what_a_family_gives(tmp_path):
+def test_a_file_without_a_family_needs_all_components(tmp_path):
     (tmp_path / "x.yaml").write_text("model: {_name: luna}\n")
     with pytest.raises(InputError, match="is not a recipe: task has no _name, and there is no file"):
         read_recipe(str(tmp_path / "x.yaml"))

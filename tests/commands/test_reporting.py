@@ -23,7 +23,7 @@ BITEXT = "-s en -t de --trainpref x --validpref x --testpref x --vocab-size 9 --
         (seeds.main, "listops DIR --out DIR", "--checkpoint-suffix x"),
     ],
 )
-def test_what_a_command_goes_by_is_refused_behind_the_dashes(main, words, own, tmp_path, capsys):
+def test_options_of_the_command_itself_are_refused_after_the_dashes(main, words, own, tmp_path, capsys):
     """Otherwise the command would read the checkpoint or the score of another run."""
     folder = tmp_path / "new"
     argv = [str(folder) if word == "DIR" else word for word in words.split()]

@@ -111,7 +111,7 @@ def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "words, message",
-    [(["--recipe", "huge"], "there is no recipe huge; "), ([], "a.en does not exist")],
+    [(["--recipe", "huge"], "there is no recipe huge. "), ([], "a.en does not exist")],
 )
 def test_bad_input_is_one_line(words, message, tmp_path, capsys):
     text = f"--trainpref {tmp_path}/a --validpref {tmp_path}/a --testpref {tmp_path}/a".split()
