@@ -175,7 +175,7 @@ class TransformersStack(TokenEmbedding):
             ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given.
         """
         if (input_ids is None) == (inputs_embeds is None):
-            raise ValueError("Expected either input_ids or inputs_embeds, got both or neither")
+            raise ValueError("Expected either input_ids or inputs_embeds, got both or neither.")
         inputs: Any = input_ids if inputs_embeds is None else inputs_embeds
         if attention_mask is not None:
             return attention_mask[:, -inputs.size(1) :].eq(0)
@@ -196,7 +196,9 @@ class TransformersStack(TokenEmbedding):
         """
         longest = self.options.max_positions
         if self.options.positions == LEARNED and length > longest:
-            raise ValueError(f"a sequence has {length} tokens, the model's positions end at {longest}")
+            raise ValueError(
+                f"A sequence has {length} tokens, the model's positions end at {longest}. Shorten it."
+            )
 
 
 def build_token_embedding(config: Any, side: str) -> nn.Embedding:

@@ -36,7 +36,7 @@ def load(path: Path, data: Path) -> Checkpoint:
         InputError: A file is missing, or the model was trained with other dictionaries.
     """
     if not data.is_dir():
-        raise InputError(f"--data {data} does not exist")
+        raise InputError(f"--data {data} does not exist. Give the folder of the model's dictionaries.")
     overrides = {"data": str(data.absolute()), "load_checkpoint_heads": True}
     models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], arg_overrides=overrides)
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))

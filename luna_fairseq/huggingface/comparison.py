@@ -32,7 +32,7 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
     difference = (actual - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
     if not difference <= LARGEST_DIFFERENCE:
         raise InputError(
-            f"The exported model differs from the checkpoint by {difference:.1e}. Please report this defect"
+            f"The exported model differs from the checkpoint by {difference:.1e}. Please report this defect."
         )
 
 
@@ -40,8 +40,8 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches that together cover every case of the computation.
 
     Some steps are computed differently for short and for long sequences. The lengths lie just below, at and
-    just above the limits: the length of the packed sequence P, and ``DENSE_LENGTH``, up to which a look-up of
-    tokens uses dense attention.
+    just above the limits: the length of the packed sequence P, and ``DENSE_LENGTH``, the largest source
+    length at which cross-attention with a token look-up is dense.
 
     Args:
         config: configuration of the exported model.

@@ -102,7 +102,7 @@ class LunaConfig(PretrainedConfig):
             (default: False).
         anchor_strength: initial strength of this preference, if ``anchored_packed`` is set (default: 4.0).
         local_parts: number of neighbouring text segments that each encoder token also attends to directly; 0
-            for none (default: 0).
+            for none. The text has one segment for each vector of P (default: 0).
         activation_fn: fairseq's name of the activation function (default: "gelu").
         dropout: dropout probability of embeddings and layer outputs (default: 0.1).
         attention_dropout: dropout probability of attention weights (default: 0.1).
@@ -183,6 +183,9 @@ class LunaDecoderConfig(LunaConfig):
             for none (default: 0).
         diagonal_prior: prefer source tokens at about the same relative position as the target token (default:
             False).
+        separators: ids of the sentence separator in the source and in the target. ``diagonal_prior`` then
+            compares the positions within sentences (default: None, within the whole text).
+        no_decoder_final_norm: omit the last layer normalization of a pre-norm decoder (default: False).
         decoder_embed_dim: width of the decoder (default: 512).
         decoder_ffn_embed_dim: inner width of the feed-forward blocks (default: 2048).
         decoder_layers: number of decoder layers (default: 6).

@@ -79,7 +79,7 @@ def _encoder_options(encoder: Any) -> Dict[str, Any]:
         encoder: fairseq encoder.
 
     Returns:
-        Values by field.
+        Value of each field by its name.
     """
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
@@ -94,7 +94,7 @@ def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model is exported without a classification head.
 
     Returns:
-        Values by field.
+        Value of each field by its name.
     """
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
@@ -108,7 +108,7 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
         head: name of the classification head.
 
     Returns:
-        Values by field.
+        Value of each field by its name.
     """
     layers = model.classification_heads[head]
     return {
@@ -131,7 +131,7 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model has a single head.
 
     Returns:
-        Values by field.
+        Value of each field by its name.
     """
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
@@ -159,7 +159,7 @@ def _decoder_options(model: Any) -> Dict[str, Any]:
         model: fairseq model with a decoder.
 
     Returns:
-        Values by field.
+        Value of each field by its name.
     """
     decoder = model.decoder
     return {
@@ -181,7 +181,7 @@ def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model has no classification head.
 
     Returns:
-        Values by field.
+        Value of each field by its name.
     """
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
@@ -194,7 +194,7 @@ def _translation_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model has no classification head.
 
     Returns:
-        Values by field.
+        Value of each field by its name.
     """
     source = model.encoder.embed_tokens
     return {
@@ -347,7 +347,9 @@ def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
         return KINDS[type(model)]
     heads = getattr(model, "classification_heads", {})
     if head not in heads:
-        raise InputError(f"--head {head}: expected one of the model's heads, {', '.join(heads) or 'none'}")
+        raise InputError(
+            f"--head {head} is not a head of the model. Give one of: {', '.join(heads) or 'none'}."
+        )
     return fine_tuned_kind(head)
 
 
@@ -366,15 +368,15 @@ def _check_exportable(model: Any) -> None:
         name = type(model).__name__ + ("" if layer_type == "luna" else f" with --layer-type {layer_type}")
         raise InputError(
             f"Expected a translation model, language model or classifier of Luna, got {name}. Other models "
-            "cannot be exported"
+            "cannot be exported."
         )
     if getattr(decoder, "adaptive_softmax", None) is not None:
         raise InputError(
-            "A model with adaptive softmax cannot be exported, because transformers needs logits"
+            "A model with adaptive softmax cannot be exported, because transformers needs logits."
         )
     if isinstance(getattr(decoder, "embed_tokens", None), AdaptiveInput):
         raise InputError(
-            "A model with adaptive input cannot be exported, because transformers needs a single embedding"
+            "A model with adaptive input cannot be exported, because transformers needs a single embedding."
         )
 
 
@@ -397,7 +399,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
         if kind.class_name == architecture:
             return _map_names(fairseq_names, kind)
     raise InputError(
-        f"Expected a folder that luna-export-huggingface wrote, got a model of the class {architecture}"
+        f"Expected a folder that luna-export-huggingface wrote, got a model of the class {architecture}."
     )
 
 
@@ -438,7 +440,7 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
         if options.get(name, "gelu") not in ACTIVATIONS:
-            raise InputError(f"Activation function {options[name]} is not available in transformers")
+            raise InputError(f"The activation function {options[name]} is not available in transformers.")
     if dictionary is not None:
         options["vocab_size"] = len(dictionary)
         # In fairseq, generation starts from the end-of-sentence token.
@@ -456,7 +458,7 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
     if missing or unexpected:
         name = (missing + unexpected)[0]
         raise InputError(
-            f"The checkpoint does not fit the exported model at {name}. Please report this defect"
+            f"The checkpoint does not fit the exported model at {name}. Please report this defect."
         )
     exported.tie_weights()
     if kind in (CAUSAL_LM, TRANSLATION):
@@ -468,9 +470,9 @@ def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
     """Return the default arguments of ``generate`` for an exported model.
 
     A translation model uses the beam search of fairseq-generate, which generates at least one token and never
-    padding. The limits are given as ``max_length`` and ``min_length``, because a caller can override these by
-    ``max_new_tokens`` and ``min_new_tokens``, but not the other way round. They also count the start token
-    and a decoder prompt.
+    padding. The length limits are ``max_length`` and ``min_length``, which count the start token and a
+    decoder prompt. A caller can override them by ``max_new_tokens`` and ``min_new_tokens``, but could not
+    override defaults of these two.
 
     Args:
         config: configuration of the exported model.

@@ -307,7 +307,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
     if not 1 <= new <= tokens.size(1):
         raise ValueError(
             f"Expected the tokens after the {cached} positions in past_key_values, got {tokens.size(1)} of a "
-            f"text of {length}. Pass the ids of the whole text, with at least one after the cache"
+            f"text of {length}. Pass the ids of the whole text, with at least one after the cache."
         )
     return tokens[:, -new:]
 
@@ -331,7 +331,7 @@ def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
     if num_hypotheses % size:
         raise ValueError(
             f"Expected past_key_values of {num_hypotheses} sequences, got {size}. Pass the cache of this "
-            "batch"
+            "batch."
         )
     indices = torch.arange(size, device=cache.seen.device)
     return cache.select(indices.repeat_interleave(num_hypotheses // size))

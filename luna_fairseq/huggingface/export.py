@@ -124,7 +124,7 @@ def export(
         >>> export(Path("checkpoint_best.pt"), Path("data-bin"), Path("exported"))  # doctest: +SKIP
     """
     if scores is not None and not scores.is_file():
-        raise InputError(f"--scores {scores} does not exist")
+        raise InputError(f"--scores {scores} does not exist. Give a scores.json that luna-evaluate wrote.")
     checkpoint, kind, model, tokenizer = convert_checkpoint(path, data, folder, head, ema)
     from luna_fairseq.huggingface.comparison import check_logits
     from luna_fairseq.huggingface.model_card import build_model_card, find_score_files
@@ -161,9 +161,9 @@ def convert_checkpoint(
         MissingRequirementError: transformers is not installed.
     """
     if folder.exists():
-        raise InputError(f"{folder} exists already. Give another folder, or remove this one")
+        raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
     if not path.is_file():
-        raise InputError(f"--path {path} does not exist")
+        raise InputError(f"--path {path} does not exist. Give the checkpoint to export.")
     try:
         from transformers.utils import logging
 
@@ -216,7 +216,7 @@ def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
         return None if head == "none" else head
     heads = list(getattr(model, "classification_heads", ()))
     if len(heads) > 1:
-        raise InputError(f"The model has several heads. Choose one with --head: {', '.join(heads)} or none")
+        raise InputError(f"The model has several heads. Choose one with --head: {', '.join(heads)} or none.")
     return heads[0] if heads else None
 
 

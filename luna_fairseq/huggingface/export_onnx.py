@@ -102,11 +102,11 @@ def write_onnx(model: Any, folder: Path) -> None:
 
     if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
         raise InputError(
-            "Classifiers of images and of pairs cannot be exported to ONNX. Use luna-export-huggingface"
+            "Classifiers of images and of pairs cannot be exported to ONNX. Use luna-export-huggingface."
         )
     if getattr(model.config, "separators", None):
         raise InputError(
-            "A model with --sentence-diagonal cannot be exported to ONNX. Use luna-export-huggingface"
+            "A model with --sentence-diagonal cannot be exported to ONNX. Use luna-export-huggingface."
         )
     # The expected logits are computed first, because the modules are then switched to the forms that graphs
     # need.
@@ -222,7 +222,7 @@ def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None
     difference = (actual.float() - expected.float()).abs().max()
     if not difference <= LARGEST_DIFFERENCE * expected.float().abs().max().clamp(min=1):
         raise InputError(
-            f"{graph} differs from the model in {name} by {difference:.1e}. Please report this defect"
+            f"{graph} differs from the model in {name} by {difference:.1e}. Please report this defect."
         )
 
 

@@ -61,11 +61,11 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         >>> import_folder(Path("tuned"), Path("checkpoint_best.pt"), Path("back.pt"))  # doctest: +SKIP
     """
     if path.exists():
-        raise InputError(f"--path {path} exists already. Give another name, or remove this file")
+        raise InputError(f"--path {path} exists already. Give another name, or remove this file.")
     if not like.is_file():
-        raise InputError(f"--like {like} does not exist")
+        raise InputError(f"--like {like} does not exist. Give the checkpoint that was exported.")
     if not (folder / "config.json").is_file():
-        raise InputError(f"{folder} has no config.json. Give a folder that save_pretrained wrote")
+        raise InputError(f"{folder} has no config.json. Give a folder that save_pretrained wrote.")
     try:
         from luna_fairseq.huggingface.conversion import map_names
     except ImportError as error:
@@ -109,7 +109,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
     files = sorted(folder.glob("*.safetensors"))
     if not files:
-        raise InputError(f"{folder} has no model.safetensors. Save the model with save_pretrained")
+        raise InputError(f"{folder} has no model.safetensors. Save the model with save_pretrained.")
     return {name: value for file in files for name, value in load_file(str(file)).items()}
 
 
@@ -175,7 +175,7 @@ def _check_same_training(
         if name in original and original[name] != value:
             raise InputError(
                 f"{folder} was exported from another training than --like {like}: its "
-                f"{name.replace('_', ' ')} is {value}, not {original[name]}. Give the exported checkpoint"
+                f"{name.replace('_', ' ')} is {value}, not {original[name]}. Give the exported checkpoint."
             )
 
 
@@ -205,7 +205,7 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
         if vocabulary_digest(tokenizer) != digest:
             raise InputError(
                 f"{path} has another vocabulary than the exported tokenizer. Fine-tune the model with the "
-                "exported tokenizer"
+                "exported tokenizer."
             )
 
 
@@ -224,13 +224,13 @@ def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any
     for ours, theirs in names.items():
         if theirs not in weights:
             raise InputError(
-                f"{folder} has no parameter {theirs}. Give the checkpoint that was exported as --like"
+                f"{folder} has no parameter {theirs}. Give the checkpoint that was exported as --like."
             )
         if weights[theirs].shape != model[ours].shape:
             expected, actual = (" x ".join(map(str, x.shape)) for x in (model[ours], weights[theirs]))
             raise InputError(
                 f"{folder}: expected {theirs} of the shape {expected}, got {actual}. The folder "
-                "was fine-tuned with another vocabulary, or contains another model"
+                "was fine-tuned with another vocabulary, or contains another model."
             )
 
 

@@ -123,7 +123,9 @@ def _read_scores(files: List[Path]) -> Dict[str, str]:
         scores = json.loads(path.read_text(encoding="utf-8"))
         return {score["name"]: f"{score['value']:.2f} (`{score['signature']}`)" for score in scores}
     except (ValueError, KeyError, TypeError) as error:
-        raise InputError(f"{path} contains no scores. Give a scores.json that luna-evaluate wrote") from error
+        raise InputError(
+            f"{path} contains no scores. Give a scores.json that luna-evaluate wrote."
+        ) from error
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:

@@ -140,9 +140,9 @@ class LunaPreTrainedModel(PreTrainedModel):
 class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     """Luna encoder that returns hidden states, without a task-specific head.
 
-    Unless the model also has a decoder, the packed sequence P is normalized after the last layer, and the
-    padding vectors of the initial P are zero. The normalization has a gain and a bias if
-    ``config.packed_is_read`` is set. The layers are applied ``config.layer_repeats`` times (default: 1).
+    If the model has no decoder, the padding vectors of the initial packed sequence P are zero, and P is
+    normalized after the last layer. The normalization has a gain and a bias if ``config.packed_is_read`` is
+    set. The layers are applied ``config.layer_repeats`` times (default: 1).
 
     Args:
         config: configuration of the model.
@@ -231,7 +231,7 @@ def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
     """
     if input_ids is None:
         raise ValueError(
-            "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of their separators"
+            "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of separators."
         )
     return input_ids
 

@@ -67,7 +67,7 @@ class AttentionToPacked(nn.Module):
         """Let the first token of each sequence attend to the packed sequence P.
 
         Args:
-            first: hidden state [B, C] of the first token of B sequences, the query.
+            first: hidden state [B, C] of width C of the first token of B sequences, the query.
             packed: packed sequence P [B, L, C] of length L, the keys and values.
             mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
 
@@ -125,7 +125,7 @@ class LunaClassificationHead(nn.Module):
         """Compute the vector of each sequence that the head classifies.
 
         Args:
-            first: hidden state [B, C] of the first token of B sequences.
+            first: hidden state [B, C] of width C of the first token of B sequences.
             packed: packed sequence P [B, L, C] of length L after the last layer.
             mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
 
@@ -267,7 +267,7 @@ class LunaLongClassifierHead(nn.Module):
         """Compute the logits of the classes.
 
         Args:
-            x: vectors [B, C] of B sequences, or joined vectors [B, 2 C] or [B, 4 C] of B pairs.
+            x: vectors [B, C] of width C of B sequences, or joined vectors [B, 2 C] or [B, 4 C] of B pairs.
 
         Returns:
             Logits [B, ``config.num_labels``].
@@ -341,8 +341,8 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
             inputs_embeds = self.luna.embed_tokens(pixel_values)
         if bool(self.config.pair_combination) != (second_input_ids is not None):
             if self.config.pair_combination:
-                raise ValueError("Expected pairs of sequences, got single sequences. Pass second_input_ids")
-            raise ValueError("Expected single sequences, got pairs. Leave out second_input_ids")
+                raise ValueError("Expected pairs of sequences, got single sequences. Pass second_input_ids.")
+            raise ValueError("Expected single sequences, got pairs. Leave out second_input_ids.")
         options = {**output_options, "return_dict": True}
         out = self.luna(input_ids, attention_mask, None, inputs_embeds, **options)
         x = self.pool(out)

@@ -46,8 +46,8 @@ def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
         batch: token ids [B, T] of B sequences with up to T tokens.
 
     Returns:
-        Logits over V tokens or classes. The shape is [B, number of target tokens, V] for a translation model,
-        [B, V] for a classifier, and [number of tokens without padding, V] for a language model.
+        Logits over V tokens or classes. A translation model gives [B, number of target tokens, V], a
+        classifier [B, V], and a language model [number of tokens without padding, V].
     """
     config = model.config
     if config.is_encoder_decoder:
@@ -84,7 +84,7 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
     Args:
         config: configuration of the exported model.
-        batch: token ids [B, S] of the sources. Only the batch size B matters.
+        batch: token ids [B, length] of the sources. Only the batch size B matters.
 
     Returns:
         Token ids [B, 4].
@@ -121,7 +121,7 @@ def decode_step_by_step(step: Callable[[Arrays], Arrays], state: Arrays, tokens:
     Args:
         step: graph of one decoding step, from :func:`open_graph`.
         state: initial decoding state, arrays by name.
-        tokens: token ids [B, T] of B texts. Each step reads one position.
+        tokens: token ids [B, T] of B texts with T tokens. Each step reads one position.
 
     Returns:
         Logits [B, T, V] over V tokens.

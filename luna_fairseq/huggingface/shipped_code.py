@@ -69,7 +69,7 @@ def write_code(model: str, folder: Path) -> None:
             )
         path = folder / f"{file}.py"
         if path.exists() and path.read_text(encoding="utf-8") != text:
-            raise ValueError(f"{path} exists already with other contents")
+            raise ValueError(f"{path} exists already with other contents.")
         path.write_text(text, encoding="utf-8")
 
 
@@ -242,7 +242,9 @@ def _check_unique_names(file: str, parts: List[_Module]) -> None:
             is_ours = module.startswith(f"{_PACKAGE}.")
             if is_ours and _file_name(module) == file:
                 if name != local_name:
-                    raise ValueError(f"{part.name} imports {name} as {local_name}, which {file}.py cannot do")
+                    raise ValueError(
+                        f"{part.name} imports {name} as {local_name}, which {file}.py cannot do."
+                    )
                 continue  # The file itself defines the name.
             origin = _file_name(module) if is_ours else module
             used.append((local_name or module.split(".")[0], f"{origin}.{name}".rstrip(".")))

@@ -112,7 +112,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
                 "This tokenizer needs sacremoses, which is not installed. Run pip install sacremoses"
             ) from error
         if codes_file is None or len(languages) != 2:
-            raise ValueError("Expected bpe.codes and two languages. Copy all files of the exported folder")
+            raise ValueError("Expected bpe.codes and two languages. Copy all files of the exported folder.")
         super().__init__(*args, languages=list(languages), **kwargs)
         self.codes = Path(codes_file).read_text(encoding="utf-8")
         self.languages = list(languages)

@@ -90,12 +90,12 @@ def build_tokenizer(
     if encoding is not None and not files:
         raise InputError(
             f"The dictionary contains pieces of {encoding}, but its tokenizer is missing. Put "
-            f"{_FILES[encoding]} beside the checkpoint or into the folder --data"
+            f"{_FILES[encoding]} beside the checkpoint or into the folder --data."
         )
     if files and files["bpe"] == "subword_nmt" and encoding != "subword_nmt":
         raise InputError(
             f"{files['bpe_codes']} splits words into pieces with @@, but the dictionary contains no such "
-            "pieces. Give the folder of the data that the model was trained on"
+            "pieces. Give the folder of the data that the model was trained on."
         )
     tokenizer_class, options = LunaTokenizer, {}  # type: Any, Dict[str, Any]
     if not files:
@@ -316,9 +316,11 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
     """
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
     if scores != [-float(number) for number in range(len(scores))]:
-        raise InputError("Expected a byte-pair encoding, got another type of sentencepiece model")
+        raise InputError("Expected a byte-pair encoding, got another type of sentencepiece model.")
     if "".join(model.encode(_PROBE, out_type=str)) != SPACE + _PROBE:
-        raise InputError("Expected a sentencepiece model without normalization, got one that normalizes text")
+        raise InputError(
+            "Expected a sentencepiece model without normalization, got one that normalizes text."
+        )
 
 
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
@@ -338,6 +340,6 @@ def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> mo
     if missing:
         raise InputError(
             f"The dictionary lacks {len(set(missing)):,} of the tokenizer's pieces, such as {missing[0]!r}. "
-            "Give the complete dictionary that belongs to this tokenizer"
+            "Give the complete dictionary that belongs to this tokenizer."
         )
     return models.BPE(vocab=vocabulary, merges=merges, unk_token=UNKNOWN, fuse_unk=True)

@@ -7,7 +7,7 @@ than the memory.
 
 The command writes to DIR the binarised data, dict.txt, and the files of the tokenizer, which
 LunaMaskedLM.from_pretrained finds by their names. With --shards, the documents of the training text are
-divided among the folders DIR/shard0, DIR/shard1 and so on, and each epoch of training reads one of these
+divided among the folders DIR/shard0, DIR/shard1 and so on. Each epoch of training then reads one of these
 folders. If you repeat the command, it skips finished steps whose input has not changed.
 """
 

@@ -159,7 +159,7 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
 
     Args:
         hub: hub interface of the model.
-        tokens: token ids [S] of the source.
+        tokens: token ids of the source, a tensor of one dimension.
         text: source as plain text.
         target: translation as plain text, or None to translate the source.
         beam: beam size for the translation.
@@ -190,7 +190,7 @@ def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
 
     Args:
         hub: hub interface of the model.
-        tokens: token ids [T] of the text.
+        tokens: token ids of the text, a tensor of one dimension.
         text: the text, which the page shows.
 
     Returns:
@@ -212,10 +212,10 @@ def _shift_right(tokens: Tensor) -> Tensor:
     """Move the final </s> to the front, because fairseq's decoders begin with </s>.
 
     Args:
-        tokens: token ids [T] that end with </s>, such as those of "a b </s>".
+        tokens: token ids that end with </s>, such as those of "a b </s>".
 
     Returns:
-        Token ids [T] of the decoder's input, such as those of "</s> a b".
+        Token ids of the decoder's input, such as those of "</s> a b".
     """
     return torch.cat([tokens[-1:], tokens[:-1]])
 
@@ -238,12 +238,12 @@ def _encode_or_translate(hub: Any, source: Tensor, target: Optional[str], beam: 
 
     Args:
         hub: hub interface of the translation model.
-        source: token ids [S] of the source.
+        source: token ids of the source, a tensor of one dimension.
         target: text of the translation, or None.
         beam: beam size.
 
     Returns:
-        Token ids [T] of the translation.
+        Token ids of the translation, a tensor of one dimension.
     """
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)

@@ -298,6 +298,14 @@ class _LogReader:
 
 
 def _to_numbers(column: Sequence[str]) -> np.ndarray:
+    """Convert the values of a column to numbers. Values that are not numbers become NaN.
+
+    Args:
+        column: values as text.
+
+    Returns:
+        Array of numbers.
+    """
     try:
         return np.array(list(map(float, column)))
     except ValueError:

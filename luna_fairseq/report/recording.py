@@ -188,6 +188,15 @@ def _find_reader(module: nn.Module) -> Optional[Reader]:
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
+    """Compute the weights of Luna attention that is not causal.
+
+    Args:
+        attention: attention module.
+        call: arguments of its method ``weights``, by name.
+
+    Returns:
+        Weights by name, as in :class:`AttentionRecord`.
+    """
     named = zip((PACK, UNPACK, READ), attention.weights(**call))
     return {name: value for name, value in named if value is not None}
 
@@ -217,12 +226,30 @@ def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
 def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
     # torch's fused function does not return the weights of each head. With an incremental state, fairseq
     # computes the attention itself.
+    """Compute the weights of fairseq's softmax attention.
+
+    Args:
+        attention: attention module of fairseq.
+        call: arguments of its forward call, by name.
+
+    Returns:
+        Weights by name, as in :class:`AttentionRecord`. There is only "read".
+    """
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
     _, weights = attention.forward(**call)  # not attention(**call), which would call the hook again
     return {READ: weights.transpose(0, 1)}
 
 
 def _read_peer(attention: PeerAttention, call: Call) -> Weights:
+    """Compute the weights of an attention that Luna is compared with.
+
+    Args:
+        attention: attention module of ``luna_fairseq.peers``.
+        call: arguments of its method ``value_weights``, by name.
+
+    Returns:
+        Weights by name, as in :class:`AttentionRecord`. There is only "read".
+    """
     return {READ: attention.value_weights(**call)}
 
 
@@ -242,7 +269,9 @@ _WATCHED: Dict[Reader, Tuple[str, ...]] = {
 
 
 def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters of anchored attention, which favours nearby tokens.
+    """Return the learned parameters of anchored attention, in which each vector of P prefers nearby tokens.
+
+    P is the packed sequence, to and from which Luna attention attends.
 
     Args:
         module: attention module.

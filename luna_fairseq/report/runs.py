@@ -127,11 +127,13 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 
 
 def _default_name(path: Path) -> str:
-    """Return the name of a run for a path: its last part, or its folder if that part is generic.
+    """Return the default name of a run: the last part of its path, or the folder if that part is generic.
 
     Args:
-        path: log file, checkpoint or folder. ``runs/luna/train.log`` and ``runs/luna/checkpoints`` give
-            "luna".
+        path: log file, checkpoint or folder.
+
+    Returns:
+        Name, such as "luna" for ``runs/luna``, ``runs/luna/train.log`` and ``runs/luna/checkpoints``.
     """
     resolved = path.resolve()
     stem = resolved.name if resolved.is_dir() else resolved.stem

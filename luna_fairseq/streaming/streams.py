@@ -122,8 +122,8 @@ class StreamDataset(FairseqDataset):
             samples: list with one item of the dataset.
 
         Returns:
-            Batch with the source tokens and the target tokens [B, T] of B streams. The targets of context
-            tokens are padding, which has no loss.
+            Batch with source tokens and target tokens, [B, T] each for T tokens of B streams. The targets of
+            context tokens are padding, which has no loss.
         """
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()

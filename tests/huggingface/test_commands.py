@@ -141,8 +141,9 @@ def test_the_model_card_shows_the_training_and_its_score(tmp_path, capsys):
     scores.write_text("[1]", encoding="utf-8")
     assert command("export", tmp_path / "hf2", *export) == 1
     assert [line.partition(":")[2].strip() for line in capsys.readouterr().err.splitlines()] == [
-        f"error: --scores {scores.with_name('none.json')} does not exist",
-        f"error: {scores} contains no scores. Give a scores.json that luna-evaluate wrote",
+        f"error: --scores {scores.with_name('none.json')} does not exist. Give a scores.json that "
+        "luna-evaluate wrote.",
+        f"error: {scores} contains no scores. Give a scores.json that luna-evaluate wrote.",
     ]
 
 
