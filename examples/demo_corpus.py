@@ -614,7 +614,7 @@ def write_corpus(corpus: Dict[str, List[Pair]], folder: Path) -> None:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, f"{PROGRAM} --destdir corpus --train 4000")
     parser.add_argument("--destdir", required=True, type=Path, metavar="DIR", help="folder to write to")
     for split, name, size in (

@@ -70,7 +70,7 @@ def _common_options() -> argparse.ArgumentParser:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the parser of the command line. Common options may stand before or after the task's name."""
+    """Build the command-line parser. Common options may stand before or after the task's name."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description=DESCRIPTION,

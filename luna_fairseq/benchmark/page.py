@@ -195,7 +195,7 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 
     Args:
         name: name of the benchmark, such as "causal".
-        case: dictionary from a setting to its value, such as ``{"l": 16, "T": 32, "pass": "forward"}``.
+        case: mapping from a setting to its value, such as ``{"l": 16, "T": 32, "pass": "forward"}``.
 
     Returns:
         The benchmark in words and the settings without lengths and batch sizes, such as "Causal attention,

@@ -31,7 +31,7 @@ NUMBERED = {
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     example = (
         "luna-average-checkpoints --inputs checkpoints/run --num-epoch-checkpoints 5 \\\n"
         "      --output checkpoints/run/average.pt"

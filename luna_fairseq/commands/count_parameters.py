@@ -21,7 +21,7 @@ PAPER_DICTIONARY_SIZE = 40544
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, example=f"{PROGRAM} wmt14_en_de/luna_16_softplus_tied")
     parser.add_argument("recipe", metavar="RECIPE", help="translation recipe; luna-recipes lists them")
     size = "number of entries in the dictionary, including special symbols"

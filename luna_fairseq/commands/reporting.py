@@ -76,7 +76,7 @@ def console_script(
 
     Args:
         program: name of the command.
-        build_parser: function that builds the parser of the command line.
+        build_parser: function that builds the command-line parser.
         work: function that does the work. It raises InputError for bad input.
         path_argument: name of a parsed option. Its file is named in the message if a disk is full (default:
             none).

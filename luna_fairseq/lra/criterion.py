@@ -65,7 +65,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
-        """Log the loss in bits and the accuracy in per cent.
+        """Log the loss in bits and the accuracy in percent.
 
         Args:
             logging_outputs: values that :meth:`forward` returned for each batch and device.

@@ -38,7 +38,7 @@ class Costs:
 
     Attributes:
         length: length of the longest sequences in bytes.
-        by_model: dictionary from a model's name in the benchmark to its :class:`Cost`.
+        by_model: mapping from a model's name in the benchmark to its :class:`Cost`.
 
     Raises:
         InputError: The file is missing, is from another benchmark, or has no measurement of the Transformer.
@@ -108,7 +108,7 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
     Args:
         path: PNG file to write.
-        accuracies: dictionary from a model to its accuracy in per cent.
+        accuracies: mapping from a model to its accuracy in percent.
         costs: measured costs of all models in ``accuracies``.
         title: names of the tasks that the accuracies are averaged over.
 
@@ -146,7 +146,7 @@ def read_curve(log: Path) -> Dict[int, float]:
         log: log file. If it does not exist, the result is empty.
 
     Returns:
-        Dictionary from the number of updates to the accuracy in per cent. If a resumed run has repeated an
+        Mapping from the number of updates to the accuracy in percent. If a resumed run has repeated an
         update, the later accuracy is used.
     """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
@@ -159,7 +159,7 @@ def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str)
 
     Args:
         path: PNG file to write.
-        curves: dictionary from the name of a run to its accuracies, from :func:`read_curve`.
+        curves: mapping from the name of a run to its accuracies, from :func:`read_curve`.
         title: name of the task.
     """
     with save_axes(path, title) as axes:

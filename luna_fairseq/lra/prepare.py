@@ -50,7 +50,7 @@ VERSION = 1
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, example="luna-prepare-lra listops --destdir data/lra/listops")
     add = parser.add_argument
     add("task", choices=list(TASKS), help="task to prepare")

@@ -309,7 +309,7 @@ def _split_images(
 
     Args:
         archive: archive of the published benchmark, for error messages.
-        images: dictionary from the name of an image to its index in ``raw``, or to -1 for an empty file.
+        images: mapping from the name of an image to its index in ``raw``, or to -1 for an empty file.
         entries: name of each image, its label, and a description of its metadata line for error messages.
         raw: file with the pixels of all images.
         side: width and height of the images in pixels.

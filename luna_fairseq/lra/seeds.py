@@ -59,7 +59,7 @@ class Result:
         title: name of the task in the paper, such as "Text".
         model: name of the model, as given to ``--models``.
         seed: random seed of the training.
-        accuracy: test accuracy in per cent.
+        accuracy: test accuracy in percent.
         options: options that were given to fairseq-train.
     """
 
@@ -71,7 +71,7 @@ class Result:
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     usage = "%(prog)s RECIPE DATA --out DIR [options] [-- fairseq-train options]"
     example = (
         "luna-lra-seeds listops data/lra/listops --out runs/lra \\\n"
@@ -339,8 +339,8 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
         results: results of any models, tasks and seeds.
 
     Returns:
-        Names of these tasks, separated by commas, and a dictionary from a model to its mean accuracy in per
-        cent.
+        Names of these tasks, separated by commas, and a mapping from a model to its mean accuracy in
+        percent.
 
     Raises:
         InputError: The models have no task in common.
@@ -363,7 +363,7 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
         results: results of any models, tasks and seeds.
 
     Returns:
-        Dictionary from a model to a dictionary from a task to the accuracies of all seeds, in per cent.
+        Nested dictionary ``{model: {task: accuracies of all seeds}}``, in percent.
     """
     accuracies: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
@@ -376,7 +376,7 @@ def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) 
     """Average the accuracy of a model over seeds, and then over tasks.
 
     Args:
-        by_task: dictionary from a task to the accuracies of all seeds.
+        by_task: mapping from a task to the accuracies of all seeds.
         titles: tasks to average over.
 
     Returns:
@@ -423,7 +423,7 @@ def _format_cell(accuracies: List[float]) -> str:
     """Format the accuracies of several seeds for the table of results.
 
     Args:
-        accuracies: accuracies in per cent.
+        accuracies: accuracies in percent.
 
     Returns:
         Mean, sample standard deviation and number of seeds, or "-" if there are no accuracies.

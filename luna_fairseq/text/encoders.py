@@ -64,11 +64,11 @@ class Encoder:
     """Encoder that converts lines of text to the numbers of their subword pieces.
 
     Args:
-        encode: function that maps an iterable of lines to an iterable of lists of piece numbers.
-        pieces: dictionary from a piece to its number. Some encoders add a piece when it first occurs.
+        encode: function that maps an iterable of lines to an iterable of lists of piece IDs.
+        pieces: mapping from a piece to its ID. Some encoders add a piece when it first occurs.
 
     Attributes:
-        pieces: dictionary from a piece to its number, sorted by number.
+        pieces: mapping from a piece to its ID, sorted by ID.
 
     Example:
         >>> encoder = words_encoder()
@@ -90,7 +90,7 @@ class Encoder:
             lines: lines of text. An empty line has no pieces.
 
         Yields:
-            Pair of int32 arrays: the concatenated piece numbers of a batch, and the number of pieces of each
+            Pair of int32 arrays: the concatenated piece IDs of a batch, and the number of pieces of each
             line.
         """
         encoded = iter(self._encode(lines))
@@ -108,13 +108,13 @@ class Encoder:
         return self.pieces.setdefault(piece, len(self.pieces))
 
     def dictionary_indices(self, dictionary: Dictionary) -> np.ndarray:
-        """Map piece numbers to the indices of a fairseq dictionary.
+        """Map piece IDs to the indices of a fairseq dictionary.
 
         Args:
             dictionary: fairseq dictionary.
 
         Returns:
-            int64 array whose entry n is the dictionary index of piece number n. Pieces that are not in the
+            int64 array whose entry n is the dictionary index of piece ID n. Pieces that are not in the
             dictionary get the index of the unknown word.
         """
         return np.array([dictionary.index(piece) for piece in self.pieces], dtype=np.int64)
@@ -128,7 +128,7 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
         texts: encoded texts.
 
     Returns:
-        Dictionary from a piece to its number of occurrences. It contains only pieces that occur.
+        Mapping from a piece to its number of occurrences. It contains only pieces that occur.
     """
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
@@ -140,8 +140,8 @@ def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) ->
     """Build an encoder that splits lines at spaces, encodes each word separately and caches the result.
 
     Args:
-        encode: function from a word to its piece numbers.
-        pieces: dictionary from a piece to its number. A piece must not span several words.
+        encode: function from a word to its piece IDs.
+        pieces: mapping from a piece to its ID. A piece must not span several words.
 
     Returns:
         Encoder of lines.

@@ -1,7 +1,7 @@
 """Store encoded text on disk, first in scratch files and then in fairseq's indexed format.
 
 The dictionary is known only after the whole training text has been encoded. Until then, scratch files hold
-the piece numbers of the encoder.
+the piece IDs of the encoder.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class EncodedText:
         path: path of the scratch files without their extensions.
 
     Attributes:
-        counts: int64 array whose entry n is the number of occurrences of piece number n.
+        counts: int64 array whose entry n is the number of occurrences of piece ID n.
         longest: number of pieces of the longest sentence.
     """
 
@@ -45,7 +45,7 @@ class EncodedText:
         """Append sentences.
 
         Args:
-            ids: piece numbers of all sentences, concatenated.
+            ids: piece IDs of all sentences, concatenated.
             lengths: number of pieces of each sentence.
         """
         counts = np.bincount(ids, minlength=len(self.counts))
@@ -64,7 +64,7 @@ class EncodedText:
         """Count the tokens that are not in a dictionary.
 
         Args:
-            table: array whose entry n is the dictionary index of piece number n.
+            table: array whose entry n is the dictionary index of piece ID n.
             dictionary: fairseq dictionary.
 
         Returns:
@@ -79,7 +79,7 @@ class EncodedText:
 
         Args:
             prefix: path of the files without their extensions.
-            table: array whose entry n is the dictionary index of piece number n.
+            table: array whose entry n is the dictionary index of piece ID n.
             dictionary: fairseq dictionary. Its end-of-sentence symbol is appended to each sentence.
         """
         dtype = best_fitting_int_dtype(len(dictionary))
@@ -122,7 +122,7 @@ class EncodedText:
         """Iterate over the sentences in batches of up to 65,536.
 
         Yields:
-            Concatenated piece numbers of a batch, and the length of each sentence.
+            Concatenated piece IDs of a batch, and the length of each sentence.
         """
         self._ids.seek(0)
         for lengths in self._read_lengths():
@@ -143,7 +143,7 @@ def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, En
         names: names of the texts.
 
     Yields:
-        Dictionary from each name to an empty :class:`EncodedText`.
+        Mapping from each name to an empty :class:`EncodedText`.
     """
     with scratch_folder(folder), ExitStack() as stack:
         texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
@@ -177,11 +177,11 @@ def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
     """Select the sentences of a batch for which a mask is True.
 
     Args:
-        encoded: concatenated piece numbers, and the length of each of the B sentences.
+        encoded: concatenated piece IDs, and the length of each of the B sentences.
         mask: boolean array [B], True for the sentences to keep.
 
     Returns:
-        Concatenated piece numbers and lengths of the selected sentences.
+        Concatenated piece IDs and lengths of the selected sentences.
 
     Example:
         >>> select_sentences((np.array([5, 6, 7]), np.array([2, 1])), np.array([False, True]))
@@ -192,13 +192,13 @@ def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
 
 
 def flatten_sentences(sentences: List[List[int]]) -> Encoded:
-    """Concatenate lists of piece numbers into one array.
+    """Concatenate lists of piece IDs into one array.
 
     Args:
-        sentences: piece numbers of each sentence.
+        sentences: piece IDs of each sentence.
 
     Returns:
-        Concatenated piece numbers, and the length of each sentence.
+        Concatenated piece IDs, and the length of each sentence.
 
     Example:
         >>> flatten_sentences([[5, 6], [7]])

@@ -32,7 +32,7 @@ LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     usage = "%(prog)s DATA --path CHECKPOINT --results DIR [options] [-- fairseq-generate options]"
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE, usage=usage)
     parser.path("data", "folder of the prepared text", "DATA")

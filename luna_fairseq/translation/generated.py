@@ -25,9 +25,9 @@ class GenerateOutput:
             ignored.
 
     Attributes:
-        sources: dictionary from a sentence number to the text of its ``S-`` line.
-        targets: dictionary from a sentence number to the text of its ``T-`` line.
-        best: dictionary from a sentence number to its best hypothesis, from the detokenised ``D-`` lines if
+        sources: mapping from a sentence number to the text of its ``S-`` line.
+        targets: mapping from a sentence number to the text of its ``T-`` line.
+        best: mapping from a sentence number to its best hypothesis, from the detokenised ``D-`` lines if
             there are any, otherwise from the ``H-`` lines.
         notes: messages about irregularities in the file.
 
@@ -127,8 +127,8 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
             ignored.
 
     Returns:
-        Dictionary from "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenised hypothesis) to a
-        dictionary from sentence number to text. With ``--nbest``, only the first and best hypothesis is
+        Mapping from "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenised hypothesis) to a
+        mapping from sentence number to text. With ``--nbest``, only the first and best hypothesis is
         included.
 
     Raises:
@@ -207,7 +207,7 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
     Args:
         path: path of the plain text file, for messages.
         lines: lines of the file. Line i belongs to sentence i.
-        printed: dictionary from a sentence number to the printed text.
+        printed: mapping from a sentence number to the printed text.
         label: description of the printed lines for messages, such as "T- lines of out.txt".
 
     Returns:
@@ -242,7 +242,7 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
 
     Args:
         lines: plain lines. Line i belongs to sentence i.
-        printed: dictionary from a sentence number to the printed text.
+        printed: mapping from a sentence number to the printed text.
 
     Returns:
         differing: sentence numbers of the lines that differ.

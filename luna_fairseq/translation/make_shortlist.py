@@ -27,7 +27,7 @@ EXAMPLE = f"{PROGRAM} data-bin/en-de --output data-bin/en-de/shortlist"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     parser.path("data", "folder of the binarised text", "DATA")
     parser.path("--output", "file to write", required=True)

@@ -37,7 +37,7 @@ PROGRAM = "python -m luna_fairseq.translation.pack_coverage"
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, f"{PROGRAM} data --path checkpoints/averaged.pt")
     parser.path("data", "folder of the data that the model was trained on", "DATA")
     parser.path("--path", "checkpoint of a trained model", "CHECKPOINT", required=True)

@@ -39,7 +39,7 @@ class Alignment(NamedTuple):
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(
         PROGRAM, __doc__, f"{PROGRAM} luna.txt transformer.txt --sentence 7 --plot maps.png"
     )

@@ -304,7 +304,7 @@ class Preparation:
         Args:
             folder: name of a subfolder of the data folder.
             split: name of the split, such as "train".
-            pairs: pairs of lines without line ends.
+            pairs: pairs of lines without trailing newlines.
 
         Returns:
             Names of the two files, relative to the data folder.

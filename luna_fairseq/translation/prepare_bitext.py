@@ -28,7 +28,7 @@ SUBWORD = ("sentencepiece", "moses")
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     add = parser.add_argument
     add("-s", "--source-lang", required=True, metavar="LANG", help="source language, the suffix of its files")

@@ -30,7 +30,7 @@ PARTS = {"train": ("train", 133317), "valid": ("tst2012", 1553), "test": ("tst20
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, f"{PROGRAM} --destdir iwslt15")
     parser.path("--destdir", "folder to write to", "DIR", required=True)
     parser.add_argument(

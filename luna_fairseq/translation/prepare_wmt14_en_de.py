@@ -52,7 +52,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, f"{PROGRAM} --destdir wmt14 --subword moses --max-length 250")
     parser.path("--destdir", "folder to write to", "DIR", required=True)
     parser.add_argument(

@@ -39,7 +39,7 @@ EXAMPLE = f"{PROGRAM} generate-test.txt --reference data/plain/test.de --samples
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = CommandParser(PROGRAM, __doc__, EXAMPLE)
     add = parser.add_argument
     parser.path("generated", "output of fairseq-generate")

@@ -39,7 +39,7 @@ SHOWN = ("| train |", "| train_inner |", "| valid |")
 
 
 def build_parser() -> CommandParser:
-    """Build the parser of the command line."""
+    """Build the command-line parser."""
     parser = prepare_bitext.build_parser()
     parser.prog = PROGRAM
     parser.usage = "%(prog)s [options] [-- fairseq-train options]"
