@@ -1,7 +1,7 @@
 """fairseq patch ``checked-checkpoints``: check checkpoints when they are loaded.
 
-Checkpoints store information about the run that wrote them: task, languages, options and fingerprints of the
-dictionaries. The information is compared with the task and the run that load the checkpoint. See
+Checkpoints store information about the run that saved them: task, languages, options and dictionary
+fingerprints. This information is compared with the task and the run that load the checkpoint. See
 :mod:`luna_fairseq.checks.same_training`.
 """
 
@@ -29,8 +29,8 @@ CHECKED_CHECKPOINTS = Patch(
     "has no EMA.",
 )
 
-# Key of the information on a checkpoint's training run that _load_and_check adds: in extra_state for the
-# trainer, and in task_state for the task.
+# Key of the information that _load_and_check adds about the run that saved a checkpoint: in extra_state for
+# the trainer, and in task_state for the task.
 _INFO = "luna_fairseq.found"
 Info = Dict[str, Any]
 # Keys of the averaged weights that a trainer with --store-ema reads from extra_state. Empty except while the
@@ -40,20 +40,20 @@ _averages: Tuple[str, ...] = ()
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Load a checkpoint file, and add information about the run that wrote it.
+    """Load a checkpoint file, and add information about the run that saved it.
 
-    Replaces fairseq's ``checkpoint_utils.load_checkpoint_to_cpu``. The task and the trainer compare the
+    Replaces fairseq's ``checkpoint_utils.load_checkpoint_to_cpu``. The task and the trainer compare this
     information with their own settings.
 
     Args:
         load: fairseq's original function.
         path: path of the checkpoint.
-        arg_overrides: options that override those of the checkpoint (default: None).
+        arg_overrides: options that override the options stored in the checkpoint (default: None).
         args: further positional arguments of ``load``.
         kw: further keyword arguments of ``load``.
 
     Returns:
-        Content of the checkpoint.
+        Contents of the checkpoint.
 
     Raises:
         InputError: The file is damaged, is not a checkpoint, or was trained with an option that no longer
@@ -87,7 +87,7 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
     if state.get("extra_state") is not None:
         state["extra_state"] = {**state["extra_state"], _INFO: info}
         if _averages and "ema" not in state["extra_state"]:
-            # fairseq would start the average from state["model"], but deletes this entry first.
+            # fairseq would initialize the average from state["model"], but deletes this entry first.
             logger.warning(f"{path} has no EMA (--store-ema), so the average starts from its weights")
             state["extra_state"].update((name, state["model"]) for name in _averages)
             info["added"] = _averages
@@ -97,11 +97,11 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
 def _check_overrides(state: Any, overrides: Any) -> None:
     """Check that the model of a checkpoint supports the options ``int8`` and ``shortlist`` if they are set.
 
-    fairseq would ignore options that the model does not have.
+    fairseq would silently ignore options that the model does not define.
 
     Args:
-        state: content of the checkpoint.
-        overrides: options that override those of the checkpoint.
+        state: loaded checkpoint.
+        overrides: options that override the options stored in the checkpoint.
 
     Raises:
         InputError: The model does not support 8-bit weights or a shortlist.
@@ -120,12 +120,12 @@ def _check_overrides(state: Any, overrides: Any) -> None:
 
 
 def _compare_dictionaries(info: Info, task: Any, may_differ: Sequence[str] = ()) -> None:
-    """Check that a task has the dictionaries with which a checkpoint was trained.
+    """Check that a task uses the same dictionaries as the run that saved a checkpoint.
 
     Args:
-        info: information about the run that wrote the checkpoint.
+        info: information about the run that saved the checkpoint.
         task: fairseq task that uses the checkpoint.
-        may_differ: names of dictionaries that may differ (default: none).
+        may_differ: names of the dictionaries that may differ (default: none).
 
     Raises:
         InputError: A dictionary differs.
@@ -139,20 +139,21 @@ def _compare_dictionaries(info: Info, task: Any, may_differ: Sequence[str] = ())
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.tasks.fairseq_task:FairseqTask.load_state_dict")
 def _compare_with_task(load_state_dict: Function, self: Any, state_dict: Any) -> Any:
-    """Check that a task fits the run that wrote a checkpoint, and restore the state of the task.
+    """Check that the task matches the run that saved a checkpoint, and restore the task state.
 
     Replaces fairseq's ``FairseqTask.load_state_dict``.
 
     Args:
         load_state_dict: fairseq's original method.
         self: fairseq task.
-        state_dict: state of the task from the checkpoint, with information about the run that wrote it.
+        state_dict: task state from the checkpoint, with information about the run that saved the checkpoint.
 
     Returns:
         Result of the original method.
 
     Raises:
-        InputError: The checkpoint was trained for another task or direction, or with other dictionaries.
+        InputError: The checkpoint comes from a different task or translation direction, or its dictionaries
+            differ.
     """
     state_dict = dict(state_dict)
     info = state_dict.pop(_INFO, None)
@@ -168,14 +169,14 @@ def _save_with_training_info(
 ) -> Any:
     """Save a checkpoint, with information about this run.
 
-    Replaces fairseq's ``Trainer.save_checkpoint``. The added information consists of software versions, the
-    settings of the task, fingerprints of the dictionaries, and the counter for --patience.
+    Replaces fairseq's ``Trainer.save_checkpoint``. The added information consists of software versions, task
+    settings, dictionary fingerprints, and the --patience counter.
 
     Args:
         save: fairseq's original method.
         self: fairseq's trainer.
         filename: path of the checkpoint.
-        extra_state: further content of the checkpoint.
+        extra_state: additional checkpoint state.
         args: further arguments of the original method.
         kw: further keyword arguments of the original method.
 
@@ -206,10 +207,10 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
         kwargs: further keyword arguments of the original method.
 
     Returns:
-        The entry ``extra_state`` of the checkpoint; None if the file does not exist.
+        The ``extra_state`` entry of the checkpoint; None if the file does not exist.
 
     Raises:
-        InputError: The checkpoint was written by a run with other settings.
+        InputError: The checkpoint was saved by a run with different settings.
     """
     global _averages
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
@@ -226,9 +227,9 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
     if info is None:
         return extra_state
     for name in info["added"]:
-        del extra_state[name]  # the entry holds the loaded weights in memory
+        del extra_state[name]  # this entry would keep the loaded weights in memory
     same_training.compare_with_run(filename, self, info["identity"], info["options"], reset_optimizer)
-    # Fine-tuning may have other labels than the training that it starts from.
+    # Fine-tuning may use different labels than the training run it starts from.
     _compare_dictionaries(info, self.task, ("label",) if reset_optimizer else ())
     counter = _find_early_stopping_function()
     if counter is not None and "patience" in extra_state and not arguments.get("reset_meters"):
@@ -237,10 +238,10 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
 
 
 def _find_early_stopping_function() -> Any:
-    """Return fairseq-train's function ``should_stop_early``, whose attributes count for --patience.
+    """Return fairseq-train's function ``should_stop_early``, whose attributes hold the --patience counter.
 
     Returns:
-        The function; None if this process runs another program.
+        The function; None if this process does not run fairseq-train.
     """
     for program in ("__main__", "fairseq_cli.train"):
         function = getattr(sys.modules.get(program), "should_stop_early", None)

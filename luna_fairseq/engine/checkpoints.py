@@ -1,6 +1,7 @@
 """fairseq patches ``checkpoint-classes`` and ``whole-files``, for reading and writing checkpoints.
 
-The first lets torch.load read older checkpoints. The second never leaves an incomplete file.
+The first patch lets torch.load read older checkpoints. The second ensures that no incomplete file is left
+behind.
 """
 
 import argparse
@@ -35,12 +36,12 @@ WHOLE_FILES = Patch(
 
 @CHECKPOINT_CLASSES.at_import
 def _allow_checkpoint_classes() -> None:
-    """Allow torch.load to create the classes of numpy and argparse that checkpoints contain."""
+    """Allow torch.load to unpickle the NumPy and argparse classes stored in checkpoints."""
     allowed: List[Any] = [argparse.Namespace, numpy.ndarray, numpy.dtype]
-    # The classes of dtypes, such as numpy.dtypes.Float64DType.
+    # The dtype classes, such as numpy.dtypes.Float64DType.
     allowed += {type(numpy.dtype(code)) for code in numpy.typecodes["All"]}
     constructors: List[Any] = [x.__reduce__()[0] for x in (numpy.zeros(0), numpy.float64())]
-    # numpy 2 renamed a module, and a file may contain the old or the new name.
+    # NumPy 2 renamed a module, and a file may contain either name.
     for function in constructors:
         allowed += [(function, f"numpy.{name}.multiarray.{function.__name__}") for name in ("core", "_core")]
     torch.serialization.add_safe_globals(allowed)
@@ -51,14 +52,14 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
     """Broadcast a Python object to all processes with torch's function.
 
     Replaces fairseq's ``distributed.utils._broadcast_object_slow``, which loads the object with torch.load
-    and may refuse its classes. The object can be trusted, because the sender is a process of this run.
+    and may reject its classes. The object can be trusted, because the sender is a process of this run.
 
     Args:
         broadcast: fairseq's original function.
         obj: object to send; ignored in the receiving processes.
         src_rank: rank of the process that sends the object.
         group: process group.
-        dist_device: device of the transfer.
+        dist_device: device used for the transfer.
 
     Returns:
         The object, in every process.
@@ -74,13 +75,13 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
 def _write_once(save: Function, obj: Any, f: Any) -> Any:
     """Write a checkpoint to a file in a single attempt.
 
-    Replaces fairseq's ``checkpoint_utils._torch_persistent_save``. fairseq makes three attempts, each of
-    which appends to the bytes of the failed attempt.
+    Replaces fairseq's ``checkpoint_utils._torch_persistent_save``. fairseq makes up to three attempts, each
+    of which appends to the bytes of the failed attempt.
 
     Args:
         save: fairseq's original function.
-        obj: content of the checkpoint.
-        f: open file. For a path, the original function is called.
+        obj: checkpoint contents.
+        f: open file. If it is a path, the original function is called.
 
     Returns:
         None, or the result of the original function.
@@ -111,13 +112,14 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
     """Copy a file so that the copy is either complete or absent.
 
-    Replaces fairseq's ``PathManager.copy``. The copy has a temporary name until it is complete.
+    Replaces fairseq's ``PathManager.copy``. The copy is written under a temporary name and renamed when it is
+    complete.
 
     Args:
         copy: fairseq's original function.
-        src_path: path of the file.
+        src_path: path of the source file.
         dst_path: path of the copy.
-        overwrite: replace an existing file (default: False).
+        overwrite: overwrite an existing file (default: False).
 
     Returns:
         Result of the original function.

@@ -1,7 +1,7 @@
-"""fairseq patch ``starting-point``: choose the checkpoint from which training starts.
+"""fairseq patch ``starting-point``: choose the checkpoint to start training from.
 
-It also ensures that no other training run uses the checkpoint folder, and that the validation data can be
-read.
+It also ensures that no other training run uses the checkpoint folder and that the validation data can be
+loaded.
 """
 
 import copy
@@ -31,10 +31,10 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 
 @STARTING_POINT.replaces("fairseq.checkpoint_utils:load_checkpoint")
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
-    """Prepare for training, and load the checkpoint from which it starts.
+    """Prepare for training, and load the checkpoint to start from.
 
-    Replaces fairseq's ``checkpoint_utils.load_checkpoint``. First, the checkpoint folder is locked, and the
-    batches of the validation data are made, so that errors appear before the first epoch.
+    Replaces fairseq's ``checkpoint_utils.load_checkpoint``. First, the checkpoint folder is locked and the
+    validation batches are built, so that errors appear before the first epoch.
 
     Args:
         load_checkpoint: fairseq's original function.
@@ -43,21 +43,22 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
         passthrough_args: further arguments of the original function.
 
     Returns:
-        The entry ``extra_state`` of the checkpoint or None, and the batch iterator.
+        The ``extra_state`` entry of the checkpoint (or None) and the batch iterator.
 
     Raises:
-        InputError: Another training run uses the folder, a validation sentence is too long, or the file of
-            --restore-file does not exist.
+        InputError: Another training run uses the folder, a validation sentence is too long, or the file given
+            by --restore-file does not exist.
     """
     from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
 
-    if not isinstance(trainer, Trainer):  # other programs may pass another kind of object
+    if not isinstance(trainer, Trainer):  # other programs may pass a different kind of object
         return load_checkpoint(cfg, trainer, **passthrough_args)
     check_world_size(trainer.cfg)
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         lock_folder(Path(cfg.save_dir))
-    # fairseq checks the lengths of the validation text when it makes batches, so make them before training.
+    # fairseq checks the lengths of the validation sentences when it builds batches, so build them before
+    # training.
     dataset = trainer.cfg.dataset
     if not dataset.disable_validation:
         for split in ["valid"] if dataset.combine_valid_subsets else dataset.valid_subset.split(","):
@@ -66,17 +67,17 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Choose the checkpoint to load: --restore-file, or the newest checkpoint that is not damaged.
+    """Choose the checkpoint to load: the file given by --restore-file, or the newest intact checkpoint.
 
     Args:
         cfg: checkpoint options.
         trainer: fairseq's trainer.
 
     Returns:
-        Checkpoint options whose ``restore_file`` is the chosen file.
+        Checkpoint options with ``restore_file`` set to the chosen file.
 
     Raises:
-        InputError: The file of --restore-file does not exist.
+        InputError: The file given by --restore-file does not exist.
     """
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
@@ -86,7 +87,7 @@ def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
             hint = f". Use --restore-file {beside}" if beside.is_file() else ""
             raise InputError(f"--restore-file {path} does not exist or is not a file{hint}")
         return cfg
-    # In a sharded run, each process has a separate file.
+    # In a sharded run, each process has its own file.
     if cfg.no_last_checkpoints or suffix != (cfg.checkpoint_suffix or ""):
         return cfg
     intact = [find_intact(Path(cfg.save_dir), suffix) if trainer.data_parallel_rank == 0 else None]

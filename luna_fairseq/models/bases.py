@@ -1,6 +1,6 @@
 """Base classes of this project's fairseq models, derived from fairseq's Transformer and RoBERTa.
 
-The base classes load checkpoints, check that they fit the model, and prepare models for generation. A
+The base classes load checkpoints, check that they match the model, and prepare models for generation. A
 subclass supplies the encoder and the decoder.
 """
 
@@ -35,23 +35,23 @@ _SENTENCE_ENCODER_OPTIONS = {
 
 
 class PluginModel(BaseFairseqModel):
-    """Base class of all models of this project, with checks when a checkpoint is loaded.
+    """Base class of all models in this project. Checks every checkpoint that it loads.
 
-    If a checkpoint does not fit the model, one message says why. Checkpoints of the authors' code
-    (fairseq-apollo) are converted. On a CPU, linear layers are optimised for generation.
+    If a checkpoint does not match the model, a single error message explains why. Checkpoints of the authors'
+    code (fairseq-apollo) are converted. On a CPU, linear layers are optimized for generation.
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare the model for generation, with faster linear layers on a CPU.
+        """Prepare the model for generation, using faster linear layers on a CPU.
 
-        Overrides :meth:`fairseq.models.BaseFairseqModel.make_generation_fast_`, which it calls.
+        Extends :meth:`fairseq.models.BaseFairseqModel.make_generation_fast_`.
 
         Args:
-            kwargs: options of fairseq. ``retain_dropout_modules`` holds the names of the dropout layers that
-                stay active: a list, or a string of names separated by commas.
+            kwargs: fairseq options. ``retain_dropout_modules`` names the dropout layers that stay active, as
+                a list or a comma-separated string.
 
         Raises:
-            InputError: No dropout layer of the model has one of these names.
+            InputError: No dropout layer of the model has any of these names.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -77,7 +77,7 @@ class PluginModel(BaseFairseqModel):
             name: prefix of the model's parameters.
 
         Raises:
-            InputError: The embedding of the checkpoint and the dictionary of the data have different sizes.
+            InputError: The checkpoint's embedding and the data's dictionary differ in size.
         """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
@@ -98,12 +98,12 @@ class PluginModel(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference, with 8-bit weights if the option ``int8`` is set.
+        """Prepare the model for inference, using 8-bit weights if the option ``int8`` is set.
 
-        Overrides :meth:`fairseq.models.BaseFairseqModel.prepare_for_inference_`, which it calls.
+        Extends :meth:`fairseq.models.BaseFairseqModel.prepare_for_inference_`.
 
         Args:
-            cfg: fairseq's configuration of the generation command.
+            cfg: fairseq configuration of the generation command.
 
         Raises:
             InputError: ``int8`` is set, but the model is on a GPU or in half precision.
@@ -113,7 +113,7 @@ class PluginModel(BaseFairseqModel):
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load parameters, and report a misfit in one sentence.
+        """Load parameters, and report a mismatch in a single sentence.
 
         Overrides :meth:`torch.nn.Module.load_state_dict`.
 
@@ -122,10 +122,10 @@ class PluginModel(BaseFairseqModel):
             kwargs: keyword arguments of torch's method.
 
         Returns:
-            Names of the missing and of the unexpected parameters, as in torch.
+            Names of the missing and unexpected parameters, as in torch.
 
         Raises:
-            InputError: The checkpoint belongs to a model with another architecture.
+            InputError: The checkpoint belongs to a model with a different architecture.
         """
         try:
             return super().load_state_dict(*args, **kwargs)
@@ -144,14 +144,15 @@ class PluginModel(BaseFairseqModel):
 
 
 class EncoderDecoder(PluginModel, TransformerModelBase):
-    """Encoder-decoder model that is trained and decoded like fairseq's Transformer.
+    """Encoder-decoder model with the training and decoding interface of fairseq's Transformer.
 
     A subclass sets ``encoder_class`` and ``decoder_class``.
 
     Attributes:
-        encoder_class: class or function that builds the encoder. Its arguments are the configuration, the
+        encoder_class: class or function that builds the encoder. It is called with the configuration, the
             source dictionary and the token embedding.
-        decoder_class: class or function that builds the decoder, with the same arguments for the target.
+        decoder_class: class or function that builds the decoder. It is called with the configuration, the
+            target dictionary and the token embedding.
         shortlist: target subwords to which beam search is restricted (default: None, the whole dictionary).
     """
 
@@ -166,7 +167,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         Args:
             parser: argument parser of a fairseq command.
         """
-        # fairseq's Transformer would add the fields of its own, nested dataclass.
+        # fairseq's Transformer would add the fields of its own nested dataclass.
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
@@ -232,10 +233,10 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         A shortlist restricts beam search to the target subwords that may translate the source.
 
         Args:
-            cfg: fairseq's configuration of the generation command.
+            cfg: fairseq configuration of the generation command.
 
         Raises:
-            InputError: The file is not a shortlist, belongs to other dictionaries, or the model has an
+            InputError: The file is not a shortlist, belongs to different dictionaries, or the model has an
                 adaptive softmax.
         """
         super().prepare_for_inference_(cfg)
@@ -262,11 +263,11 @@ class SentenceModelEncoder(RobertaEncoder):
 
         Args:
             embed_dim: width of the features.
-            output_dim: number of entries of the dictionary.
+            output_dim: vocabulary size.
             activation_fn: name of the activation function, such as ``gelu``; see
                 :func:`luna_fairseq.models.fairseq_layers.activation_function`.
-            weight: weight [output_dim, embed_dim] of the output projection, usually the token embedding. None
-                creates a separate weight.
+            weight: weight [output_dim, embed_dim] of the output projection, usually the token embedding. If
+                None, a separate weight is created.
 
         Returns:
             The LM head.
@@ -277,12 +278,12 @@ class SentenceModelEncoder(RobertaEncoder):
 
 
 class SentenceModel(PluginModel, RobertaModel):
-    """Masked language model with the interface of fairseq's RoBERTa and another sentence encoder.
+    """Masked language model with the interface of fairseq's RoBERTa and a custom sentence encoder.
 
     A subclass supplies the sentence encoder.
 
     Args:
-        args: namespace with the options of the model.
+        args: namespace of model options.
         encoder: sentence encoder with its LM head.
     """
 
@@ -295,7 +296,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:
-        """Return an empty dictionary, because fairseq can download no pretrained model."""
+        """Return an empty dictionary, since no pretrained models are available for download."""
         return {}
 
     @classmethod
@@ -309,7 +310,7 @@ class SentenceModel(PluginModel, RobertaModel):
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert the state dict of an older checkpoint, and check its number of position embeddings.
+        """Convert the state dict of an older checkpoint, and check the number of position embeddings.
 
         Extends :meth:`PluginModel.upgrade_state_dict_named`.
 
@@ -335,13 +336,13 @@ class SentenceModel(PluginModel, RobertaModel):
 def sentence_encoder_options(args: Any) -> Namespace:
     """Return the options of the sentence encoder inside a masked language model.
 
-    The sentence encoder has learned positions, a layer norm after the embedding, and unscaled embeddings.
+    The sentence encoder uses learned positions, a layer norm after the embedding, and unscaled embeddings.
 
     Args:
         args: options of the masked language model.
 
     Returns:
-        Namespace with the options of the model and of its sentence encoder.
+        Namespace with the options of both the model and its sentence encoder.
     """
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
@@ -349,14 +350,14 @@ def sentence_encoder_options(args: Any) -> Namespace:
 
 
 def check_sequences_fit(task: Any, max_positions: int) -> None:
-    """Check that a model has a position for every token of a task's longest sequences.
+    """Check that a task's longest sequences do not exceed the model's maximum length.
 
     Args:
-        task: fairseq task, whose maximum length is compared.
-        max_positions: number of positions of the model.
+        task: fairseq task, which limits the sequence length.
+        max_positions: maximum sequence length of the model.
 
     Raises:
-        InputError: The task allows sequences with more than ``max_positions`` tokens.
+        InputError: The task allows sequences of more than ``max_positions`` tokens.
     """
     # The pretraining task of fairseq 0.12.2 reports no limit, but has an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)

@@ -55,7 +55,8 @@ class Hypotheses(NamedTuple):
         to those that remain. Otherwise, each hypothesis gets a separate copy of its sentence.
 
         Args:
-            new_order: index of the old hypothesis at each new position, [number of new hypotheses].
+            new_order: for each new hypothesis, the index of the old hypothesis it continues, [number of new
+                hypotheses].
 
         Returns:
             None if every position keeps its sentence. Otherwise a pair: the indices of the sentences to keep

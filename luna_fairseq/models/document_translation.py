@@ -28,15 +28,15 @@ def translate_document(
         tokens: maximum number of tokens of a piece. Use the value of the training data
             (``luna-prepare-bitext --documents``).
         beam: beam size (default: 5).
-        kwargs: options of generation, such as ``lenpen``.
+        kwargs: generation options, such as ``lenpen``.
 
     Returns:
         Translations in the order of ``sentences``.
 
     Raises:
         InputError: The dictionary has no symbol that separates sentences; ``sentences`` is a single string; a
-            sentence is empty or contains the separator; ``tokens`` is below 1; or a piece has more tokens
-            than the model has positions.
+            sentence is empty or contains the separator; ``tokens`` is below 1; or a piece exceeds the model's
+            maximum length.
 
     Example::
 

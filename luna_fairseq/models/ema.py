@@ -13,20 +13,20 @@ from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
 
-# Entries of a checkpoint's "extra_state" that hold averages.
+# Entries of a checkpoint's "extra_state" that hold averaged weights.
 AVERAGES = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
     """Load a checkpoint with the moving average of the weights in place of the trained weights.
 
-    The state of the optimizer is removed.
+    The optimizer state is removed.
 
     Args:
-        path: checkpoint of ``fairseq-train --store-ema``.
+        path: checkpoint saved by ``fairseq-train --store-ema``.
 
     Returns:
-        Content of the checkpoint, which ``torch.save`` can write.
+        Checkpoint contents, ready for ``torch.save``.
 
     Raises:
         InputError: The checkpoint has no averaged weights.
@@ -47,7 +47,7 @@ def write_ema(path: Path, to: Path) -> None:
     """Write a copy of a checkpoint with the moving average of the weights in place of the trained weights.
 
     Args:
-        path: checkpoint of ``fairseq-train --store-ema``.
+        path: checkpoint saved by ``fairseq-train --store-ema``.
         to: path of the copy.
 
     Raises:
@@ -63,11 +63,11 @@ def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
     """Context manager that yields a temporary checkpoint with the moving average of the weights.
 
     Args:
-        path: checkpoint of ``fairseq-train --store-ema``.
+        path: checkpoint saved by ``fairseq-train --store-ema``.
         use_average: if False, ``path`` itself is yielded (default: True).
 
     Yields:
-        Path of a checkpoint. The temporary file is deleted on exit.
+        Path of the checkpoint. The temporary file is deleted on exit.
 
     Raises:
         InputError: The checkpoint has no averaged weights.

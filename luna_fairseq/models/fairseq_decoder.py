@@ -51,7 +51,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             starts (default: None, decoding starts without earlier text).
         separators: indices of the symbol between sentences in the source and in the target dictionary, used
             by --sentence-diagonal (default: None).
-        attn_in_training: return attention weights over the source in training, for criterions that read them
+        attn_in_training: return attention weights over the source in training, for criterions that use them
             (default: False).
         need_attn: return attention weights over the source in evaluation (default: True).
     """
@@ -157,10 +157,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
         """Choose whether the decoder returns attention weights during generation.
 
-        fairseq calls this method of every module before it generates.
+        fairseq calls this on every module before generation.
 
         Args:
-            need_attn: return attention weights over the source, which alignments need (default: False).
+            need_attn: return attention weights over the source, needed for alignments (default: False).
             kwargs: ignored.
         """
         self.need_attn = need_attn
@@ -195,8 +195,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             layer.
 
         Raises:
-            InputError: There are more tokens than learned positions, or the call is inside of torch.jit.trace
-                or torch.export.
+            InputError: The sequence exceeds the number of learned positions, or the call is inside
+                torch.jit.trace or torch.export.
             NotImplementedError: ``full_context_alignment`` is True.
         """
         refuse_tracing()
@@ -254,7 +254,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
         Args:
             tokens: next target tokens [batch size, length], shifted right by one.
-            encoded: output of the encoder, converted by :func:`convert_source` (default: None, no encoder).
+            encoded: encoder output, converted by :func:`convert_source` (default: None, no encoder).
             encoder_out: unconverted output of :class:`FairseqLunaEncoder`, which holds the source tokens for
                 --sentence-diagonal (default: None).
             state: decoding state after all earlier tokens (default: None, no earlier tokens).
@@ -323,7 +323,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
         Args:
             tokens: first target tokens [number of hypotheses, length].
-            encoded: output of the encoder; None without an encoder.
+            encoded: encoder output; None if the model has no encoder.
 
         Returns:
             Dictionary with two entries. ``state`` is the initial :class:`DecoderState` or None.
@@ -345,7 +345,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
         Args:
             incremental_state: fairseq's state of incremental decoding, changed in place.
-            new_order: index of the old hypothesis at each new position, [number of new hypotheses].
+            new_order: for each new hypothesis, the index of the old hypothesis it continues, [number of new
+                hypotheses].
         """
         entry = self.get_incremental_state(incremental_state, "decoding")
         if entry is None:
@@ -359,15 +360,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
 
 def convert_source(encoder_out: Optional[Dict[str, List[Any]]], decodes: bool) -> Optional[EncoderOutput]:
-    """Convert the output of :class:`FairseqLunaEncoder` to the form that :class:`LunaDecoder` reads.
+    """Convert the output of :class:`FairseqLunaEncoder` to the format expected by :class:`LunaDecoder`.
 
     Args:
-        encoder_out: output of the encoder; None without an encoder.
-        decodes: True in incremental decoding. A single copy of each source is then kept for all of its
-            hypotheses.
+        encoder_out: encoder output; None if the model has no encoder.
+        decodes: whether decoding is incremental. In this case, all hypotheses of a source share a single copy
+            of the source.
 
     Returns:
-        The converted output; None without an encoder.
+        The converted output; None if the model has no encoder.
     """
     if encoder_out is None:
         return None

@@ -219,8 +219,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
             - ``hypotheses``: empty until :meth:`reorder_encoder_out` adds a :class:`Hypotheses`
 
         Raises:
-            InputError: A source has more tokens than the model has positions, or the call is inside of
-                torch.jit.trace or torch.export.
+            InputError: A source exceeds the model's maximum length, or the call is inside torch.jit.trace or
+                torch.export.
         """
         refuse_tracing()
         self.check_length(src_tokens.size(1))
@@ -258,7 +258,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
 
         Args:
             encoder_out: output of :meth:`forward`.
-            new_order: index of the old sentence at each new position, [new batch size].
+            new_order: for each new batch entry, the index of the old sentence it continues, [new batch size].
 
         Returns:
             The reordered output; ``encoder_out`` itself if every position keeps its sentence.

@@ -1,6 +1,6 @@
 """Python interface to a trained translation or causal language model.
 
-It extends fairseq's generator hub by input checks, alignments, documents and long texts.
+It extends fairseq's generator hub with input checks, alignments, documents and long texts.
 """
 
 import os
@@ -35,14 +35,14 @@ from luna_fairseq.models.tokenizers import (
 from luna_fairseq.text.output_length import limits_by_source
 from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
-# Arguments of fairseq's from_pretrained that are not options of a training.
+# Arguments of fairseq's from_pretrained that are not training options.
 _ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
     """Interface to a trained translation model, which takes and returns plain text.
 
-    :func:`from_pretrained` returns it.
+    Use :func:`from_pretrained` to create it.
 
     Args:
         cfg: configuration of the training run.
@@ -50,7 +50,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         models: list of models, decoded as an ensemble.
 
     Raises:
-        InputError: The tokenizer does not fit the dictionaries.
+        InputError: The tokenizer does not match the dictionaries.
 
     Example::
 
@@ -59,7 +59,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     """
 
     bpe: Any  # the subword tokenizer, for which fairseq declares no type
-    # Class of the models that this interface accepts, and its name in messages.
+    # Class of the models that this interface accepts, and the name of the class in messages.
     supports: Tuple[Type[Any], str] = (FairseqEncoderDecoderModel, "translation model")
     translate_document = translate_document
     is_limited_by_source = True
@@ -74,16 +74,16 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """Split a text into subwords.
+        """Split text into subwords.
 
         Args:
-            sentence: text after :meth:`tokenize`.
+            sentence: output of :meth:`tokenize`.
 
         Returns:
             Subwords, separated by spaces.
 
         Raises:
-            InputError: The hub has no subword tokenizer, and the text is not split into subwords yet.
+            InputError: The hub has no subword tokenizer, and the text is not yet split into subwords.
         """
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
@@ -94,24 +94,25 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     ) -> Any:
         """Translate encoded sentences with beam search, optionally with lexical constraints.
 
-        Overrides fairseq's ``GeneratorHubInterface.generate``. A translation has at most 1.5 times as many
-        tokens as its source, plus 20, unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given. Sentences
-        with constraints are translated one by one, without this limit.
+        Overrides fairseq's ``GeneratorHubInterface.generate``. The length of a translation is limited to 1.5
+        times the source length plus 20 tokens, unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given.
+        If constraints are given, sentences are translated one at a time and without this limit.
 
         Args:
-            tokenized_sentences: token indices of a sentence, or a list of them.
+            tokenized_sentences: token indices of a sentence, or a list of such tensors.
             beam: beam size (default: 5).
             args: further positional arguments of fairseq's ``generate``.
-            constraints: for each sentence, a list of phrases that the translation must contain in this order,
-                as plain text (default: None, no constraints).
-            kwargs: options of generation, such as ``lenpen``.
+            constraints: for each sentence, a list of plain-text phrases that the translation must contain in
+                this order (default: None, no constraints).
+            kwargs: generation options, such as ``lenpen``.
 
         Returns:
-            For each sentence, the list of hypotheses, best first. A single sentence gives a single list.
+            One list of hypotheses per sentence, best first. For a single sentence, a single list is returned.
 
         Raises:
             InputError: The numbers of constraints and sentences differ; ``print_alignment`` is set, but the
-                model has no weights to align with; or an option is unknown or has an invalid value.
+                model has no cross-attention weights for the alignment; or an option is unknown or has an
+                invalid value.
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
@@ -144,11 +145,11 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return default options that limit the length of translations.
+        """Return default options that limit the translation length.
 
         Args:
-            options: generation options of this call. Options that were given when the model was loaded are
-                read from the configuration.
+            options: generation options of this call. Options given at loading time are read from the
+                configuration.
 
         Returns:
             Options ``{name: value}``; an empty dictionary if the user has set a limit or the model has no
@@ -161,7 +162,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return limits_by_source({**changed, **options})
 
     def _encode_target(self, text: str) -> Tensor:
-        """Encode a text in the target language as token indices, without the end-of-sentence token.
+        """Encode target-language text as token indices, without the end-of-sentence token.
 
         Args:
             text: plain text.
@@ -195,10 +196,11 @@ class LanguageModelHub(GeneratorHub):
             kwargs: keyword arguments of :meth:`GeneratorHub.generate`.
 
         Returns:
-            For each text, the list of hypotheses, best first.
+            One list of hypotheses per text, best first.
 
         Raises:
-            InputError: An option such as ``print_alignment`` or ``constraints`` is set, which needs a source.
+            InputError: An option that requires a source, such as ``print_alignment`` or ``constraints``, is
+                set.
         """
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
@@ -207,21 +209,22 @@ class LanguageModelHub(GeneratorHub):
 
     @torch.no_grad()
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
-        """Feed a line of text to the model, and return the state of the model after the line.
+        """Feed a line of text to the model, and return the model state after this line.
 
         Args:
             text: one line of plain text.
-            stream: state after the preceding lines, updated in place (default: None, the text starts here).
+            stream: state after the preceding lines, updated in place (default: None, the line begins a new
+                text).
 
         Returns:
-            The state, which :meth:`sample` and further calls of :meth:`read` continue from.
+            The state, from which :meth:`sample` and later calls to :meth:`read` continue.
 
         Raises:
-            InputError: The hub holds several models.
+            InputError: The hub contains more than one model.
         """
         model, stream = self._get_only_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
-        # The input is shifted right by one token, and a line begins with the end token.
+        # The input is shifted right by one token, and a line begins with the end-of-sentence token.
         shifted = torch.cat([tokens[-1:], tokens[:-1]])[None]
         for segment in shifted.split(self.SEGMENT, dim=1):
             model(segment, stream=stream)
@@ -237,23 +240,23 @@ class LanguageModelHub(GeneratorHub):
     ) -> Any:
         """Generate continuations of texts.
 
-        Extends fairseq's ``GeneratorHubInterface.sample`` by ``stream``.
+        Extends fairseq's ``GeneratorHubInterface.sample`` with the argument ``stream``.
 
         Args:
             sentences: a text, or a list of texts.
             beam: beam size (default: 1).
             verbose: print the hypotheses (default: False).
-            stream: state returned by :meth:`read`, not changed here. Each of the texts then continues the
-                text that was read (default: None, no earlier text).
-            kwargs: options of generation, such as ``sampling``.
+            stream: state returned by :meth:`read`, not modified. If it is given, each text continues the text
+                read so far (default: None, no preceding text).
+            kwargs: generation options, such as ``sampling``.
 
         Returns:
-            For each text, the text with its best continuation. A single text gives a single string.
+            Each text followed by its best continuation. For a single text, a single string is returned.
 
         Raises:
-            InputError: A stream is given, but the hub holds several models.
+            InputError: A stream is given, but the hub contains more than one model.
         """
-        if stream is None or isinstance(sentences, str):  # for a text, fairseq calls this method again
+        if stream is None or isinstance(sentences, str):  # for a single text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}
             return super().sample(sentences, beam, verbose, **options)
         decoder = self._get_only_model().decoder
@@ -267,7 +270,7 @@ class LanguageModelHub(GeneratorHub):
         """Return the model of this hub.
 
         Raises:
-            InputError: The hub holds several models.
+            InputError: The hub contains more than one model.
         """
         if len(self.models) > 1:
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
@@ -278,12 +281,12 @@ class LanguageModelHub(GeneratorHub):
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
     """Context manager that writes checkpoints with averaged weights to a temporary folder.
 
-    The moving average of ``fairseq-train --store-ema`` replaces the trained weights. File names stay the
-    same.
+    The moving average of ``fairseq-train --store-ema`` replaces the trained weights. File names are
+    unchanged.
 
     Args:
-        folder: folder of the checkpoints.
-        names: file names, separated by ``:`` as in fairseq (``;`` on Windows).
+        folder: checkpoint folder.
+        names: checkpoint file names, separated by ``:`` as in fairseq (``;`` on Windows).
 
     Yields:
         Path of the temporary folder.
@@ -308,26 +311,26 @@ def from_pretrained(
 ) -> Any:
     """Load a trained model with its dictionaries and its tokenizer.
 
-    Without ``bpe``, the tokenizer is chosen by its files in the folder of the checkpoint or of the
-    dictionaries: ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes``
-    of text that was tokenised by Moses. Without such files, texts must already consist of words or subwords,
+    If ``bpe`` is not given, the tokenizer is inferred from the files in the checkpoint or dictionary folder:
+    ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes`` for text
+    tokenized with Moses. If there are no such files, input text must already consist of words or subwords
     separated by spaces.
 
     Args:
-        model_name_or_path: folder of the checkpoint.
-        checkpoint_file: name of the checkpoint; several names are separated by ``:`` (default: model.pt).
-        data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
-            of the checkpoint (default: the folder of the checkpoint).
+        model_name_or_path: checkpoint folder.
+        checkpoint_file: checkpoint file name; separate several names with ``:`` (default: model.pt).
+        data_name_or_path: dictionary folder. A path that starts with ``.`` is relative to the checkpoint
+            folder (default: the checkpoint folder).
         hub: class of the returned interface (default: :class:`GeneratorHub`).
         ema: load the moving average of the weights that ``fairseq-train --store-ema`` saved (default: False).
-        kwargs: options such as ``bpe`` that override those of the checkpoint.
+        kwargs: options such as ``bpe`` that override the options stored in the checkpoint.
 
     Returns:
         An instance of ``hub``.
 
     Raises:
         InputError: A folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
-            the kind of model, or an option in ``kwargs`` is unknown.
+            this kind of model, or an option in ``kwargs`` is unknown.
     """
     given = ParsedOptions(Namespace(**kwargs))
     for fault in chain(check_int8_precision(given), check_shortlist(given)):

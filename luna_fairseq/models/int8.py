@@ -75,15 +75,15 @@ class Linear8(nn.Module):
         self.unpacked: Optional[Tuple[Tensor, Tensor]] = None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer that computes only some of the outputs.
+        """Return a layer that computes only a subset of the outputs.
 
         The first call unpacks the weights and caches them in 8 bits.
 
         Args:
-            outputs: indices [number of outputs to compute].
+            outputs: indices of the outputs to compute, [number of selected outputs].
 
         Returns:
-            Layer with these outputs, in the order of ``outputs``.
+            Layer with the selected outputs, in the order of ``outputs``.
         """
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors

@@ -48,7 +48,7 @@ class LunaModel(EncoderDecoder):
 
         Args:
             args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
-                the folder and the name of the checkpoint.
+                the checkpoint folder and file name.
             kwargs: keyword arguments of the same function.
 
         Returns:

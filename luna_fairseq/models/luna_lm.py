@@ -26,7 +26,7 @@ from luna_fairseq.models.stream import Stream
 class LanguageModel(PluginModel, FairseqLanguageModel):
     """Base class of causal language models, with the interface of fairseq's Transformer language model.
 
-    A subclass chooses the decoder and the configuration dataclass.
+    Subclasses choose the decoder and the configuration dataclass.
 
     Attributes:
         config_class: dataclass with the options of the model.
@@ -46,8 +46,8 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
             The model, with random weights.
 
         Raises:
-            InputError: The widths, the numbers of heads, the options of attention or the cutoffs of the
-                adaptive input are invalid.
+            InputError: The widths, the numbers of heads, the attention options or the cutoffs of the adaptive
+                input are invalid.
         """
         options = flat_options(cfg, cls.config_class())
         if options["decoder_layers_to_keep"]:
@@ -66,13 +66,13 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Choose the class of the decoder.
+        """Choose the decoder class.
 
         Args:
             cfg: fairseq's nested ``TransformerConfig``.
 
         Returns:
-            A class with the constructor of :class:`FairseqLunaDecoder`.
+            A class with the same constructor arguments as :class:`FairseqLunaDecoder`.
         """
         raise NotImplementedError
 
@@ -81,8 +81,8 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 class LunaLanguageModel(LanguageModel):
     """Causal language model with Luna layers.
 
-    The memory for generation does not grow with the text. :meth:`from_pretrained` loads a trained model that
-    continues plain text.
+    Memory use during generation does not grow with the text length. :meth:`from_pretrained` loads a trained
+    model that continues plain text.
 
     Example:
         >>> import torch
@@ -102,7 +102,7 @@ class LunaLanguageModel(LanguageModel):
 
         Args:
             args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
-                the folder and the name of the checkpoint.
+                the checkpoint folder and file name.
             kwargs: keyword arguments of the same function.
 
         Returns:
@@ -124,16 +124,15 @@ class LunaLanguageModel(LanguageModel):
         keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute the logits of tokens, optionally as the continuation of an earlier text.
+        """Compute the logits of tokens, optionally as the continuation of earlier text.
 
         Args:
             src_tokens: tokens [batch size, length], shifted right by one.
             src_lengths: ignored.
-            stream: state of the model after the earlier text, updated in place (default: None, no earlier
-                text).
+            stream: model state after the earlier text, updated in place (default: None, no earlier text).
             keep_after: number of tokens after which the state is stored in ``stream``, for segments that
                 overlap, see :meth:`Stream.read` (default: None, after all tokens).
-            kwargs: further arguments of the decoder; ignored with a stream.
+            kwargs: remaining arguments of the decoder; ignored if ``stream`` is given.
 
         Returns:
             Logits [batch size, length, vocabulary size], and the dictionary of
@@ -145,19 +144,19 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return :class:`FairseqLunaDecoder`, for every configuration.
+        """Return :class:`FairseqLunaDecoder` for any configuration.
 
         Args:
             cfg: ignored.
 
         Returns:
-            The class of the decoder.
+            The decoder class.
         """
         return FairseqLunaDecoder
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:
-    """Build fairseq's adaptive input embedding, in which rare words have smaller embeddings.
+    """Build fairseq's adaptive input embedding, which uses smaller embeddings for rarer words.
 
     Args:
         cfg: fairseq's nested ``TransformerConfig``.
@@ -167,9 +166,10 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
         The embedding module.
 
     Raises:
-        InputError: The cutoffs do not increase or exceed the dictionary, or options contradict each other.
+        InputError: The cutoffs are not increasing or exceed the dictionary size, or options contradict each
+            other.
     """
-    text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq drops options that are None
+    text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq omits options that are None
     cutoff = eval_str_list(text, type=int) or []
     bounds = [0, *cutoff, len(dictionary)]
     if not cutoff or any(low >= high for low, high in zip(bounds, bounds[1:])):

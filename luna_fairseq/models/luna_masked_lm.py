@@ -28,7 +28,7 @@ from luna_fairseq.models.masked_lm_hub import MaskedLMHub
 
 
 class LunaMaskedLMEncoder(SentenceModelEncoder):
-    """Luna encoder with RoBERTa's LM head."""
+    """Luna encoder with RoBERTa's LM head on top."""
 
     def build_encoder(
         self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding
@@ -52,7 +52,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any
     ) -> Tuple[Tensor, Dict[str, Any]]:
-        """Compute the features of tokens, without the LM head.
+        """Compute features for the input tokens, without the LM head.
 
         Shapes: batch size B, T tokens, model width C, L vectors in the packed sequence P.
 
@@ -60,18 +60,20 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
             src_tokens: tokens [B, T], padded on the right.
             return_all_hiddens: also return the hidden states after every layer (default: False).
             kwargs: ``token_embeddings``, embeddings [B, T, C] that replace the token embeddings (default:
-                None). Other arguments are ignored.
+                None). Remaining arguments are ignored.
 
         Returns:
             Features [B, T, C], and a dictionary with four entries:
 
             - ``packed_features``: packed sequence P [B, L, C] after the last layer and its layer norm
             - ``packed_padding_mask``: mask [B, L], True at padding in P; None without padding
-            - ``inner_states``: hidden states [T, B, C] after every layer; None without ``return_all_hiddens``
-            - ``packed_states``: P [L, B, C] after every layer, without the final layer norm; None likewise
+            - ``inner_states``: hidden states [T, B, C] after every layer; None unless ``return_all_hiddens``
+              is True
+            - ``packed_states``: P [L, B, C] after every layer, before the final layer norm; None unless
+              ``return_all_hiddens`` is True
 
         Raises:
-            InputError: A sequence has more tokens than the model has positions.
+            InputError: A sequence exceeds the model's maximum length.
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -87,7 +89,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
 @register_model("luna_masked_lm", dataclass=LunaMaskedLMConfig)
 class LunaMaskedLM(SentenceModel):
-    """Masked language model: Luna encoder with RoBERTa's LM head and optional classification heads.
+    """Masked language model: a Luna encoder with RoBERTa's LM head and optional classification heads.
 
     Args:
         args: namespace with a value for every field of :class:`LunaMaskedLMConfig`.
@@ -106,7 +108,7 @@ class LunaMaskedLM(SentenceModel):
 
     def __init__(self, args: Any, encoder: LunaMaskedLMEncoder):
         super().__init__(args, encoder)
-        # RoBERTa's constructor initialises everything but P. P is initialised as BERT's embeddings are.
+        # RoBERTa's constructor initializes everything except P. P is initialized like BERT's embeddings.
         nn.init.normal_(encoder.sentence_encoder.packed_embedding.weight, std=0.02)
 
     @classmethod
@@ -122,7 +124,7 @@ class LunaMaskedLM(SentenceModel):
 
         Raises:
             InputError: The widths, the numbers of heads or the projection length are invalid, or the task
-                allows sequences with more tokens than the model has positions.
+                allows sequences that exceed the model's maximum length.
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
@@ -140,24 +142,24 @@ class LunaMaskedLM(SentenceModel):
     ) -> MaskedLMHub:
         """Load a trained model with its classification heads and its tokenizer, in evaluation mode.
 
-        Without ``bpe``, the tokenizer is chosen by its files in the folder of the checkpoint or dictionary:
-        ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. Without such files, texts
-        must already consist of words or subwords, separated by spaces.
+        If ``bpe`` is not given, the tokenizer is inferred from the files in the checkpoint or dictionary
+        folder: ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. If there are no
+        such files, input text must already consist of words or subwords separated by spaces.
 
         Args:
-            model_name_or_path: folder of the checkpoint.
-            checkpoint_file: name of the checkpoint (default: model.pt).
-            data_name_or_path: folder of ``dict.txt``, or of ``input0/dict.txt`` for a fine-tuned model. A
-                path that starts with ``.`` is relative to the folder of the checkpoint (default: ``.``).
-            bpe: fairseq's name of a tokenizer. Its options are further keyword arguments (default: None,
-                chosen by its files).
-            kwargs: options that override those of the checkpoint.
+            model_name_or_path: checkpoint folder.
+            checkpoint_file: checkpoint file name (default: model.pt).
+            data_name_or_path: folder that contains ``dict.txt``, or ``input0/dict.txt`` for a fine-tuned
+                model. A path that starts with ``.`` is relative to the checkpoint folder (default: ``.``).
+            bpe: name of a fairseq tokenizer, whose options are passed as keyword arguments (default: None,
+                inferred from the files).
+            kwargs: options that override the options stored in the checkpoint.
 
         Returns:
             Interface to the model.
 
         Raises:
-            InputError: A folder does not exist, the dictionary or the tokenizer differs from that of the
+            InputError: A folder does not exist, the dictionary or the tokenizer does not match the
                 checkpoint, or an option in ``kwargs`` is unknown.
 
         Example::
@@ -188,11 +190,11 @@ class LunaMaskedLM(SentenceModel):
             return_all_hiddens: also return the hidden states after every layer (default: False).
             classification_head_name: name of the classification head to apply (default: None, the LM head).
             kwargs: ``masked_tokens``, mask [B, T], True at the N positions for which the LM head computes
-                logits (default: None, all positions). Other arguments are ignored.
+                logits (default: None, all positions). Remaining arguments are ignored.
 
         Returns:
-            A tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The arguments choose
-            the tensor:
+            A tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The tensor depends
+            on the arguments:
 
             - by default: logits [B, T, V] of all tokens
             - with ``masked_tokens``: logits [N, V]
@@ -200,8 +202,7 @@ class LunaMaskedLM(SentenceModel):
             - with ``classification_head_name``: logits [B, number of classes]
 
         Raises:
-            InputError: The model has no such head, or a sequence has more tokens than the model has
-                positions.
+            InputError: The model has no such head, or a sequence exceeds the model's maximum length.
         """
         x, extra = super().forward(
             src_tokens,
@@ -214,13 +215,13 @@ class LunaMaskedLM(SentenceModel):
         return x, extra
 
     def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Apply a classification head to the features of tokens.
+        """Apply a classification head to token features.
 
         Args:
             head: name of the head.
-            features: features [batch size, length, width] that :meth:`forward` returned with
+            features: features [batch size, length, width], as returned by :meth:`forward` with
                 ``features_only``.
-            extra: dictionary that the same call returned.
+            extra: dictionary returned by the same call.
 
         Returns:
             Logits [batch size, number of classes].
@@ -238,7 +239,7 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head, whose name determines what it reads.
+        """Add a classification head. Its name determines its input.
 
         - ``pooling_classification_head``: maximum of the packed sequence P
         - ``mean_classification_head``: mean of P
@@ -247,7 +248,7 @@ class LunaMaskedLM(SentenceModel):
 
         Args:
             name: name of the head.
-            num_classes: number of classes, which must be given.
+            num_classes: number of classes (required).
             inner_dim: width of the head's hidden layer (default: None, the width of the encoder).
             kwargs: ignored, as in fairseq.
         """
@@ -280,7 +281,8 @@ _4096 = {"max_positions": 4096, "projection_length": 256}
 _UNTIED = {"untie_luna_kv": True}
 
 # For each architecture, the options that differ from the defaults of LunaMaskedLMConfig, which are the
-# paper's base size with tied keys and values. The architectures "small" and "tiny" train on a laptop.
+# paper's base size with tied keys and values. The architectures "small" and "tiny" can be trained on a
+# laptop.
 ARCHITECTURES: Presets = {
     "luna_masked_lm": {},
     "luna_bert": {},

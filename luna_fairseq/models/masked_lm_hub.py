@@ -1,6 +1,6 @@
 """Python interface to a trained masked language model.
 
-It extends RoBERTa's hub interface by batches of sentences and by Luna's packed sequence P.
+It extends RoBERTa's hub interface with batches of sentences and Luna's packed sequence P.
 """
 
 import logging
@@ -25,17 +25,17 @@ Tokens = Union[Tensor, Sequence[Tensor]]
 class IdentityTokenizer:
     """Tokenizer for text whose words or subwords are already separated by spaces.
 
-    It returns every text unchanged.
+    It returns its input unchanged.
 
     Args:
-        dictionary: dictionary of the model, which shows whether the text must consist of subwords.
+        dictionary: model dictionary, used to tell whether the text must consist of subwords.
     """
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Check that a text is split as the dictionary needs, and return the text unchanged.
+        """Check that text is split as the dictionary requires, and return the text unchanged.
 
         Args:
             text: words or subwords, separated by spaces.
@@ -44,13 +44,13 @@ class IdentityTokenizer:
             The same text.
 
         Raises:
-            InputError: The dictionary holds subwords, and the text is not split into them.
+            InputError: The dictionary contains subwords, but the text is not split into subwords.
         """
         check_encoded(text, self.dictionary)
         return text
 
     def decode(self, text: str) -> str:
-        """Return a text unchanged.
+        """Return text unchanged.
 
         Args:
             text: words or subwords, separated by spaces.
@@ -78,10 +78,10 @@ class MaskTokenizer:
         self.tokenizer = tokenizer
 
     def encode(self, text: str) -> str:
-        """Encode a text that may contain masks.
+        """Encode text that may contain masks.
 
         Args:
-            text: plain text, in which ``<mask>`` stands for a masked token.
+            text: plain text, in which ``<mask>`` marks a masked token.
 
         Returns:
             Subwords and ``<mask>`` tokens, separated by spaces.
@@ -106,22 +106,22 @@ class MaskTokenizer:
 class MaskedLMHub(RobertaHubInterface):
     """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in a text becomes the mask token. The argument ``tokens`` of the methods has one of three
-    forms:
+    A ``<mask>`` in the text becomes the mask token. The ``tokens`` argument of the methods has one of three
+    formats:
 
-    - tokens [length] of one sentence, as returned by ``encode``
-    - list of such tensors
-    - batch [batch size, length], padded on the right
+    - token indices [length] of one sentence, as returned by ``encode``
+    - a list of such tensors
+    - a batch [batch size, length], padded on the right
 
-    The result for a sentence does not depend on the other sentences of its batch.
+    The result for a sentence does not depend on the other sentences in the batch.
 
     Args:
         cfg: configuration of the training run.
         task: fairseq task of the training run.
-        models: list with one model.
+        models: list that contains a single model.
 
     Raises:
-        InputError: The tokenizer does not fit the dictionary.
+        InputError: The tokenizer does not match the dictionary.
 
     Example::
 
@@ -130,7 +130,7 @@ class MaskedLMHub(RobertaHubInterface):
     """
 
     bpe: Any  # the tokenizer, for which fairseq declares no type
-    # Class of the models that this interface accepts, and its name in messages.
+    # Class of the models that this interface accepts, and the name of the class in messages.
     supports: Tuple[Type[Any], str] = (RobertaModel, "masked language model")
 
     def __init__(self, cfg: Any, task: Any, models: Any):
@@ -143,13 +143,13 @@ class MaskedLMHub(RobertaHubInterface):
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """Decode the tokens of one example to plain text, without padding.
+        """Decode the tokens of one example to plain text, ignoring padding.
 
         Args:
             tokens: tokens [length].
 
         Returns:
-            The text; a list of texts if the example contains several sentences.
+            The text; a list of strings if the example contains several sentences.
 
         Raises:
             InputError: ``tokens`` is a batch.
@@ -165,22 +165,22 @@ class MaskedLMHub(RobertaHubInterface):
     def extract_features(
         self, tokens: Tokens, return_all_hiddens: bool = False, return_packed: bool = False
     ) -> Any:
-        """Compute the features of tokens.
+        """Compute features for the input tokens.
 
         Shapes: batch size B, T tokens, model width C, L vectors in the packed sequence P.
 
         Args:
-            tokens: tokens of one or several sentences, in a form that the class describes.
-            return_all_hiddens: return a list with the features after the embedding and after every layer
+            tokens: tokens of one or more sentences, in one of the formats described in the class docstring.
+            return_all_hiddens: return the features after the embedding and after every layer, as a list
                 (default: False, only the features after the last layer).
-            return_packed: also return P after the last layer, and its padding mask (default: False).
+            return_packed: also return P after the last layer, and the padding mask of P (default: False).
 
         Returns:
-            Features [B, T, C], or a list of features. With ``return_packed``, a tuple: features, P [B, L, C],
-            and mask [B, L], True at padding in P, or None without padding.
+            Features [B, T, C], or a list of features. If ``return_packed`` is True, a tuple: features,
+            P [B, L, C], and the padding mask [B, L] of P, True at padding (None if there is no padding).
 
         Raises:
-            InputError: A sequence has more tokens than the model has positions.
+            InputError: A sequence exceeds the model's maximum length.
         """
         features, extra = self._run_model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
@@ -190,10 +190,10 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """Compute one vector for each sentence: the mean of Luna's packed sequence P after the last layer.
+        """Compute one vector per sentence: the mean of Luna's packed sequence P after the last layer.
 
         Args:
-            tokens: tokens of one or several sentences, in a form that the class describes.
+            tokens: tokens of one or more sentences, in one of the formats described in the class docstring.
 
         Returns:
             Vectors [batch size, model width].
@@ -204,12 +204,12 @@ class MaskedLMHub(RobertaHubInterface):
     def predict(self, head: str, tokens: Tokens, return_logits: bool = False) -> Tensor:
         """Classify sentences with a classification head.
 
-        Sentences with more tokens than the model has positions are truncated, as in ``luna-evaluate-task``. A
-        warning gives their number.
+        Sentences that exceed the model's maximum length are truncated, as in ``luna-evaluate-task``. A
+        warning reports how many were truncated.
 
         Args:
             head: name of the classification head.
-            tokens: tokens of one or several sentences, in a form that the class describes.
+            tokens: tokens of one or more sentences, in one of the formats described in the class docstring.
             return_logits: return logits in place of log-probabilities (default: False).
 
         Returns:
@@ -231,7 +231,7 @@ class MaskedLMHub(RobertaHubInterface):
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
-        """Predict the token at the ``<mask>`` of a text.
+        """Predict the token at the ``<mask>`` in a text.
 
         Args:
             masked_input: text with exactly one ``<mask>``.
@@ -242,7 +242,7 @@ class MaskedLMHub(RobertaHubInterface):
             probability, and the predicted token.
 
         Raises:
-            InputError: The text has no ``<mask>``, or several.
+            InputError: The text contains no ``<mask>`` or more than one.
         """
         if masked_input.count(MASK) != 1:
             raise InputError(
@@ -266,7 +266,7 @@ class MaskedLMHub(RobertaHubInterface):
         return filled
 
     def _split_batch(self, tokens: Tokens) -> List[Tensor]:
-        """Split the tokens of one or several sentences into a list with one tensor for each sentence.
+        """Split the tokens of one or more sentences into a list with one tensor per sentence.
 
         Args:
             tokens: tokens of one sentence, a list of such tensors, or a padded batch.
@@ -283,7 +283,7 @@ class MaskedLMHub(RobertaHubInterface):
         return sentences
 
     def _run_model(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        """Collate sentences to a batch, and run the model on the batch.
+        """Collate sentences into a batch, and run the model on the batch.
 
         Args:
             tokens: tokens of one sentence, a list of such tensors, or a padded batch.
@@ -296,7 +296,7 @@ class MaskedLMHub(RobertaHubInterface):
         return self.model(batch.to(device=self.device), **options)
 
     def _decode_symbol(self, symbol: str) -> str:
-        """Convert an entry of the dictionary to plain text, with a leading space if it begins a word.
+        """Convert an entry of the dictionary to plain text, with a leading space if the symbol begins a word.
 
         With sentencepiece, "\u2581dog" becomes " dog".
 

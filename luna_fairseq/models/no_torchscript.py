@@ -13,7 +13,7 @@ REASON = (
 
 
 def refuse_tracing() -> None:
-    """Raise an error if the caller runs inside of torch.jit.trace or torch.export.
+    """Raise an error if called inside torch.jit.trace or torch.export.
 
     Raises:
         InputError: The current call is being traced or exported.
@@ -25,13 +25,15 @@ def refuse_tracing() -> None:
 class NoTorchScript(nn.Module):
     """Base class of modules that raise InputError when torch.jit.script compiles them.
 
-    This also holds if the module is a part of another module.
+    This also applies if the module is a submodule of another module.
     """
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Raise an error, because torch.jit.script calls this method of every module before it compiles.
+        """Raise an error, because TorchScript is not supported.
+
+        torch.jit.script calls this on every module before scripting.
 
         Raises:
-            InputError: always.
+            InputError: Always.
         """
         raise InputError(REASON)

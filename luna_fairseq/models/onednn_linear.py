@@ -1,9 +1,9 @@
 """Faster linear layers for float32 inference on a CPU, with weights in the memory layout of oneDNN.
 
-For a few input vectors, a linear layer takes as long as reading its weight. In every call,
-``torch.nn.functional.linear`` first copies the weight to the layout that oneDNN needs. The layers of this
-module store this copy. With 5 vectors (a sentence with a beam of 5), they take half of the time. The copies
-double the memory for weights.
+With only a few input vectors, the run time of a linear layer is dominated by reading its weight. In every
+call, ``torch.nn.functional.linear`` first copies the weight to the layout that oneDNN needs. The layers in
+this module cache this copy. With 5 vectors (one sentence, beam size 5), they take half the time. The copies
+double the memory used by the weights.
 """
 
 from functools import lru_cache
@@ -25,9 +25,9 @@ VECTORS = 64
 class OneDnnLinear(nn.Module):
     """Linear layer that caches a copy of its weight in the memory layout of oneDNN.
 
-    The copy is made in the first call, and again after the weight has changed. The layer falls back to
-    ``torch.nn.functional.linear`` on a GPU, in half precision, with gradients, and while torch records a
-    graph. Results are equal up to rounding.
+    The copy is made on the first call, and renewed whenever the weight has changed. The layer falls back to
+    ``torch.nn.functional.linear`` on a GPU, in half precision, with gradients, or while torch records a
+    graph. Both give the same results up to rounding.
 
     Args:
         linear: layer to replace. Its parameters are shared.
@@ -58,7 +58,7 @@ class OneDnnLinear(nn.Module):
         return self.reordered.multiply(x, [self.weight], None if self.bias is None else [self.bias])
 
     def linear_parameters(self) -> Tuple[Tensor, Tensor]:
-        """Return the weight and the bias.
+        """Return the weight and bias.
 
         Attention layers combine them with the weights of other layers, see
         :func:`luna_fairseq.modules.heads.linear_parameters`.
@@ -69,9 +69,9 @@ class OneDnnLinear(nn.Module):
         return self.weight, self.bias
 
     def _apply(self, *args: Any, **kwargs: Any) -> "OneDnnLinear":
-        """Drop the cached weight, and move the layer to another device or type.
+        """Discard the cached weight, and move the layer to another device or dtype.
 
-        Overrides the method of :class:`torch.nn.Module` that implements ``to``, ``half`` and the like.
+        Overrides the method of :class:`torch.nn.Module` that implements ``to``, ``half`` and similar methods.
 
         Args:
             args: arguments of torch's method.
@@ -85,17 +85,17 @@ class OneDnnLinear(nn.Module):
 
 
 class FusedOneDnnLinear(nn.Module):
-    """All input projections of a causal attention as one linear layer, which is faster than several.
+    """All input projections of a causal attention module, fused into one linear layer for speed.
 
-    The attention keeps its parameters. This module has none.
+    The parameters stay in the attention module. This module has none.
 
     Args:
-        attention: attention whose projections are computed.
+        attention: attention module whose projections are fused.
     """
 
     def __init__(self, attention: LunaCausalAttention):
         super().__init__()
-        self.owner = (attention,)  # in a tuple, because torch would register a module as a part of this one
+        self.owner = (attention,)  # in a tuple, because torch would otherwise register it as a submodule
         self.reordered = ReorderedWeights()
 
     def forward(self, x: Tensor) -> Tensor:
@@ -116,9 +116,9 @@ class FusedOneDnnLinear(nn.Module):
         return self.reordered.multiply(x, weights, [layer.bias for layer in layers])
 
     def _apply(self, *args: Any, **kwargs: Any) -> "FusedOneDnnLinear":
-        """Drop the cached weights, and move the module to another device or type.
+        """Discard the cached weights, and move the module to another device or dtype.
 
-        Overrides the method of :class:`torch.nn.Module` that implements ``to``, ``half`` and the like.
+        Overrides the method of :class:`torch.nn.Module` that implements ``to``, ``half`` and similar methods.
 
         Args:
             args: arguments of torch's method.
@@ -132,9 +132,9 @@ class FusedOneDnnLinear(nn.Module):
 
 
 class ReorderedWeights:
-    """Cached weights and biases of one or several linear layers, in the memory layout of oneDNN.
+    """Cached weights and biases of one or more linear layers, in the memory layout of oneDNN.
 
-    The cache is empty at first. :meth:`multiply` fills and renews it.
+    The cache is initially empty. :meth:`multiply` fills and renews it.
     """
 
     def __init__(self) -> None:
@@ -144,14 +144,14 @@ class ReorderedWeights:
         self.versions: List[Tuple[int, int]] = []
 
     def multiply(self, x: Tensor, weights: List[Tensor], biases: Optional[List[Tensor]]) -> Tensor:
-        """Apply one or several linear layers to the same input.
+        """Apply one or more linear layers to the same input.
 
-        The cached copy of the weights is made in the first call, and again if a parameter has changed since.
+        The weights are copied on the first call, and again whenever a parameter has changed.
 
         Args:
             x: vectors [..., inputs].
             weights: weight [outputs, inputs] of each layer.
-            biases: bias [outputs] of each layer; None for layers without bias.
+            biases: bias [outputs] of each layer; None if the layers have no bias.
 
         Returns:
             Vectors [..., sum of the outputs].
@@ -169,15 +169,15 @@ class ReorderedWeights:
 
 
 def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
-    """Return True if a linear layer can use a cached weight for an input.
+    """Return True if a linear layer can use a cached weight for a given input.
 
-    This is the case for float32 on a CPU, without gradients and while torch does not record a graph.
+    This requires float32 on a CPU, no gradients, and no graph being recorded by torch.
 
     Args:
         x: input of the layer.
         weight: weight of the layer.
     """
-    # Cheap conditions first: the function is called 30 times in a step of decoding.
+    # Cheap conditions first: this function is called 30 times per decoding step.
     if torch.is_grad_enabled() or x.dtype is not torch.float32 or weight.dtype is not torch.float32:
         return False
     return x.is_cpu and weight.is_cpu and not (weight.is_inference() or is_recording_graph())
@@ -187,7 +187,7 @@ def can_use_onednn(x: Tensor, weight: Tensor) -> bool:
 def has_onednn() -> bool:
     """Return True if torch can multiply by weights in the memory layout of oneDNN on this CPU.
 
-    torch 2.1 and newer can, if they are built with oneDNN.
+    This requires torch 2.1 or newer, built with oneDNN.
     """
     try:
         weight = torch.ops.mkldnn._reorder_linear_weight(torch.ones(2, 2), VECTORS)
@@ -198,7 +198,7 @@ def has_onednn() -> bool:
 
 
 def use_onednn(model: nn.Module) -> None:
-    """Replace the linear layers of a model by :class:`OneDnnLinear`, if torch supports oneDNN on this CPU.
+    """Replace the linear layers of a model with :class:`OneDnnLinear`, if torch supports oneDNN on this CPU.
 
     Args:
         model: model, changed in place. Parameters keep their names.

@@ -1,7 +1,7 @@
-"""Groups of command-line options that several models share.
+"""Groups of command-line options shared by several models.
 
 A model's configuration dataclass inherits the groups that it needs. Every option is declared once, here or in
-the configuration of its model. The command line, hydra and the code that reads checkpoints use this
+the configuration of its model. The command line, Hydra and the code that loads checkpoints all use this
 declaration (see ``checks/model_options.py``).
 
 The dataclasses are flat, with prefixes such as ``encoder_`` in the names. fairseq's command line would lose
@@ -34,12 +34,11 @@ def option(
     Args:
         default: default value.
         help: help text. If ``default_from`` is given, "(default: --OPTION)" is appended.
-        may_change: True if a trained model computes the same function with another value, as with dropout.
-            Training may then resume with another value, and checkpoints with different values may be averaged
-            (default: False).
-        default_from: name of the option whose value is used if this option is None (default: None, no other
-            option).
-        metadata: bounds of a number (see ``checks/bounds.py``), or entries that fairseq reads, such as
+        may_change: whether a trained model still computes the same function if the value changes, as with
+            dropout. Training may then resume with a different value, and checkpoints with different values
+            may be averaged (default: False).
+        default_from: name of the option whose value is used if this option is None (default: None).
+        metadata: bounds for numeric options (see ``checks/bounds.py``), or fairseq metadata such as
             ``argparse_alias``.
 
     Returns:
@@ -133,7 +132,7 @@ class EncoderOptions(FairseqDataclass):
 
 @dataclass
 class LunaEncoderOptions(AnchorOptions, EncoderOptions):
-    """Options for every Luna encoder, including those of anchored attention.
+    """Options for every Luna encoder, including the options for anchored attention.
 
     The help text of each field describes the option.
     """

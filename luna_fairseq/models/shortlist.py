@@ -1,10 +1,10 @@
 """Vocabulary shortlist: restrict beam search to target subwords that may translate the sources of a batch.
 
-A lexicon lists these candidates for each source subword, and some for every sentence. Special symbols are
+A lexicon lists these candidates per source subword, plus candidates for every sentence. Special symbols are
 always candidates.
 
-The output projection is computed for the candidates only, so that no tensor has the width of the whole
-dictionary. Log-probabilities are normalised over the candidates.
+The output projection is computed for the candidates only, so no tensor is as wide as the whole dictionary.
+Log-probabilities are normalized over the candidates.
 """
 
 from contextlib import contextmanager
@@ -26,14 +26,14 @@ class Shortlist:
     """Target subwords that may translate each source subword.
 
     Args:
-        candidates: maps a source subword to the target subwords that may translate it. The key
+        candidates: target subwords that may translate each source subword, keyed by source subword. The key
             :data:`EVERY_SENTENCE` holds the candidates of every sentence.
         source: source dictionary.
         target: target dictionary.
 
     Attributes:
-        table: target indices of the candidates, one row for each index of the source dictionary. Rows are
-            padded with the padding symbol.
+        table: target indices of the candidates, one row per entry of the source dictionary. Rows are padded
+            with the padding index.
         always: mask [target vocabulary size], True at candidates of every sentence.
 
     Raises:
@@ -79,7 +79,7 @@ class Shortlist:
             The shortlist.
 
         Raises:
-            InputError: The file is not a lexicon, or belongs to another dictionary.
+            InputError: The file is not a lexicon, or belongs to a different dictionary.
         """
         return cls(read_lexicon(Path(path)), source, target)
 
@@ -88,12 +88,12 @@ class Shortlist:
 
         Args:
             tokens: source tokens, of any shape.
-            extra: tensors with target indices of further candidates, of any shape (default: none).
-            minimum: minimum number of candidates. Missing candidates are the first dictionary entries that
-                are not candidates yet (default: 0).
+            extra: target indices of additional candidates, tensors of any shape (default: none).
+            minimum: minimum number of candidates. If there are fewer, the first dictionary entries that are
+                not yet candidates are added (default: 0).
 
         Returns:
-            Increasing target indices [number of candidates].
+            Target indices [number of candidates], in increasing order.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique()].long().flatten()] = True
@@ -115,19 +115,20 @@ class Shortlist:
     ) -> List[List[Dict[str, Tensor]]]:
         """Translate a batch with a generator that is restricted to the candidates of the batch.
 
-        The tokens of ``prefix_tokens``, ``constraints`` and ``bos_token`` become candidates, too.
+        The tokens of ``prefix_tokens``, ``constraints`` and ``bos_token`` also become candidates.
 
         Args:
-            generate: the original method ``_generate`` of ``generator``.
+            generate: original ``_generate`` method of ``generator``.
             generator: fairseq's ``SequenceGenerator``.
             sample: fairseq's batch.
-            prefix_tokens: first tokens [batch size, length] of the translations (default: None, no prefixes).
+            prefix_tokens: forced first tokens [batch size, length] of the translations (default: None, no
+                prefixes).
             constraints: fairseq's packed lexical constraints [batch size, length] (default: None, no
                 constraints).
-            bos_token: first input token of the decoder (default: None, the end symbol).
+            bos_token: first input token of the decoder (default: None, the end-of-sentence symbol).
 
         Returns:
-            For each sentence, the list of hypotheses. Their tokens are indices of the target dictionary.
+            One list of hypotheses per sentence. Their tokens are indices into the target dictionary.
 
         Raises:
             InputError: The generator also uses a language model or ``prefix_allowed_tokens_fn``.
@@ -139,7 +140,7 @@ class Shortlist:
             extra[-1] = constraints[:, 1:]  # without the number of constraints
         if bos_token is not None:
             extra.append(torch.tensor([bos_token]))
-        # Beam search needs at least 2 n tokens to choose from for n hypotheses.
+        # For n hypotheses, beam search needs at least 2 n tokens to choose from.
         candidates = self.find_candidates(tokens, extra, min(len(self.always), 2 * generator.beam_size + 1))
         numbers = torch.zeros(len(self.always), dtype=torch.long, device=candidates.device)
         numbers[candidates] = torch.arange(len(candidates), device=candidates.device)
@@ -159,13 +160,13 @@ class Shortlist:
 
 
 def check_generator(generator: Any) -> None:
-    """Check that a generator can work with a shortlist.
+    """Check that a generator supports shortlists.
 
     Args:
         generator: fairseq's ``SequenceGenerator``.
 
     Raises:
-        InputError: The generator also uses the scores of a language model, or the user's function
+        InputError: The generator also uses language model scores or a user-defined
             ``prefix_allowed_tokens_fn``.
     """
     if generator.lm_model is not None:
@@ -184,14 +185,14 @@ def check_generator(generator: Any) -> None:
 def restrict_to_candidates(generator: Any, candidates: Tensor, numbers: Tensor) -> Iterator[None]:
     """Context manager that restricts a generator and its models to the candidates of a batch.
 
-    Inside the context, token t of the generator stands for ``candidates[t]``. Special symbols keep their
+    Inside the context, token t of the generator corresponds to ``candidates[t]``. Special symbols keep their
     indices, because they are the first entries of every dictionary.
 
     Args:
         generator: fairseq's ``SequenceGenerator``, restored on exit.
-        candidates: increasing target indices [number of candidates].
-        numbers: index of each dictionary entry in ``candidates``, [target vocabulary size]; 0 for entries
-            that are not candidates.
+        candidates: target indices [number of candidates], in increasing order.
+        numbers: for each dictionary entry, its index in ``candidates``, [target vocabulary size]; 0 for
+            entries that are not candidates.
     """
     ensemble, size, suppressed = generator.model, generator.vocab_size, generator.token_indices_to_suppress
     decoders = [model.decoder for model in ensemble.models]
@@ -217,11 +218,11 @@ def restrict_to_candidates(generator: Any, candidates: Tensor, numbers: Tensor) 
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a linear layer that computes some of the outputs of another layer.
+    """Return a linear layer that computes a subset of another layer's outputs.
 
     Args:
         projection: :class:`torch.nn.Linear`, :class:`OneDnnLinear` or :class:`Linear8`.
-        outputs: indices [number of outputs to compute].
+        outputs: indices of the outputs to compute, [number of selected outputs].
 
     Returns:
         Layer of the same class.

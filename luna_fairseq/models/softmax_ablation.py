@@ -1,7 +1,7 @@
 """Ablation: Luna's translation model with softmax self-attention in the decoder.
 
-``--arch luna_softmax_causal`` replaces Luna's causal attention, and has the options of ``--arch luna``. For
-softmax attention from the decoder to the source, use ``--arch luna --cross-attention softmax``.
+``--arch luna_softmax_causal`` replaces Luna's causal attention and takes the same options as ``--arch luna``.
+For softmax attention from the decoder to the source, use ``--arch luna --cross-attention softmax``.
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -20,7 +20,7 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 class SoftmaxState(NamedTuple):
-    """Keys and values of all earlier positions, for decoding step by step.
+    """Keys and values of all earlier positions, for incremental decoding.
 
     The state grows with every token. Shapes: batch size B, H heads, T earlier positions, head width K.
 
@@ -38,17 +38,18 @@ class SoftmaxState(NamedTuple):
         """Select and reorder hypotheses during beam search.
 
         Args:
-            rows: index of the old hypothesis at each new position, [number of new hypotheses].
+            rows: for each new hypothesis, the index of the old hypothesis it continues, [number of new
+                hypotheses].
 
         Returns:
-            State of the selected hypotheses.
+            A new state with the selected hypotheses.
         """
         return map_tensors(lambda x: x.index_select(0, rows), self)
 
     def select(self, sentences: Tensor) -> "SoftmaxState":
         """Return the state unchanged.
 
-        States of other attentions drop the data of finished source sentences here. This state has no such
+        Other attention states discard the data of finished source sentences here. This state has no such
         data.
 
         Args:
@@ -69,8 +70,8 @@ class SoftmaxCausalAttention(nn.Module):
         embed_dim: model width.
         num_heads: number of heads.
         dropout: dropout probability of the attention weights (default: 0).
-        q_noise: amount of fairseq's quantisation noise on the projections (default: 0).
-        qn_block_size: block size of the quantisation noise (default: 8).
+        q_noise: amount of fairseq's quantization noise on the projections (default: 0).
+        qn_block_size: block size of the quantization noise (default: 8).
 
     Example:
         >>> import torch
@@ -152,11 +153,11 @@ class SoftmaxCausalAttention(nn.Module):
 
         Args:
             query: sequences [length, batch size, width].
-            key_padding_mask: boolean mask [batch size, length], True at padding; None without padding.
+            key_padding_mask: boolean mask [batch size, length], True at padding; None if there is no padding.
             store: fairseq's incremental state with the keys and values of earlier positions, updated in
                 place; None for whole sequences.
-            future: mask [length, length] added to the attention logits, minus infinity at later positions
-                (default: None, for decoding step by step).
+            future: mask [length, length] added to the attention logits, negative infinity at later positions
+                (default: None, for incremental decoding).
 
         Returns:
             Outputs [length, batch size, width].
@@ -172,7 +173,7 @@ class SoftmaxCausalAttention(nn.Module):
 
 
 class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
-    """Factory for the attentions of a decoder, with softmax as causal self-attention.
+    """Factory for the attention modules of a decoder, with softmax attention as causal self-attention.
 
     Args:
         cfg: fairseq's TransformerConfig with Luna's options added to it.
@@ -197,7 +198,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
 
 
 class SoftmaxCausalDecoder(FairseqLunaDecoder):
-    """Luna decoder with softmax in place of Luna's causal self-attention."""
+    """Luna decoder with softmax attention in place of Luna's causal self-attention."""
 
     def choose_attentions(self, cfg: Any) -> SoftmaxCausalAttentions:
         """Return the factory that builds softmax self-attention for each layer.
@@ -213,9 +214,9 @@ class SoftmaxCausalDecoder(FairseqLunaDecoder):
 
 @register_model("luna_softmax_causal", dataclass=LunaConfig)
 class LunaSoftmaxCausal(LunaModel):
-    """Luna translation model with softmax in place of the decoder's causal self-attention.
+    """Luna translation model with softmax attention in place of the decoder's causal self-attention.
 
-    The arguments are those of :class:`LunaModel`.
+    Takes the same arguments as :class:`LunaModel`.
     """
 
     decoder_class = SoftmaxCausalDecoder

@@ -21,12 +21,12 @@ def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
     """Return the folders in which ``from_pretrained`` looks for a tokenizer.
 
     Args:
-        model_name_or_path: folder of the checkpoint, or a URL from which fairseq downloads the model.
-        data_name_or_path: folder of the dictionaries. A path that starts with ``.`` is relative to the folder
-            of the checkpoint.
+        model_name_or_path: checkpoint folder, or a URL from which fairseq downloads the model.
+        data_name_or_path: dictionary folder. A path that starts with ``.`` is relative to the checkpoint
+            folder.
 
     Returns:
-        The folder of the checkpoint and the folder of the dictionaries.
+        The checkpoint folder and the dictionary folder.
 
     Raises:
         InputError: A folder does not exist, and neither argument is a URL.
