@@ -1,4 +1,4 @@
-"""Process long texts in batches, in one process or several."""
+"""Process long texts in batches, in one or more processes."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from typing import Any, Callable, Deque, Iterable, Iterator, List
 from luna_fairseq.errors import InputError
 
 BATCH = 2000
-# Number of batches in flight for each process. A limit keeps long texts from filling the memory.
+# Number of batches in flight per process. The limit keeps long texts from exhausting memory.
 WAITING_PER_WORKER = 3
 
 
 def map_batches(
     function: Callable[[List[Any]], List[Any]], items: Iterable[Any], workers: int, batch: int = BATCH
 ) -> Iterator[Any]:
-    """Apply a function to batches of items, optionally in several processes.
+    """Apply a function to batches of items, optionally in multiple processes.
 
-    Only a few batches are in memory at a time, so ``items`` may be longer than the memory.
+    Only a few batches are in memory at a time, so ``items`` need not fit into memory.
 
     Args:
-        function: function from a list of items to a list of results of the same length. Must be picklable if
-            ``workers`` is above 1.
+        function: function that maps a list of items to a list of results of the same length. Must be
+            picklable if ``workers`` is greater than 1.
         items: items to process. The iterable is consumed batch by batch.
         workers: number of processes. With 1, the function runs in the current process.
-        batch: number of items in a batch (default: 2,000).
+        batch: number of items per batch (default: 2,000).
 
     Returns:
         Iterator over the results, in the order of the items.
 
     Raises:
-        InputError: A process was killed, for example because memory ran out.
+        InputError: A worker process was killed, for example because it ran out of memory.
 
     Example:
         >>> list(map_batches(lambda lines: [len(line) for line in lines], ["a", "bcd"], workers=1))
@@ -49,20 +49,20 @@ def map_batches(
 def _map_in_processes(
     function: Callable[[List[Any]], List[Any]], batches: Iterator[List[Any]], workers: int
 ) -> Iterator[List[Any]]:
-    """Apply a function to batches in a pool of processes, keeping the order of the batches.
+    """Apply a function to batches in a pool of processes, preserving their order.
 
-    At most three batches for each process are submitted at a time. This limit bounds the memory.
+    At most three batches per process are in flight at a time, which bounds the memory use.
 
     Args:
-        function: picklable function from a list of items to a list of results.
+        function: picklable function that maps a list of items to a list of results.
         batches: iterator over lists of items.
         workers: number of processes.
 
     Yields:
-        List of the results of one batch.
+        List of results for one batch.
 
     Raises:
-        InputError: A process was killed.
+        InputError: A worker process was killed.
     """
     with ProcessPoolExecutor(workers) as pool:
         waiting: Deque[Future] = deque()

@@ -1,8 +1,8 @@
-r"""Read and check parallel text: files ``PREFIX.LANG`` whose lines with the same number are translations.
+r"""Read and check parallel text: line-aligned files ``PREFIX.LANG``, one per language.
 
-Lines end only at ``\n``. Other line separators of Unicode occur within sentences, where a split would
-misalign the two files. Control characters are replaced by spaces, and so is U+2581, which sentencepiece would
-decode as a space. A NUL is an error.
+Lines are split only at ``\n``. Other Unicode line separators occur within sentences, and splitting there
+would misalign the two files. Control characters are replaced with spaces, and so is U+2581, which
+sentencepiece would decode as a space. A NUL character is an error.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.regular import require_regular_file
 from luna_fairseq.progress import progress
 
-# Control characters that are not white space. str.split and the encodings would keep them.
+# Control characters that are not whitespace. str.split and the encodings would keep them.
 _CONTROL = re.compile("[\x01-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _CONTROL_OR_SPACE = re.compile(f"{_CONTROL.pattern}|\u2581")
 
 
 @dataclass(frozen=True)
 class Bitext:
-    """Two text files that are aligned line by line. Created by :func:`check_bitext`.
+    """Pair of line-aligned text files, created by :func:`check_bitext`.
 
     Attributes:
         source: absolute path of the source file.
         target: absolute path of the target file.
         lines: number of lines in each file.
         empty: number of pairs with an empty side. :meth:`pairs` skips these pairs.
-        digest: SHA-256 of the contents of both files.
+        digest: SHA-256 digest of the contents of both files.
         control_lines: number of lines with control characters or U+2581, which are read as spaces (default:
             0).
     """
@@ -56,16 +56,16 @@ class Bitext:
 def read_lines(
     path: Path, keep_piece_marks: bool = False, control_counts: Optional[Counter] = None
 ) -> Iterator[str]:
-    """Read the lines of a UTF-8 file, stripped of surrounding white space.
+    """Read the lines of a UTF-8 file, stripped of surrounding whitespace.
 
-    A byte order mark at the start of the file is removed. Control characters are replaced by spaces.
+    A byte order mark at the start of the file is removed. Control characters are replaced with spaces.
 
     Args:
         path: path of a regular file.
         keep_piece_marks: If True, keep U+2581, the mark of the beginning of a word in sentencepiece output.
-            If False (default), replace U+2581 by a space.
-        control_counts: counter to update in place. For each path, it counts the lines in which a character
-            was replaced by a space. With None (default), nothing is counted.
+            If False (default), replace U+2581 with a space.
+        control_counts: counter of the lines in which a character was replaced with a space, keyed by path and
+            updated in place. If None (default), nothing is counted.
 
     Yields:
         Text of a line, possibly empty.
@@ -86,23 +86,23 @@ def read_lines(
 def check_bitext(
     prefix: str, source_lang: str, target_lang: str, drop_empty: bool, documents: bool = False
 ) -> Bitext:
-    """Read both files of a parallel text to the end and check that they are aligned.
+    """Read both files of a parallel text in full and check that they are aligned.
 
     Args:
         prefix: path of the two files without ``.LANG``.
         source_lang: extension of the source file, such as "de".
         target_lang: extension of the target file, such as "en".
-        drop_empty: If True, allow pairs with an empty side, because the caller drops them. If False, an empty
+        drop_empty: If True, allow pairs with an empty side, because the caller skips them. If False, an empty
             line is an error.
         documents: If True, empty lines separate documents and must be at the same positions in both files
             (default: False).
 
     Returns:
-        The paths, the counts and the checksum of the text.
+        Paths, counts and checksum of the text.
 
     Raises:
-        InputError: A file is missing, empty or not UTF-8; the files have different numbers of lines; a line
-            is empty that must not be; or every pair has an empty side.
+        InputError: A file is missing, empty or not UTF-8; the line counts differ; a line that must not be
+            empty is empty; or every pair has an empty side.
 
     Example:
         >>> text = check_bitext("corpus/train", "de", "en", drop_empty=True)  # doctest: +SKIP
@@ -138,7 +138,7 @@ def check_bitext(
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
-    """Raise InputError if a file is empty, the numbers of lines differ, or every pair has an empty side.
+    """Raise InputError if a file is empty, the line counts differ, or every pair has an empty side.
 
     Args:
         paths: paths of the source and the target file.
@@ -169,12 +169,12 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
-    """Decode a line as UTF-8 and strip surrounding white space.
+    """Decode a line as UTF-8 and strip surrounding whitespace.
 
     Args:
         raw: bytes of the line.
         path: path of the file, for the error message.
-        number: line number, counted from 1. A byte order mark is removed from line 1.
+        number: one-based line number. A byte order mark is removed from line 1.
 
     Returns:
         Text of the line.
@@ -197,16 +197,16 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> str:
-    """Replace the characters that match ``pattern`` by spaces, and strip the line.
+    """Replace the characters that match ``pattern`` with spaces, and strip the line.
 
     Args:
         text: text of a line.
         pattern: characters to replace (default: control characters and U+2581).
 
     Returns:
-        Text of the line without surrounding white space.
+        Text of the line without surrounding whitespace.
     """
-    # Most lines have no such character. These tests are faster than the pattern.
+    # Most lines contain no such character. These checks are faster than the regular expression.
     if text.isprintable() and "\u2581" not in text:
         return text
     return pattern.sub(" ", text).strip()

@@ -13,7 +13,7 @@ PADDING_FACTOR = 8  # sizes are padded to a multiple of this number
 def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictionary:
     """Build a dictionary that contains every piece of a subword vocabulary.
 
-    Pieces that do not occur in the training text get the count 0. They are included because other text may
+    Pieces that do not occur in the training text get a count of 0. They are included because other text may
     contain them.
 
     Args:
@@ -21,7 +21,7 @@ def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictio
         counts: number of occurrences of each piece in the training text.
 
     Returns:
-        Dictionary with the most frequent pieces first.
+        Dictionary, sorted by decreasing frequency.
 
     Example:
         >>> build_dictionary(["a", "b"], {"b": 3}).symbols[4:6]
@@ -40,10 +40,10 @@ def build_text_dictionary(counts: Mapping[str, int], min_count: int = 1) -> Dict
     Args:
         counts: number of occurrences of each word or piece in the training text.
         min_count: minimum number of occurrences (default: 1). Rarer words are mapped to fairseq's unknown
-            word.
+            token.
 
     Returns:
-        Dictionary with the most frequent words first.
+        Dictionary, sorted by decreasing frequency.
 
     Example:
         >>> build_text_dictionary({"the": 3, "cat": 1}, min_count=2).symbols[4:5]

@@ -1,7 +1,7 @@
-"""Cut documents into pieces that a model translates at once, and split the translations into sentences.
+"""Split documents into pieces that are translated as one sequence, and split the translations into sentences.
 
-A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. It is not to
-be confused with a subword piece.
+A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. Do
+not confuse document pieces with subword pieces.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import Bitext, read_lines
 
-# Piece numbers [N] of B sentences, concatenated, and the length of each sentence [B].
+# Concatenated piece IDs [N] of B sentences, and the sentence lengths [B].
 Encoded = Tuple[np.ndarray, np.ndarray]
 
 SEPARATOR = "<sep>"
-# Extension of a third file, which holds the document of each line if the text has no empty lines.
+# Extension of a third file, which contains the document identifier of each line.
 IDS = "doc"
 
 
@@ -28,7 +28,7 @@ class DocumentPiece(NamedTuple):
     """Consecutive sentences of a document that are translated together.
 
     Attributes:
-        document: number of the document, counted from 0.
+        document: zero-based index of the document.
         sentences: number of sentences in the piece.
     """
 
@@ -37,21 +37,21 @@ class DocumentPiece(NamedTuple):
 
 
 def document_lengths(prefix: str, text: Bitext) -> List[int]:
-    """Count the sentences of each document of a parallel text.
+    """Count the sentences in each document of a parallel text.
 
     Documents are separated by empty lines at the same positions in both files. If the file ``PREFIX.doc``
-    exists, it defines the documents instead. It has one identifier per line, and consecutive lines with the
-    same identifier form a document.
+    exists, it defines the documents instead. It contains one document identifier per line, and consecutive
+    lines with the same identifier form a document.
 
     Args:
         prefix: path of the text without ``.LANG``.
         text: parallel text, checked by :func:`luna_fairseq.text.bitext.check_bitext`.
 
     Returns:
-        Number of sentences of each document.
+        Number of sentences per document.
 
     Raises:
-        InputError: A document is empty, a line contains ``<sep>``, or ``PREFIX.doc`` does not fit the text.
+        InputError: A document is empty, a line contains ``<sep>``, or ``PREFIX.doc`` does not match the text.
             The message names the file and the line.
     """
     ids = Path(f"{prefix}.{IDS}")
@@ -72,17 +72,17 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
 
 
 def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
-    """Count the sentences of each document, given a file that names the document of each line.
+    """Count the sentences in each document, given a file with the document identifier of each line.
 
     Args:
         path: file with one document identifier per line.
         text: parallel text with the same number of lines.
 
     Returns:
-        Number of sentences of each document.
+        Number of sentences per document.
 
     Raises:
-        InputError: The numbers of lines differ, or a line of the text is empty or contains ``<sep>``.
+        InputError: The line counts differ, or a line of the text is empty or contains ``<sep>``.
     """
     ids = list(read_lines(path))
     if len(ids) != text.lines:
@@ -107,7 +107,7 @@ def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]
         text: checked parallel text.
 
     Yields:
-        Line number, counted from 1, and the pair (source line, target line).
+        One-based line number, and the pair (source line, target line).
 
     Raises:
         InputError: A line contains ``<sep>``.
@@ -125,13 +125,13 @@ def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]
 def cut_documents(
     documents: Sequence[int], sentences: Iterator[Tuple[int, ...]], limit: int
 ) -> Iterator[DocumentPiece]:
-    """Cut documents at sentence boundaries into pieces that are as long as possible.
+    """Split documents at sentence boundaries into pieces that are as long as the limit allows.
 
     Args:
-        documents: number of sentences of each document.
-        sentences: lengths of each sentence in tokens: one number for each side that the limit applies to.
-        limit: maximum number of tokens of a piece on each of these sides. Separators count. A longer sentence
-            becomes a piece of its own.
+        documents: number of sentences per document.
+        sentences: lengths of each sentence in tokens, one per side that the limit applies to.
+        limit: maximum number of tokens per piece on each of these sides, including separators. A longer
+            sentence becomes a piece of its own.
 
     Yields:
         Document pieces, in the order of the text.
@@ -158,22 +158,22 @@ def cut_documents(
 def split_into_pieces(
     batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
-    """Cut an encoded parallel text into document pieces.
+    """Split an encoded parallel text into document pieces.
 
     In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
-    yielded alone, so that the model learns to translate single sentences. In validation and test text, the
-    limit applies to the source only, because the target is unknown when a model translates.
+    yielded on its own, so that the model learns to translate single sentences. In validation and test text,
+    the limit applies to the source only, because the target is unknown at translation time.
 
     Args:
         batches: batches of encoded text, each a pair (source sentences, target sentences).
-        documents: number of sentences of each document.
-        limit: maximum number of tokens of a piece, including separators.
-        separator: token number of the separator.
+        documents: number of sentences per document.
+        limit: maximum number of tokens per piece, including separators.
+        separator: piece ID of the separator.
         training: True for training text, False for validation and test text.
 
     Yields:
-        piece: the document piece, or None for a sentence that is yielded alone.
-        sides: token numbers of the source and of the target, two integer arrays.
+        piece: the document piece, or None for a sentence that is yielded on its own.
+        sides: piece IDs of the source and the target, as two integer arrays.
     """
     for_cutting, for_joining = tee(_iterate_sentences(batches))
     limited_sides = 2 if training else 1
@@ -190,16 +190,16 @@ def _iterate_sentences(batches: Iterable[Sequence[Encoded]]) -> Iterator[Tuple[n
     """Iterate over the sentence pairs of encoded batches.
 
     Args:
-        batches: batches of encoded text. Each side of a batch is a pair (concatenated token numbers, sentence
+        batches: batches of encoded text. Each side of a batch is a pair (concatenated piece IDs, sentence
             lengths).
 
     Yields:
-        Token numbers of one sentence, an array for each side.
+        Piece IDs of one sentence, one array per side.
     """
     for sides in batches:
         sentences_by_side = []
         for ids, lengths in sides:
-            if len(lengths):  # np.split would make one empty sentence of an empty batch
+            if len(lengths):  # np.split would turn an empty batch into one empty sentence
                 sentences_by_side.append(np.split(ids, np.cumsum(lengths)[:-1]))
         yield from zip(*sentences_by_side)
 
@@ -214,7 +214,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
     """Join encoded sentences into a document piece.
 
     Args:
-        sentences: sentences, each a text of subword pieces separated by spaces.
+        sentences: encoded sentences, each a string of space-separated subword pieces.
 
     Returns:
         Text of the document piece, with ``<sep>`` between the sentences.
@@ -234,7 +234,7 @@ def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
         sentences: expected number of sentences.
 
     Returns:
-        List of the sentences. None if there are more or fewer sentences than expected, or one is empty.
+        List of sentences. None if there are more or fewer sentences than expected, or if a sentence is empty.
 
     Example:
         >>> split_sentences("A B <sep> C", 2)
@@ -277,7 +277,7 @@ def read_pieces(path: Path) -> List[DocumentPiece]:
         path: path of the file.
 
     Returns:
-        Document pieces, in the order of the file.
+        Document pieces, in file order.
 
     Raises:
         InputError: The file is missing, or a line is not a pair of numbers.

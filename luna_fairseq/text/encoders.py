@@ -1,4 +1,4 @@
-"""Encoders from lines of text to subword numbers: sentencepiece, subword-nmt, GPT-2 and whole words."""
+"""Encoders that convert lines of text to piece IDs: sentencepiece, subword-nmt, GPT-2 and whole words."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from luna_fairseq.requirements import import_package
 from luna_fairseq.text.batches import map_batches
 from luna_fairseq.text.indexed import Encoded, EncodedText, flatten_sentences
 
-LINES = 10000  # lines of a batch; an even number keeps the two sides of a pair together
+LINES = 10000  # lines per batch; an even number keeps the two sides of a pair together
 WORDS = 100_000  # number of words whose pieces are cached
 
 
@@ -28,12 +28,12 @@ def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_per
     """Raise InputError if too many tokens of a text are unknown to the dictionary.
 
     Args:
-        unknown: number of unknown tokens, by name of the text.
-        tokens: number of all tokens, by name of the text.
+        unknown: mapping from the name of a text to its number of unknown tokens.
+        tokens: mapping from the name of a text to its total number of tokens.
         max_percent: maximum percentage of unknown tokens in each text.
 
     Raises:
-        InputError: The percentage of a text is above the maximum.
+        InputError: The percentage exceeds the maximum in one of the texts.
     """
     for name, number in unknown.items():
         if number > max_percent / 100 * tokens[name]:
@@ -48,7 +48,7 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
     Args:
         unknown: number of unknown tokens.
-        tokens: number of all tokens.
+        tokens: total number of tokens.
 
     Returns:
         Text for a message.
@@ -61,11 +61,11 @@ def describe_unknown(unknown: int, tokens: int) -> str:
 
 
 class Encoder:
-    """Encoder that converts lines of text to the numbers of their subword pieces.
+    """Encoder that converts lines of text to the IDs of their subword pieces.
 
     Args:
         encode: function that maps an iterable of lines to an iterable of lists of piece IDs.
-        pieces: mapping from a piece to its ID. Some encoders add a piece when it first occurs.
+        pieces: mapping from a piece to its ID. Some encoders add pieces on their first occurrence.
 
     Attributes:
         pieces: mapping from a piece to its ID, sorted by ID.
@@ -90,8 +90,7 @@ class Encoder:
             lines: lines of text. An empty line has no pieces.
 
         Yields:
-            Pair of int32 arrays: the concatenated piece IDs of a batch, and the number of pieces of each
-            line.
+            Pair of int32 arrays: the concatenated piece IDs of a batch, and the number of pieces per line.
         """
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
@@ -100,10 +99,10 @@ class Encoder:
         """Add a piece that does not occur in the text, such as a separator.
 
         Args:
-            piece: piece to add. A known piece keeps its number.
+            piece: piece to add. A known piece keeps its ID.
 
         Returns:
-            Number of the piece.
+            ID of the piece.
         """
         return self.pieces.setdefault(piece, len(self.pieces))
 
@@ -115,7 +114,7 @@ class Encoder:
 
         Returns:
             int64 array whose entry n is the dictionary index of piece ID n. Pieces that are not in the
-            dictionary get the index of the unknown word.
+            dictionary are mapped to the index of the unknown token.
         """
         return np.array([dictionary.index(piece) for piece in self.pieces], dtype=np.int64)
 
@@ -128,7 +127,7 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
         texts: encoded texts.
 
     Returns:
-        Mapping from a piece to its number of occurrences. It contains only pieces that occur.
+        Mapping from a piece to its number of occurrences. Pieces that do not occur are omitted.
     """
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
@@ -140,11 +139,11 @@ def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) ->
     """Build an encoder that splits lines at spaces, encodes each word separately and caches the result.
 
     Args:
-        encode: function from a word to its piece IDs.
+        encode: function that maps a word to its piece IDs.
         pieces: mapping from a piece to its ID. A piece must not span several words.
 
     Returns:
-        Encoder of lines.
+        Encoder for lines of text.
     """
     cached = lru_cache(maxsize=WORDS)(encode)
     return Encoder(
@@ -153,23 +152,23 @@ def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) ->
 
 
 def sentencepiece_encoder(model: Path) -> Encoder:
-    """Build an encoder of plain text from a sentencepiece model in which no piece spans several words.
+    """Build an encoder for plain text from a sentencepiece model in which no piece spans several words.
 
-    Words are encoded separately, and their encodings are cached. Models of
-    :func:`luna_fairseq.text.joint_bpe.learn_bpe` meet the condition.
+    Words are encoded separately, and their encodings are cached. Models learned by
+    :func:`luna_fairseq.text.joint_bpe.learn_bpe` meet this condition.
 
     Args:
         model: path of the model file.
 
     Returns:
-        Encoder of lines.
+        Encoder for lines of text.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return _word_encoder(processor.encode, _sentencepiece_pieces(processor))
 
 
 def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
-    """Build an encoder of plain text from any sentencepiece model.
+    """Build an encoder for plain text from any sentencepiece model.
 
     Whole lines are encoded, because pieces of the model may span several words.
 
@@ -178,7 +177,7 @@ def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
         workers: number of threads.
 
     Returns:
-        Encoder of lines.
+        Encoder for lines of text.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
@@ -186,13 +185,13 @@ def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
 
 
 def subword_nmt_encoder(codes: Path) -> Encoder:
-    """Build an encoder of tokenised text from the merges that subword-nmt has learned.
+    """Build an encoder for tokenized text from merges learned with subword-nmt.
 
     Args:
-        codes: path of subword-nmt's file of merges.
+        codes: path of the BPE codes file of subword-nmt.
 
     Returns:
-        Encoder of lines, which numbers the pieces in the order of their first occurrence.
+        Encoder for lines of text. Pieces are numbered in order of first occurrence.
     """
     with codes.open(encoding="utf-8") as file:
         merges = import_package("subword_nmt.apply_bpe").BPE(file)
@@ -203,7 +202,7 @@ def subword_nmt_encoder(codes: Path) -> Encoder:
 class _DisabledCache(Dict[str, Any]):
     """Dictionary that ignores new entries.
 
-    It replaces the cache of subword-nmt, which would grow without limit.
+    It replaces the cache of subword-nmt, which would grow without bound.
     """
 
     def __setitem__(self, word: str, pieces: Any) -> None:
@@ -211,24 +210,24 @@ class _DisabledCache(Dict[str, Any]):
 
 
 def words_encoder() -> Encoder:
-    """Build an encoder of tokenised text that uses whole words as pieces.
+    """Build an encoder for tokenized text that uses whole words as pieces.
 
     Returns:
-        Encoder of lines, which numbers the words in the order of their first occurrence.
+        Encoder for lines of text. Words are numbered in order of first occurrence.
     """
     return _numbering_encoder(lambda word: [word])
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder that numbers pieces in the order of their first occurrence.
+    """Build an encoder that numbers pieces in order of first occurrence.
 
     subword-nmt segments words into pieces but does not number the pieces.
 
     Args:
-        segment: function from a word to its pieces.
+        segment: function that maps a word to its pieces.
 
     Returns:
-        Encoder of lines.
+        Encoder for lines of text.
     """
     numbers: Dict[str, int] = {}
 
@@ -239,18 +238,18 @@ def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
 
 
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
-    """Build an encoder of plain text from the byte-pair encoding of GPT-2.
+    """Build an encoder for plain text from the byte-pair encoding of GPT-2.
 
-    As in fairseq's data for RoBERTa, the symbol of a piece is its GPT-2 number, such as "464" in place of
-    "The".
+    As in fairseq's RoBERTa data, the dictionary symbol of a piece is its GPT-2 ID as a decimal string, such
+    as "464" for "The".
 
     Args:
-        encoder_json: path of ``encoder.json``, which maps pieces to numbers.
+        encoder_json: path of ``encoder.json``, which maps pieces to IDs.
         vocab_bpe: path of ``vocab.bpe``, the list of merges.
         workers: number of processes.
 
     Returns:
-        Encoder of lines.
+        Encoder for lines of text.
 
     Raises:
         InputError: ``encoder_json`` is missing or malformed.
@@ -262,10 +261,10 @@ def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
 
 
 def gpt2_symbols(encoder_json: Path) -> List[str]:
-    """Return the dictionary symbols of all GPT-2 pieces: their numbers as text, in increasing order.
+    """Return the dictionary symbols of all GPT-2 pieces: their IDs as decimal strings, in increasing order.
 
     Args:
-        encoder_json: path of ``encoder.json``, which maps pieces to numbers.
+        encoder_json: path of ``encoder.json``, which maps pieces to IDs.
 
     Returns:
         List of symbols, such as ``["0", "1", ..., "50256"]``.
@@ -293,7 +292,7 @@ def _encode_gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> L
         lines: lines of plain text.
 
     Returns:
-        Piece numbers of each line.
+        Piece IDs of each line.
     """
     return [_load_gpt2(encoder_json, vocab_bpe).encode(line) for line in lines]
 

@@ -19,21 +19,21 @@ from fairseq.data.indexed_dataset import MMapIndexedDataset, best_fitting_int_dt
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing, scratch_folder
 
-# Piece numbers [N] of B sentences, concatenated, and the length of each sentence [B].
+# Concatenated piece IDs [N] of B sentences, and the sentence lengths [B].
 Encoded = Tuple[np.ndarray, np.ndarray]
 Name = TypeVar("Name", bound=Hashable)
-SENTENCES = 1 << 16  # number of sentences that are in memory at a time
+SENTENCES = 1 << 16  # number of sentences in memory at a time
 
 
 class EncodedText:
-    """Encoded sentences that are stored in two scratch files rather than in memory.
+    """Encoded sentences, stored in two scratch files rather than in memory.
 
     Args:
         path: path of the scratch files without their extensions.
 
     Attributes:
         counts: int64 array whose entry n is the number of occurrences of piece ID n.
-        longest: number of pieces of the longest sentence.
+        longest: number of pieces in the longest sentence.
     """
 
     def __init__(self, path: Path) -> None:
@@ -46,7 +46,7 @@ class EncodedText:
 
         Args:
             ids: piece IDs of all sentences, concatenated.
-            lengths: number of pieces of each sentence.
+            lengths: number of pieces per sentence.
         """
         counts = np.bincount(ids, minlength=len(self.counts))
         counts[: len(self.counts)] += self.counts
@@ -75,7 +75,7 @@ class EncodedText:
     def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:
         """Write the text in fairseq's indexed format to ``PREFIX.bin`` and ``PREFIX.idx``.
 
-        Both files equal the output of fairseq-preprocess bit for bit.
+        Both files are byte-identical to the output of fairseq-preprocess.
 
         Args:
             prefix: path of the files without their extensions.
@@ -158,7 +158,7 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
     Args:
         path: path of the split without extensions, such as ``data-bin/train``.
         dictionary: dictionary of the split.
-        combine: If True, append the numbered files of the split, such as ``train1``.
+        combine: If True, concatenate the split and its numbered continuations, such as ``train1``.
 
     Returns:
         fairseq dataset of token sequences.

@@ -1,4 +1,4 @@
-"""Learn a joint byte-pair encoding of two languages with sentencepiece, and build its fairseq dictionary."""
+"""Learn a joint byte-pair encoding for two languages with sentencepiece, and build its fairseq dictionary."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _SENTENCEPIECE_SYMBOLS = re.compile("(<unk|<s|</s)>")
 def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
     """Learn a byte-pair encoding from plain text with sentencepiece.
 
-    The encoding covers all characters and does not normalise them. Only runs of white space become one space,
-    so decoding restores the text up to white space.
+    The encoding covers all characters and does not normalize them, except that runs of whitespace are
+    collapsed into one space. Decoding therefore restores the text except for whitespace.
 
     Args:
         lines: training text in both languages. Up to 500,000 distinct words are kept in memory.
         vocab_size: number of pieces, including the three special pieces of sentencepiece.
 
     Returns:
-        Content of a sentencepiece model file.
+        Contents of a sentencepiece model file.
 
     Raises:
         InputError: The text has too few words or too many characters for the vocabulary size.
@@ -71,8 +71,8 @@ def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
     """Count the words of a text in bounded memory.
 
     When there are more than ``2 * max_words`` distinct words, the ``max_words`` most frequent ones are kept.
-    Characters that occur only in discarded words are kept as words of one character, so that the encoding
-    covers them.
+    Characters that occur only in discarded words are kept as one-character words, so that the encoding covers
+    them.
 
     Args:
         lines: lines of text.
@@ -113,7 +113,7 @@ def _break_special_symbols(line: str) -> str:
 def _temporary_working_folder() -> Iterator[None]:
     """Context manager that makes a temporary folder the working directory.
 
-    sentencepiece stores the path of the normalisation rules in the model file. A relative path makes the
+    sentencepiece stores the path of the normalization rules in the model file. A relative path makes the
     model file reproducible.
     """
     before = os.getcwd()
@@ -126,12 +126,12 @@ def _temporary_working_folder() -> Iterator[None]:
 
 
 def _whitespace_rules() -> str:
-    """Return sentencepiece normalisation rules that map every white space character to a space.
+    """Return sentencepiece normalization rules that map every whitespace character to a space.
 
-    fairseq splits text at every white space character, but sentencepiece only at spaces.
+    fairseq splits text at every whitespace character, but sentencepiece only at spaces.
 
     Returns:
-        Content of a rules file: lines of a character code, a tab and the code of the space.
+        Contents of a rules file. Each line consists of a character code, a tab and the code of the space.
     """
     kinds = (code for code in range(sys.maxunicode + 1) if chr(code).isspace() and chr(code) not in " \n")
     return "".join(f"{code:X}\t20\n" for code in kinds)
@@ -171,7 +171,7 @@ def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[
         separators: additional symbols, such as ``<sep>`` (default: none).
 
     Returns:
-        Dictionary with the most frequent pieces first.
+        Dictionary, sorted by decreasing frequency.
     """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = processor.is_control, processor.is_unknown, processor.is_unused

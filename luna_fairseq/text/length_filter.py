@@ -14,8 +14,8 @@ class LengthFilter:
     """Filter of sentence pairs by length and length ratio.
 
     Args:
-        max_length: maximum number of subword pieces on each side. None (default) sets no maximum.
-        max_ratio: maximum ratio of the longer side to the shorter side. None (default) sets no maximum.
+        max_length: maximum number of subword pieces on each side. None (default) means no maximum.
+        max_ratio: maximum ratio of the longer side to the shorter side. None (default) means no maximum.
 
     Example:
         >>> dropped = Counter()

@@ -1,6 +1,6 @@
 """Read and write lexicons: text files that list the target pieces that may translate each source piece.
 
-Each line has a source piece, a tab, and target pieces separated by spaces. The line with an empty source
+Each line consists of a source piece, a tab, and space-separated target pieces. The line with an empty source
 piece lists target pieces that are allowed in every sentence. CTranslate2 reads the same format
 (``--vocab_mapping``).
 """
@@ -24,8 +24,8 @@ def write_lexicon(path: Path, candidates: Mapping[str, Sequence[str]]) -> None:
 
     Args:
         path: file to write.
-        candidates: target pieces that may translate each source piece. The key ``""`` holds the target pieces
-            for every sentence.
+        candidates: mapping from a source piece to the target pieces that may translate it. The key ``""``
+            holds the target pieces for every sentence.
     """
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for source, targets in candidates.items():
@@ -39,8 +39,8 @@ def read_lexicon(path: Path) -> Dict[str, List[str]]:
         path: file to read.
 
     Returns:
-        Target pieces that may translate each source piece. The key ``""`` holds the target pieces for every
-        sentence, if the file lists any.
+        Mapping from a source piece to the target pieces that may translate it. The key ``""`` holds the
+        target pieces for every sentence, if the file lists any.
 
     Raises:
         InputError: The file does not exist, is not UTF-8 or has no lines; a line is malformed; or two lines

@@ -1,6 +1,6 @@
-"""Learn a joint byte-pair encoding of tokenised text with subword-nmt.
+"""Learn a joint byte-pair encoding of tokenized text with subword-nmt.
 
-A piece that is continued within the same word ends with ``@@``, as in ``walk@@ ing``.
+A piece that does not end a word is marked with a trailing ``@@``, as in ``walk@@ ing``.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from luna_fairseq.requirements import import_package
 
 
 def learn_merges(lines: Iterable[str], merges: int) -> bytes:
-    """Learn the merges of a byte-pair encoding from tokenised text with subword-nmt.
+    """Learn the merges of a byte-pair encoding from tokenized text with subword-nmt.
 
     Args:
         lines: training text in both languages. All distinct words are kept in memory.
         merges: number of merges to learn.
 
     Returns:
-        Content of subword-nmt's file of merges.
+        Contents of a BPE codes file of subword-nmt.
 
     Raises:
         InputError: The text is too small for this number of merges. Only character sequences that occur at

@@ -1,6 +1,6 @@
-"""Moses tokenisation with sacremoses, as used in published WMT'14 systems and their BLEU scores.
+"""Moses tokenization with sacremoses, as used in published WMT'14 systems and their BLEU scores.
 
-Punctuation is normalised, hyphens are split aggressively (``a @-@ b``), and XML characters are escaped.
+Punctuation is normalized, hyphens are split aggressively (``a @-@ b``), and XML characters are escaped.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ HYPHEN = "@-@"
 def _tokenizer(language: str) -> Any:
     """Return sacremoses' tokenizer for a language, with cached sets of letters.
 
-    sacremoses itself builds these sets for every word. Caching them makes tokenisation 17 times faster.
+    sacremoses itself builds these sets for every word. Caching them makes tokenization 17 times faster.
 
     Args:
         language: language code, such as "en".
 
     Returns:
-        Subclass instance of ``sacremoses.MosesTokenizer``. Further calls return the same instance.
+        Instance of a subclass of ``sacremoses.MosesTokenizer``. Later calls return the same instance.
     """
     base: Any = import_package("sacremoses").MosesTokenizer
     letters, lower_case = frozenset(base.IsAlpha), frozenset(base.IsLower)
@@ -50,14 +50,14 @@ def _detokenizer(language: str) -> Any:
 
 
 def normalize(line: str, language: str) -> str:
-    """Normalise punctuation, remove control characters, and collapse white space.
+    """Normalize punctuation, remove control characters, and collapse whitespace.
 
     Args:
         line: line of plain text.
         language: language code, such as "en".
 
     Returns:
-        Normalised line.
+        Normalized line.
     """
     # Tabs are control characters: removing them first would join the words around a tab.
     return _normalizer(language).normalize(" ".join(line.split()))
@@ -67,7 +67,7 @@ def tokenize(line: str, language: str) -> List[str]:
     """Split a line into Moses tokens.
 
     Args:
-        line: line of normalised text.
+        line: line of normalized text.
         language: language code, such as "en".
 
     Returns:
@@ -81,10 +81,10 @@ def tokenize(line: str, language: str) -> List[str]:
 
 
 def detokenize(tokens: Sequence[str], language: str) -> str:
-    """Join Moses tokens to plain text, the inverse of :func:`tokenize`.
+    """Join Moses tokens into plain text, the inverse of :func:`tokenize`.
 
     Args:
-        tokens: Moses tokens, such as the output of a system that was trained on tokenised text.
+        tokens: Moses tokens, such as the output of a system that was trained on tokenized text.
         language: language code, such as "en".
 
     Returns:
@@ -94,14 +94,14 @@ def detokenize(tokens: Sequence[str], language: str) -> str:
 
 
 def tokenize_pairs(languages: Sequence[str], pairs: Sequence[Tuple[str, str]]) -> List[Tuple[str, ...]]:
-    """Normalise and tokenise both sides of sentence pairs.
+    """Normalize and tokenize both sides of sentence pairs.
 
     Args:
         languages: language codes of the source and the target.
         pairs: pairs of plain sentences.
 
     Returns:
-        Pairs of tokenised sentences, with spaces between the tokens. A sentence that consists of control
+        Pairs of tokenized sentences, with spaces between the tokens. A sentence that consists of control
         characters becomes empty.
     """
 

@@ -11,7 +11,7 @@ from luna_fairseq.text.documents import SEPARATOR
 
 MASK = "<mask>"
 _LANGUAGE = re.compile(r"__[a-z_A-Z]+__|\[[a-z]+_[A-Z]+\]|<lang:\w+>")
-SPACE = "\u2581"  # the character with which sentencepiece begins a word
+SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
@@ -21,7 +21,7 @@ def detect_encoding(dictionary: Any) -> Optional[str]:
         dictionary: fairseq dictionary.
 
     Returns:
-        fairseq's name of the encoding: "sentencepiece", "subword_nmt" or "gpt2". None if the symbols are
+        Name of the encoding in fairseq: "sentencepiece", "subword_nmt" or "gpt2". None if the symbols are
         whole words.
     """
     symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
@@ -53,7 +53,7 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Raise InputError if a text is not encoded although the dictionary contains subword pieces.
+    """Raise InputError if a text is not split into subwords, but the dictionary contains subword pieces.
 
     Args:
         text: words or subword pieces, separated by spaces.
@@ -79,14 +79,14 @@ def check_encoded(text: str, dictionary: Any) -> None:
 def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
     """Raise InputError if a sentencepiece or GPT-2 tokenizer does not match the dictionaries.
 
-    Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have some more
+    Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have a few additional
     pieces, because the training text need not contain all of them. Other tokenizers are not checked.
 
     Args:
-        bpe: fairseq's wrapper of a tokenizer, or None.
+        bpe: fairseq wrapper of a tokenizer, or None.
         dictionaries: fairseq dictionaries.
         strict: If False, up to a tenth of the symbols may be missing from the tokenizer, and the tokenizer
-            may have any number of further pieces (default: True).
+            may have any number of additional pieces (default: True).
 
     Raises:
         InputError: The tokenizer does not match the dictionaries.

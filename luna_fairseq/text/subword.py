@@ -21,23 +21,23 @@ Counts = Mapping[str, int]
 
 @dataclass(frozen=True)
 class SubwordMethod:
-    """Method of converting text to subword pieces, such as sentencepiece.
+    """Method for splitting text into subword pieces, such as sentencepiece.
 
     Args:
         name: value of ``--subword`` that selects the method.
-        packages: libraries whose versions influence the output.
-        encoder: function from the path of the model file to an encoder.
-        dictionary: function ``(model file, counts, separators) -> fairseq dictionary``. ``counts`` is the
-            number of occurrences of each piece in the training text, and ``separators`` lists additional
+        packages: libraries whose versions affect the output.
+        encoder: function that maps the path of the model file to an encoder.
+        dictionary: function ``(model file, counts, separators) -> fairseq dictionary``. ``counts`` maps each
+            piece to its number of occurrences in the training text, and ``separators`` lists additional
             symbols.
         remove_bpe: value of ``--remove-bpe`` for fairseq-generate (default: empty, for whole words).
         model_file: name of the model file in the data folder (default: empty, if nothing is learned).
-        learn: function ``(lines, vocabulary size) -> content of the model file``. For subword-nmt, the
+        learn: function ``(lines, vocabulary size) -> contents of the model file``. For subword-nmt, the
             vocabulary size is the number of merges. None (default) if nothing is learned.
-        tokenize: function ``(languages, pairs of lines) -> tokenised pairs``. None (default) if lines are not
-            tokenised first.
+        tokenize: function ``(languages, pairs of lines) -> tokenized pairs``. None (default) if lines are not
+            tokenized first.
         is_joint: True (default) if both languages share a dictionary.
-        settings: further values that influence the output (default: none).
+        settings: other values that affect the output (default: none).
     """
 
     name: str
@@ -53,7 +53,7 @@ class SubwordMethod:
 
     @property
     def versions(self) -> Tuple[Any, ...]:
-        """Versions of the libraries and further settings that influence the output."""
+        """Versions of the libraries and other settings that affect the output."""
         return (*(import_package(name).__version__ for name in self.packages), *self.settings)
 
 
@@ -62,13 +62,14 @@ def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -
 
 
 def word_method(min_count: int) -> SubwordMethod:
-    """Return the method that uses the words of tokenised text, with a dictionary for each language.
+    """Return a word-level method for tokenized text, with a separate dictionary per language.
 
     Args:
-        min_count: minimum number of occurrences in the training text. Rarer words become the unknown word.
+        min_count: minimum number of occurrences in the training text. Rarer words are mapped to the unknown
+            token.
 
     Returns:
-        Method without a model file.
+        Subword method that needs no model file.
     """
 
     def dictionary(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:
@@ -93,7 +94,7 @@ SUBWORD_METHODS = {
         model_file="sentencepiece.bpe.model",
         learn=learn_bpe,
     ),
-    # Normalised, tokenised text with split hyphens, for the dictionaries and BLEU scores of the literature.
+    # Normalized, tokenized text with split hyphens, for the dictionaries and BLEU scores of the literature.
     "moses": SubwordMethod(
         "moses",
         ("sacremoses",),
