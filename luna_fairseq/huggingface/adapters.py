@@ -20,7 +20,7 @@ from luna_fairseq.modules.options import (
     EncoderOptions,
 )
 
-# Name of an activation function in fairseq -> its name in transformers.
+# fairseq name of an activation function -> transformers name.
 ACTIVATIONS = {
     "gelu": "gelu",
     "gelu_accurate": "gelu_new",
@@ -37,7 +37,7 @@ def get_activation(name: str) -> Any:
     """Return the activation function with the given fairseq name.
 
     Args:
-        name: fairseq's name of an activation function, such as "gelu"; a key of ``ACTIVATIONS``.
+        name: fairseq name of an activation function, such as "gelu"; a key of ``ACTIVATIONS``.
 
     Returns:
         Function from a tensor to a tensor of the same shape.
@@ -51,7 +51,7 @@ def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
     Args:
         config: configuration of an exported model, such as :class:`LunaConfig`.
         side: "encoder" or "decoder". The fields ``{side}_layers``, ``{side}_embed_dim`` and so on are read.
-        max_positions: maximum sequence length, which is the number of learned positions.
+        max_positions: maximum sequence length, which is also the number of learned positions.
 
     Returns:
         Keyword arguments of :class:`luna_fairseq.modules.options.StackOptions`, such as ``num_layers``.
@@ -123,7 +123,7 @@ class TransformersStack(TokenEmbedding):
     inputs.
 
     Attributes:
-        gradient_checkpointing: True if the backward pass computes the layers again to save memory. Set by
+        gradient_checkpointing: True if the backward pass recomputes the layers to save memory. Set by
             ``gradient_checkpointing_enable`` of transformers.
     """
 
@@ -137,7 +137,7 @@ class TransformersStack(TokenEmbedding):
         """Replace the token embedding (overrides ``PreTrainedModel.set_input_embeddings``).
 
         Args:
-            value: new token embedding, such as an embedding of a resized vocabulary.
+            value: new token embedding, such as an embedding for a resized vocabulary.
         """
         self.embed_tokens = value
 
@@ -160,7 +160,8 @@ class TransformersStack(TokenEmbedding):
     ) -> Tensor:
         """Compute the padding mask of a batch of B sequences with T positions.
 
-        Without an attention mask, padding is found by the padding id. Vectors are then never padding.
+        If no attention mask is given, positions with the padding id are padding. Token vectors then contain
+        no padding.
 
         Args:
             input_ids: token ids [B, T], or None if ``inputs_embeds`` is given.
@@ -184,7 +185,7 @@ class TransformersStack(TokenEmbedding):
         return torch.zeros(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
 
     def check_length(self, length: int) -> None:
-        """Raise ValueError if a sequence is longer than the learned positional embeddings allow.
+        """Raise ValueError if a sequence is longer than the learned positional embeddings support.
 
         Sinusoidal positions have no limit.
 
@@ -209,7 +210,7 @@ def build_token_embedding(config: Any, side: str) -> nn.Embedding:
         side: "encoder" or "decoder".
 
     Returns:
-        Embedding of the source vocabulary for an encoder, and of the target vocabulary for a decoder.
+        Embedding of the source vocabulary for an encoder, or of the target vocabulary for a decoder.
     """
     size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
     width = config.decoder_input_dim if side == "decoder" else config.encoder_embed_dim

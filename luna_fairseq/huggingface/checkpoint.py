@@ -1,9 +1,9 @@
-"""Load the fairseq checkpoint that is to be exported."""
+"""Load the fairseq checkpoint to export."""
 
 from pathlib import Path
 from typing import Any, Dict, NamedTuple
 
-import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
+import luna_fairseq.models  # noqa: F401  (registers the classes that a checkpoint may refer to)
 from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
 
@@ -14,7 +14,7 @@ class Checkpoint(NamedTuple):
     Attributes:
         model: fairseq model in float32 and evaluation mode.
         task: fairseq task with its dictionaries.
-        state: other contents of the file, without parameters and optimizer state.
+        state: remaining contents of the file, without parameters or optimizer state.
     """
 
     model: Any
@@ -26,14 +26,14 @@ def load(path: Path, data: Path) -> Checkpoint:
     """Load a fairseq checkpoint with its model, classification heads and task.
 
     Args:
-        path: file of the checkpoint.
-        data: folder of the dictionaries.
+        path: checkpoint file.
+        data: folder that contains the dictionaries.
 
     Returns:
-        The model in float32 and evaluation mode, the task, and the other contents of the checkpoint.
+        The model in float32 and evaluation mode, the task, and the remaining contents of the checkpoint.
 
     Raises:
-        InputError: A file is missing, or the model was trained with other dictionaries.
+        InputError: A file is missing, or the model was trained with different dictionaries.
     """
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist. Give the folder of the model's dictionaries.")

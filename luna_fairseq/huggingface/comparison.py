@@ -9,23 +9,23 @@ from luna_fairseq.anchored.segments import DENSE_LENGTH
 from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.conversion import ModelKind
 
-# Largest difference relative to the largest logit. A larger difference is a defect of the export.
+# Maximum difference relative to the largest logit. A larger difference indicates a defect in the export.
 LARGEST_DIFFERENCE = 1e-4
-LONG_LENGTH = 200  # number of tokens of a long sequence
+LONG_LENGTH = 200  # number of tokens in a long sequence
 
 
 def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
     """Check that an exported model computes the same logits as the fairseq model.
 
-    The largest difference may be 1e-4 of the largest logit.
+    The maximum allowed difference is 1e-4 times the largest logit.
 
     Args:
         model: fairseq model in evaluation mode.
         exported: exported model in evaluation mode.
-        kind: kind of the model, from :func:`luna_fairseq.huggingface.conversion.find_kind`.
+        kind: kind of model, from :func:`luna_fairseq.huggingface.conversion.find_kind`.
 
     Raises:
-        InputError: The logits differ by more than rounding.
+        InputError: The logits differ by more than rounding error.
     """
     with torch.no_grad():
         expected, actual = compute_logits(model, exported, kind)
@@ -39,17 +39,17 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches that together cover every case of the computation.
 
-    Some steps are computed differently for short and for long sequences. The lengths lie just below, at and
-    just above the limits: the length of the packed sequence P, and ``DENSE_LENGTH``, the largest source
-    length at which cross-attention with a token look-up is dense.
+    Some steps are computed differently for short and for long sequences. The lengths are just below, at and
+    just above these thresholds: the length of the packed sequence P, and ``DENSE_LENGTH``, the largest source
+    length at which cross-attention with a token lookup is dense.
 
     Args:
         config: configuration of the exported model.
         longest: maximum sequence length of the model.
 
     Returns:
-        Lengths of two batches, each in decreasing order. The first batch has short sequences only. The second
-        batch has short and long sequences.
+        Lengths of two batches, each in decreasing order. The first batch contains only short sequences, the
+        second both short and long ones.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -61,13 +61,12 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
     """Return random token ids, padded on the right.
 
     Args:
-        size: size of the vocabulary. Ids are drawn from 4 to ``size`` - 1, because lower ids are special
-            tokens.
-        lengths: number of tokens of each of the B sequences. The largest length is T.
+        size: vocabulary size. Ids are drawn from 4 to ``size`` - 1, because lower ids are special tokens.
+        lengths: number of tokens in each of the B sequences. The maximum is T.
         pad: id of the padding token.
 
     Returns:
-        Token ids [B, T]. The same arguments always give the same ids.
+        Token ids [B, T]. The same arguments always produce the same ids.
 
     Example:
         >>> random_tokens(5, [3, 1], pad=1)
@@ -84,10 +83,11 @@ def length_to_compare(config: Any, side: str) -> int:
 
     Args:
         config: configuration of the exported model.
-        side: "encoder" or "decoder", the part of the model that reads the sequence.
+        side: "encoder" or "decoder", the part of the model that processes the sequence.
 
     Returns:
-        Number of tokens. It exceeds the length of the packed sequence P if the model accepts so many tokens.
+        Number of tokens. It exceeds the length of the packed sequence P if the model accepts that many
+        tokens.
     """
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))
@@ -99,12 +99,12 @@ def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, 
     Args:
         model: fairseq model in evaluation mode.
         exported: exported model in evaluation mode.
-        kind: kind of the model.
+        kind: kind of model.
 
     Returns:
-        Logits of the fairseq model and of the exported model, [N, V] each. N is the number of tokens in all
-        batches and V the size of the vocabulary. For a classifier, N is the number of sequences and V the
-        number of classes.
+        Logits of the fairseq model and of the exported model, each [N, V]. N is the number of tokens in all
+        batches and V the vocabulary size. For a classifier, N is the number of sequences and V the number of
+        classes.
     """
     config = exported.config
     if getattr(config, "reads_pixels", False):
@@ -130,11 +130,11 @@ def _compute_batch_logits(
     Args:
         model: fairseq model in evaluation mode.
         exported: exported model in evaluation mode.
-        kind: kind of the model. It determines the arguments of both models.
-        tokens: token ids [B, T] of B sequences with up to T tokens.
+        kind: kind of model. It determines the arguments of both models.
+        tokens: token ids [B, T] for B sequences of up to T tokens.
 
     Returns:
-        Logits of the fairseq model and of the exported model, without positions that are padding.
+        Logits of the fairseq model and of the exported model, excluding padding positions.
     """
     config = exported.config
     if kind.class_name == "LunaForSequenceClassification":

@@ -1,14 +1,14 @@
 """Configuration classes of the Luna models for Hugging Face's transformers.
 
-Fields have the names of fairseq's options, such as ``encoder_embed_dim``. The names that are common in
-transformers, such as ``hidden_size``, are aliases of these fields.
+Fields are named after fairseq's options, such as ``encoder_embed_dim``. The usual transformers names, such as
+``hidden_size``, are aliases for these fields.
 """
 
 from typing import Any, Dict
 
 from transformers import PretrainedConfig
 
-# Fields of every model. The defaults are those of the base masked language model (Luna paper, Table 8).
+# Fields of every model. The defaults match the base masked language model (Luna paper, Table 8).
 DEFAULTS: Dict[str, Any] = {
     "projection_length": 128,
     "fix_projection_length": False,
@@ -59,14 +59,14 @@ DECODER_DEFAULTS: Dict[str, Any] = {
 
 
 def _attribute_map(side: str, positions: str) -> Dict[str, str]:
-    """Build the table of field aliases that ``PretrainedConfig`` reads.
+    """Build the mapping of field aliases for ``PretrainedConfig``.
 
     Args:
         side: "encoder" or "decoder", the prefix of the fields that the aliases refer to.
         positions: name of the field that ``max_position_embeddings`` refers to.
 
     Returns:
-        Field by alias: ``{"hidden_size": "encoder_embed_dim", ...}``.
+        Mapping from alias to field: ``{"hidden_size": "encoder_embed_dim", ...}``.
     """
     names = {
         "hidden_size": "embed_dim",
@@ -87,30 +87,29 @@ class LunaConfig(PretrainedConfig):
     attention). Then the tokens attend to P (unpack attention).
 
     Args:
-        vocab_size: size of the vocabulary, or of the target vocabulary in a translation model (default:
-            50265).
+        vocab_size: vocabulary size, or target vocabulary size for a translation model (default: 50265).
         pad_token_id: id of the padding token (default: 1).
         projection_length: length L of the packed sequence P (default: 128).
         fix_projection_length: use all L vectors of P for every sequence. Otherwise P is at most as long as
             the sequence (default: False).
         untie_luna_kv: use separate projections for keys and values (default: False).
-        non_contextual_packed: every layer reads the learned initial P instead of the output P of the
-            preceding layer (default: False).
-        packed_is_read: the classification head reads P. The layer normalization of the last P then has a gain
-            and a bias (default: False).
-        anchored_packed: assign each vector of P to a place in the sequence, so that it prefers nearby tokens
+        non_contextual_packed: every layer uses the learned initial P instead of the P that the preceding
+            layer returns (default: False).
+        packed_is_read: the classification head takes P as input. The final layer normalization of P then has
+            a gain and a bias (default: False).
+        anchored_packed: assign each vector of P a place in the sequence, so that it prefers nearby tokens
             (default: False).
         anchor_strength: initial strength of this preference, if ``anchored_packed`` is set (default: 4.0).
-        local_parts: number of neighbouring text segments that each encoder token also attends to directly; 0
-            for none. The text has one segment for each vector of P (default: 0).
-        activation_fn: fairseq's name of the activation function (default: "gelu").
+        local_parts: number of neighboring text segments that each encoder token additionally attends to; 0
+            for none. The text has one segment per vector of P (default: 0).
+        activation_fn: fairseq name of the activation function (default: "gelu").
         dropout: dropout probability of embeddings and layer outputs (default: 0.1).
         attention_dropout: dropout probability of attention weights (default: 0.1).
         activation_dropout: dropout probability after the activation (default: 0.0).
         word_dropout: probability of dropping a whole token vector (default: 0.0).
-        quant_noise_pq: quantization noise of the training. If it is positive, the model has a linear layer
+        quant_noise_pq: quantization noise during training. If greater than 0, the model has a linear layer
             after the embedding (default: 0.0).
-        no_scale_embedding: do not multiply token vectors by the square root of their width (default: True).
+        no_scale_embedding: do not scale token vectors by the square root of their width (default: True).
         layernorm_embedding: apply layer normalization to the embeddings (default: True).
         no_token_positional_embeddings: use no positional embeddings (default: False).
         encoder_embed_dim: width of the encoder (default: 768).
@@ -119,10 +118,10 @@ class LunaConfig(PretrainedConfig):
         encoder_attention_heads: number of heads of unpack attention (default: 12).
         encoder_projected_attention_heads: number of heads of pack attention (default: 12).
         encoder_normalize_before: use pre-norm layers (default: False).
-        encoder_learned_pos: use learned instead of sinusoidal positions (default: True).
+        encoder_learned_pos: use learned positional embeddings instead of sinusoidal ones (default: True).
         max_source_positions: maximum number of input tokens (default: 512).
-        **kwargs: all other fields. A translation model (``is_encoder_decoder=True``) also has the decoder
-            fields of :class:`LunaDecoderConfig`. Other names are fields of
+        **kwargs: remaining fields. A translation model (``is_encoder_decoder=True``) also has the decoder
+            fields of :class:`LunaDecoderConfig`. All other names are fields of
             :class:`transformers.PretrainedConfig`.
 
     Example:
@@ -170,33 +169,33 @@ class LunaLongConfig(LunaConfig):
 class LunaDecoderConfig(LunaConfig):
     """Configuration of a Luna causal language model.
 
-    A translation model has these fields as well, and only there do the fields about the source have an
-    effect. A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``). P is the
+    A translation model has these fields as well. Fields that concern the source have no effect in a language
+    model. A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``). P is the
     packed sequence; see :class:`LunaConfig`.
 
     Args:
         pack_activation: activation of causal pack attention, "softplus" or "elu" (default: "softplus").
         causal_decay: let the weight of earlier tokens decay with distance (default: False).
-        cross_attention: attention to the source. "luna" reads the source through P, and "softmax" attends to
-            all source tokens (default: "luna").
-        packed_lookup: number of vectors of P whose text segments cross-attention also reads token by token; 0
-            for none (default: 0).
-        diagonal_prior: prefer source tokens at about the same relative position as the target token (default:
-            False).
-        separators: ids of the sentence separator in the source and in the target. ``diagonal_prior`` then
-            compares the positions within sentences (default: None, within the whole text).
-        no_decoder_final_norm: omit the last layer normalization of a pre-norm decoder (default: False).
+        cross_attention: attention to the source. "luna" attends to the source through P, "softmax" to all
+            source tokens (default: "luna").
+        packed_lookup: number of vectors of P whose text segments cross-attention additionally attends to
+            token by token; 0 for none (default: 0).
+        diagonal_prior: prefer source tokens whose relative position is similar to that of the target token
+            (default: False).
+        separators: ids of the sentence separator in the source and in the target vocabulary. If given,
+            ``diagonal_prior`` compares positions within sentences (default: None, within the whole text).
+        no_decoder_final_norm: omit the final layer normalization of a pre-norm decoder (default: False).
         decoder_embed_dim: width of the decoder (default: 512).
         decoder_ffn_embed_dim: inner width of the feed-forward blocks (default: 2048).
         decoder_layers: number of decoder layers (default: 6).
         decoder_attention_heads: number of heads of unpack attention (default: 8).
         decoder_projected_attention_heads: number of heads of pack attention (default: 8).
         decoder_input_dim: width of the token embedding (default: 512).
-        decoder_output_dim: width of the input of the output projection (default: 512).
+        decoder_output_dim: input width of the output projection (default: 512).
         decoder_normalize_before: use pre-norm layers (default: False).
-        decoder_learned_pos: use learned instead of sinusoidal positions (default: False).
-        max_target_positions: maximum number of tokens of a text (default: 1024).
-        **kwargs: other arguments of :class:`LunaConfig`.
+        decoder_learned_pos: use learned positional embeddings instead of sinusoidal ones (default: False).
+        max_target_positions: maximum number of tokens in a text (default: 1024).
+        **kwargs: remaining arguments of :class:`LunaConfig`.
 
     Example:
         >>> config = LunaDecoderConfig(vocab_size=1000, num_hidden_layers=2)

@@ -1,4 +1,4 @@
-"""Convert fairseq models of this package to transformers models.
+"""Convert this package's fairseq models to transformers models.
 
 A :class:`ModelKind` describes how to convert one kind of model, such as a translation model. For each kind, a
 function derives the fields of config.json from the fairseq model.
@@ -21,28 +21,28 @@ from luna_fairseq.models.luna_classifier import LunaClassifier
 from luna_fairseq.models.luna_lm import LunaLanguageModel
 from luna_fairseq.models.luna_masked_lm import LunaMaskedLM
 
-# Name of a classification head -> value of ``classifier_reads``. Other heads read the first token.
+# Name of a classification head -> value of ``classifier_reads``. All other heads classify the first token.
 HEADS = {
     "pooling_classification_head": "maximum",
     "mean_classification_head": "mean",
     "attention_classification_head": "attention",
 }
-# Pairs of prefixes: prefix of parameter names in fairseq, prefix in the exported model.
+# Pairs of parameter name prefixes: (prefix in fairseq, prefix in the exported model).
 Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Read options by their flat names from fairseq's nested configuration.
+    """Look up options in fairseq's nested configuration by their flat names.
 
     In the nested configuration, ``encoder_embed_dim`` is ``cfg.encoder.embed_dim``. fairseq has already
-    replaced missing options by their defaults.
+    filled in the defaults of missing options.
 
     Args:
         cfg: nested configuration of an encoder or a decoder.
         names: flat names of options, such as "encoder_embed_dim".
 
     Returns:
-        Values by flat name. Options that the configuration lacks are dropped.
+        Option values, keyed by flat name. Options that are not in the configuration are omitted.
     """
     options = {}
     for name in names:
@@ -59,13 +59,13 @@ def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
 def declared_options(model: Any) -> Dict[str, Any]:
     """Return the values of all options that the dataclass of a fairseq model declares.
 
-    config.json includes these options, so an option that is new in the dataclass is exported automatically.
+    config.json includes these options, so a new option in the dataclass is exported automatically.
 
     Args:
         model: fairseq model.
 
     Returns:
-        Values by name. Empty for a model that does not store its options in ``args``.
+        Option values, keyed by name. Empty if the model does not store its options in ``args``.
     """
     values = plain_options(getattr(model, "args", {}))
     declared = fields(type(model).__dataclass) if values else ()
@@ -73,13 +73,13 @@ def declared_options(model: Any) -> Dict[str, Any]:
 
 
 def _encoder_options(encoder: Any) -> Dict[str, Any]:
-    """Return the config.json fields of an encoder that has no decoder.
+    """Return the config.json fields of an encoder-only model.
 
     Args:
         encoder: fairseq encoder.
 
     Returns:
-        Value of each field by its name.
+        Fields as a dictionary.
     """
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
@@ -94,7 +94,7 @@ def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model is exported without a classification head.
 
     Returns:
-        Value of each field by its name.
+        Fields as a dictionary.
     """
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
@@ -108,7 +108,7 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
         head: name of the classification head.
 
     Returns:
-        Value of each field by its name.
+        Fields as a dictionary.
     """
     layers = model.classification_heads[head]
     return {
@@ -131,7 +131,7 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model has a single head.
 
     Returns:
-        Value of each field by its name.
+        Fields as a dictionary.
     """
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
@@ -153,18 +153,19 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the config.json fields that all models with a decoder have.
+    """Return the config.json fields that all models with a decoder share.
 
     Args:
         model: fairseq model with a decoder.
 
     Returns:
-        Value of each field by its name.
+        Fields as a dictionary.
     """
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
-        # fairseq's translation models ignore --decoder-input-dim, so the embedding itself is measured.
+        # fairseq's translation models ignore --decoder-input-dim, so the width is read from the embedding
+        # itself.
         "decoder_input_dim": decoder.embed_tokens.embedding_dim,
         "decoder_output_dim": decoder.output_projection.in_features,
         "tie_word_embeddings": decoder.output_projection.weight is decoder.embed_tokens.weight,
@@ -181,7 +182,7 @@ def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model has no classification head.
 
     Returns:
-        Value of each field by its name.
+        Fields as a dictionary.
     """
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
@@ -194,7 +195,7 @@ def _translation_options(model: Any, head: str) -> Dict[str, Any]:
         head: ignored, because the model has no classification head.
 
     Returns:
-        Value of each field by its name.
+        Fields as a dictionary.
     """
     source = model.encoder.embed_tokens
     return {
@@ -212,15 +213,15 @@ class ModelKind:
     """Kind of model, such as a translation model, and how to convert it to transformers.
 
     Attributes:
-        title: name of the kind in the model card, such as "masked language model".
+        title: name of the kind as shown in the model card, such as "masked language model".
         auto_class: transformers class that loads the exported folder, such as "AutoModelForMaskedLM".
         module: module of this package that defines the exported class.
         class_name: name of the exported class.
         options: function that maps a fairseq model and the name of its classification head to the fields of
             config.json.
-        name_prefixes: pairs of a prefix of parameter names in fairseq and its replacement in the exported
-            model. The first matching pair applies.
-        head: name of the classification head to export (default: "", no such head).
+        name_prefixes: pairs of a parameter name prefix in fairseq and its replacement in the exported model.
+            The first matching pair applies.
+        head: name of the classification head to export (default: "", no classification head).
     """
 
     title: str
@@ -240,13 +241,14 @@ class ModelKind:
         return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.class_name)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """Return the entry ``auto_map`` of config.json, which tells transformers where to find its classes.
+        """Return the ``auto_map`` entry of config.json, which tells transformers where to find the classes.
 
         Args:
             configuration: name of the configuration class.
 
         Returns:
-            File and class by auto class, such as ``{"AutoConfig": "configuration_luna.LunaConfig", ...}``.
+            Mapping from auto class to file and class, such as ``{"AutoConfig":
+            "configuration_luna.LunaConfig", ...}``.
         """
         return {
             "AutoConfig": f"configuration_luna.{configuration}",
@@ -300,7 +302,7 @@ TRANSLATION = ModelKind(
         ("decoder.", "luna.decoder."),
     ),
 )
-# Class of a fairseq model -> kind of the model without a classification head.
+# fairseq model class -> kind of model, without a classification head.
 KINDS = {
     LunaModel: TRANSLATION,
     LunaLanguageModel: CAUSAL_LM,
@@ -334,13 +336,14 @@ def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
 
     Args:
         model: fairseq model.
-        head: name of the classification head to export (default: None, export the model without such a head).
+        head: name of the classification head to export (default: None, export the model without a
+            classification head).
 
     Returns:
         Description of how to convert the model.
 
     Raises:
-        InputError: The model cannot be exported, or it has no head of this name.
+        InputError: The model cannot be exported, or it has no head with this name.
     """
     _check_exportable(model)
     if head is None:
@@ -381,15 +384,15 @@ def _check_exportable(model: Any) -> None:
 
 
 def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
-    """Map the parameter names of a checkpoint to those of an exported folder.
+    """Map the parameter names in a checkpoint to those in an exported folder.
 
     Args:
-        fairseq_names: parameter names of a checkpoint.
+        fairseq_names: parameter names in the checkpoint.
         config: contents of config.json in the exported folder.
 
     Returns:
-        Exported name by fairseq name, such as ``{"decoder.output_projection.weight": "lm_head.weight"}``.
-        Parameters that the exported model lacks are dropped.
+        Mapping from fairseq name to exported name, such as ``{"decoder.output_projection.weight":
+        "lm_head.weight"}``. Parameters that do not exist in the exported model are omitted.
 
     Raises:
         InputError: The folder does not contain an exported model.
@@ -404,14 +407,15 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
 
 
 def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
-    """Map the parameter names of a checkpoint to those of an exported model of a given kind.
+    """Map the parameter names in a checkpoint to those in an exported model of the given kind.
 
     Args:
-        fairseq_names: names in the state dictionary of the checkpoint.
-        kind: kind of the model, whose ``name_prefixes`` are applied.
+        fairseq_names: names in the checkpoint's state dictionary.
+        kind: kind of model, whose ``name_prefixes`` are applied.
 
     Returns:
-        Exported name by fairseq name. Buffers and parameters that the exported model lacks are dropped.
+        Mapping from fairseq name to exported name. Buffers and parameters that do not exist in the exported
+        model are omitted.
     """
     mapped = {}
     for name in fairseq_names:
@@ -427,15 +431,16 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
 
     Args:
         model: fairseq model.
-        kind: kind of the model, from :func:`find_kind`.
-        dictionary: dictionary of the tokens that the model generates or, if it generates none, reads
-            (default: None, the model reads images).
+        kind: kind of model, from :func:`find_kind`.
+        dictionary: dictionary of the tokens that the model generates or, if it does not generate text, of its
+            input tokens (default: None, the model takes images as input).
 
     Returns:
         Exported model in evaluation mode, with the same weights.
 
     Raises:
-        InputError: transformers lacks the activation function, or the weights do not fit the exported class.
+        InputError: transformers does not provide the activation function, or the weights do not match the
+            exported class.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
@@ -470,13 +475,13 @@ def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
     """Return the default arguments of ``generate`` for an exported model.
 
     A translation model uses the beam search of fairseq-generate, which generates at least one token and never
-    padding. The length limits are ``max_length`` and ``min_length``, which count the start token and a
-    decoder prompt. A caller can override them by ``max_new_tokens`` and ``min_new_tokens``, but could not
-    override defaults of these two.
+    padding. Lengths are limited with ``max_length`` and ``min_length``, which include the start token and any
+    decoder prompt. Callers can override them with ``max_new_tokens`` and ``min_new_tokens``. Defaults for the
+    latter two could not be overridden.
 
     Args:
         config: configuration of the exported model.
-        kind: kind of the model, a causal language model or a translation model.
+        kind: kind of model, either causal language model or translation model.
 
     Returns:
         Fields of ``transformers.GenerationConfig``.

@@ -27,9 +27,9 @@ from luna_fairseq.modules.state import DecoderState
 class LunaCache:
     """Cache of a Luna decoder, passed to the model as ``past_key_values``.
 
-    The cache contains sums over the earlier positions instead of one entry for each position. Its size
-    therefore does not depend on the length of the text. A forward pass returns a new cache and leaves the
-    given cache unchanged, so a caller can continue several times from the same cache.
+    The cache contains sums over the earlier positions instead of one entry per position. Its size is
+    therefore independent of the text length. A forward pass returns a new cache and leaves the given cache
+    unchanged, so the same cache can be continued several times.
 
     Args:
         state: decoding state of all layers.
@@ -39,7 +39,7 @@ class LunaCache:
     """
 
     is_compileable = False
-    # The state consists of sums over all positions. Single positions cannot be removed from a sum.
+    # The state consists of sums over all positions, from which individual positions cannot be removed.
     is_croppable = False
 
     def __init__(self, state: DecoderState):
@@ -47,16 +47,16 @@ class LunaCache:
 
     @property
     def seen(self) -> Tensor:
-        """Number of tokens of each hypothesis that the cache covers, without padding. Shape [batch size]."""
+        """Number of cached tokens per hypothesis, excluding padding. Shape [batch size]."""
         return self.state.count
 
     @property
     def length(self) -> int:
-        """Number of positions that the cache covers, including padding."""
+        """Number of cached positions, including padding."""
         return self.state.position
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of positions that the cache covers, including padding.
+        """Return the number of cached positions, including padding.
 
         This method is part of the interface of :class:`transformers.Cache`.
 
@@ -64,7 +64,7 @@ class LunaCache:
             layer_idx: ignored, because all layers cover the same positions (default: 0).
 
         Returns:
-            The number of positions.
+            Number of cached positions.
         """
         return self.length
 
@@ -93,7 +93,8 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     """Luna decoder that returns hidden states, without an output projection.
 
     Args:
-        config: configuration of the model. ``config.is_encoder_decoder`` adds attention to a source.
+        config: configuration of the model. If ``config.is_encoder_decoder`` is set, the decoder has
+            cross-attention to the source.
 
     Example:
         >>> from luna_fairseq.huggingface.configuration_luna import LunaDecoderConfig
@@ -122,34 +123,35 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
-        """Compute the hidden states of a text, or of the tokens that follow a cached text.
+        """Compute the hidden states of a text, or of the tokens that follow the cached text.
 
         B is the batch size and T the number of new tokens.
 
         Args:
-            input_ids: token ids [B, T], padded on either side. With ``past_key_values``, only the tokens
-                after the cache (default: None, ``inputs_embeds`` is given).
+            input_ids: token ids [B, T], padded on the left or right. If ``past_key_values`` is given, only
+                the tokens after the cached ones (default: None, ``inputs_embeds`` is given).
             attention_mask: mask, 1 at tokens and 0 at padding. It covers the T new positions, or all
                 positions including the cache (default: None, every id other than the padding id is a token).
-            position_ids: position [B, T] of each token, counted from 0 at the beginning of the text (default:
-                None, positions are counted without padding).
+            position_ids: zero-based positions [B, T] of the tokens in the text (default: None, counted
+                without padding).
             inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] in place of ``input_ids``
                 (default: None).
             encoder_outputs: output of the encoder :class:`LunaModel` (default: None, a causal language
                 model).
-            past_key_values: cache that the preceding call returned (default: None, a new text).
-            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            past_key_values: cache returned by the preceding call (default: None, a new text).
+            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.BaseModelOutputWithPastAndCrossAttentions`, or a tuple of
             its fields if ``return_dict`` is False. ``past_key_values`` is a :class:`LunaCache` or None.
-            ``cross_attentions`` are the weights over the source. Weights of self-attention are not available.
+            ``cross_attentions`` are the attention weights over the source. Self-attention weights are not
+            available.
 
         Raises:
-            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a text is longer
-                than the learned positions.
+            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a text exceeds
+                the learned positions.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -177,10 +179,11 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
     """Convert the output of the exported encoder to the output type of ``luna_fairseq.modules``.
 
     Args:
-        encoder_outputs: output of :class:`LunaModel` with batch-first tensors, or None without an encoder.
+        encoder_outputs: output of :class:`LunaModel` with batch-first tensors, or None if there is no
+            encoder.
 
     Returns:
-        The same output with time-first tensors, or None without an encoder.
+        The same output with time-first tensors, or None if there is no encoder.
     """
     if encoder_outputs is None:
         return None
@@ -194,7 +197,7 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
 
 # transformers 4.40 does not let a model generate if the name of this class contains "GenerationMixin".
 class CachedGeneration(nn.Module):
-    """Mixin that lets ``generate`` of transformers use a :class:`LunaCache`.
+    """Mixin that lets the ``generate`` method of transformers use a :class:`LunaCache`.
 
     The model must have an output projection ``lm_head``.
     """
@@ -209,7 +212,7 @@ class CachedGeneration(nn.Module):
         """Replace the output projection (overrides ``PreTrainedModel.set_output_embeddings``).
 
         Args:
-            value: new linear layer from the output of the decoder to the vocabulary.
+            value: new linear layer from the decoder output to the vocabulary.
         """
         self.lm_head = value
 
@@ -220,18 +223,19 @@ class CachedGeneration(nn.Module):
         inputs_embeds: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Dict[str, Any]:
-        """Return the arguments of the next forward pass, which reads the positions after the cache.
+        """Return the arguments of the next forward pass, which processes the positions after the cached ones.
 
         ``generate`` calls this method before each step.
 
         Args:
-            input_ids: ids [B, T] of the T tokens of B texts. In a translation model, the text is the target.
-                A language model also accepts the new ids alone, if the attention mask covers the whole text.
-            past_key_values: cache of the first positions of each text. It may have one hypothesis for each
+            input_ids: token ids [B, T] for B texts of T tokens. In a translation model, the text is the
+                target. A language model also accepts only the new ids if the attention mask covers the whole
+                text.
+            past_key_values: cache for the first positions of each text. It may contain one hypothesis per
                 group of beams (default: None, a new text).
-            inputs_embeds: token vectors [B, T, C] of width C of a language model's prompt (default: None, the
-                prompt consists of ids).
-            **kwargs: other arguments that ``generate`` passes from step to step.
+            inputs_embeds: token vectors [B, T, C] of width C for a language model's prompt (default: None,
+                the prompt is given as ids).
+            **kwargs: remaining arguments that ``generate`` passes from step to step.
 
         Returns:
             Keyword arguments of ``forward``.
@@ -252,21 +256,21 @@ class CachedGeneration(nn.Module):
         tokens: Any = inputs_embeds if use_embeds else input_ids
         if past_key_values is not None:
             position_ids = kwargs.get(f"{prefix}position_ids")
-            # The first of these that is given covers the whole text.
+            # The first one that is given covers the whole text.
             whole = next(x for x in (position_ids, mask, tokens) if x is not None)
             tokens = _drop_cached(tokens, whole.size(1), past_key_values.length)
             past_key_values = _repeat_for_beams(past_key_values, tokens.size(0))
         if mask is not None:
             mask = mask[:, -tokens.size(1) :]
             if not use_embeds:
-                # generate pads the hypotheses that have ended, and its mask does not say so.
+                # generate pads finished hypotheses but does not update its mask.
                 mask = mask * tokens.ne(self.config.pad_token_id)
             inputs[f"{prefix}attention_mask"] = mask
         inputs["inputs_embeds" if use_embeds else f"{prefix}input_ids"] = tokens
         return {**inputs, "past_key_values": past_key_values}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Override a method of ``GenerationMixin`` to create no cache. The first forward pass creates it.
+        """Override the method of ``GenerationMixin`` to create no cache. The first forward pass creates it.
 
         Args:
             *args: ignored.
@@ -289,19 +293,18 @@ class CachedGeneration(nn.Module):
 
 
 def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
-    """Return the tokens that are not in the cache yet.
+    """Return the tokens that are not yet in the cache.
 
     Args:
-        tokens: last T positions of the text, either ids [B, T] or vectors [B, T, C] of width C, for a batch
-            of B texts.
-        length: number of positions of the whole text.
+        tokens: last T positions of B texts, either ids [B, T] or vectors [B, T, C] of width C.
+        length: number of positions in the whole text.
         cached: number of positions in the cache.
 
     Returns:
         The last ``length`` - ``cached`` positions of ``tokens``.
 
     Raises:
-        ValueError: No token is new, or some of the new tokens are missing.
+        ValueError: There are no new tokens, or some of them are missing.
     """
     new = length - cached
     if not 1 <= new <= tokens.size(1):
@@ -316,11 +319,11 @@ def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
     """Repeat each hypothesis of a cache so that several beams can continue it.
 
     Args:
-        cache: cache of N hypotheses.
-        num_hypotheses: number of hypotheses of the new cache, a multiple of N.
+        cache: cache for N hypotheses.
+        num_hypotheses: number of hypotheses in the new cache, a multiple of N.
 
     Returns:
-        Cache in which the copies of each hypothesis are neighbours.
+        Cache in which the copies of each hypothesis are adjacent.
 
     Raises:
         ValueError: ``num_hypotheses`` is not a multiple of N.

@@ -32,9 +32,9 @@ class ConvertedCheckpoint(NamedTuple):
 
     Attributes:
         checkpoint: loaded checkpoint, a :class:`luna_fairseq.huggingface.checkpoint.Checkpoint`.
-        kind: kind of the model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
+        kind: kind of model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
         model: transformers model with the weights of the checkpoint.
-        tokenizer: transformers tokenizer of the model, or None if the model reads images.
+        tokenizer: transformers tokenizer of the model, or None if the model takes images as input.
     """
 
     checkpoint: Any
@@ -44,10 +44,10 @@ class ConvertedCheckpoint(NamedTuple):
 
 
 def _export(args: argparse.Namespace) -> None:
-    """Run the command: export the checkpoint, and print how to load the folder.
+    """Run the command: export the checkpoint, and print instructions for loading the exported model.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
     """
     kind = export(args.path, args.data, args.folder, args.head, args.scores, args.ema)
     print(f"{args.folder}: {kind.auto_class}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
@@ -65,15 +65,15 @@ def build_parser() -> CommandParser:
 
 
 def export_parser(program: str, doc: Optional[str], example: str) -> CommandParser:
-    """Build a command-line parser with the options that luna-export-huggingface and luna-export-onnx share.
+    """Build a command-line parser with the options shared by luna-export-huggingface and luna-export-onnx.
 
     Args:
         program: name of the command.
-        doc: docstring of the command's module, which ``--help`` shows.
-        example: command line that ``--help`` ends with.
+        doc: docstring of the command's module, shown by ``--help``.
+        example: example command line, shown at the end of ``--help``.
 
     Returns:
-        The parser, to which a command may add options.
+        The parser, to which the command may add its own options.
     """
     parser = CommandParser(program, doc, example)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
@@ -100,23 +100,23 @@ def export(
     """Export a checkpoint to a folder that transformers loads.
 
     Args:
-        path: file of the checkpoint.
-        data: folder of the dictionaries and the tokenizer. For a fine-tuned model, this is the folder that
-            contains input0/dict.txt.
+        path: checkpoint file.
+        data: folder that contains the dictionaries and the tokenizer. For a fine-tuned model, this is the
+            folder that contains input0/dict.txt.
         folder: folder to write, which must not exist yet.
         head: name of the classification head of a masked language model; "none" exports the language model
             (default: None, the only head, or the language model if there is no head).
-        scores: scores.json that luna-evaluate wrote, to be shown in README.md (default: None, the file in the
-            folder of the checkpoint's run, if it exists).
-        ema: export the moving average of the weights that ``fairseq-train --store-ema`` stores (default:
+        scores: scores.json written by luna-evaluate, to show in README.md (default: None, the file in the run
+            folder of the checkpoint, if it exists).
+        ema: export the moving average of the weights stored by ``fairseq-train --store-ema`` (default:
             False).
 
     Returns:
-        Kind of the model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
+        Kind of model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
 
     Raises:
-        InputError: An argument is wrong, the model cannot be exported, or the exported model computes other
-            logits than the checkpoint.
+        InputError: An argument is invalid, the model cannot be exported, or the logits of the exported model
+            differ from those of the checkpoint.
         MissingRequirementError: transformers is not installed.
 
     Example:
@@ -143,21 +143,21 @@ def export(
 def convert_checkpoint(
     path: Path, data: Path, folder: Path, head: Optional[str], ema: bool
 ) -> ConvertedCheckpoint:
-    """Load a checkpoint, and convert its model and its tokenizer to transformers.
+    """Load a checkpoint, and convert its model and tokenizer to transformers.
 
     Args:
-        path: file of the checkpoint.
-        data: folder of the dictionaries and the tokenizer.
-        folder: folder that the caller will write. This function only checks that it does not exist yet.
+        path: checkpoint file.
+        data: folder that contains the dictionaries and the tokenizer.
+        folder: output folder. This function only checks that it does not exist yet.
         head: name of the classification head to export, "none" for the language model, or None for the only
             head.
-        ema: convert the moving average of the weights instead of the weights.
+        ema: convert the moving average of the weights instead of the weights themselves.
 
     Returns:
         The checkpoint with the converted model and tokenizer.
 
     Raises:
-        InputError: An argument is wrong, or the model cannot be exported.
+        InputError: An argument is invalid, or the model cannot be exported.
         MissingRequirementError: transformers is not installed.
     """
     if folder.exists():
@@ -188,13 +188,13 @@ def convert_checkpoint(
 
 
 def _generation_dictionary(task: Any) -> Any:
-    """Return the dictionary of the tokens that a model generates or, if it generates none, reads.
+    """Return the dictionary of the tokens that a model generates, or of its input if it does not generate.
 
     Args:
         task: fairseq task of the model.
 
     Returns:
-        Target dictionary of a translation task, and source dictionary of any other task.
+        Target dictionary for a translation task, or source dictionary for any other task.
     """
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 

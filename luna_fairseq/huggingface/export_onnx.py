@@ -40,10 +40,10 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 PROGRAM = "luna-export-onnx"
 EXAMPLE = "luna-export-onnx onnx --path checkpoints/checkpoint_best.pt --data data-bin"
-# Largest difference relative to the largest value. A larger difference is a defect of the export.
+# Maximum difference relative to the largest value. A larger difference indicates a defect in the export.
 LARGEST_DIFFERENCE = 1e-4
-# Batch size and sequence length of the example with which each graph is traced, and of two more examples on
-# which its output is compared.
+# (batch size, sequence length) of the example used to trace each graph, and of two more examples on which its
+# output is compared.
 BATCHES = ((3, 11), (1, 5), (4, 23))
 
 
@@ -56,13 +56,13 @@ def _export(args: argparse.Namespace) -> None:
     """Run the command: convert the checkpoint, write its ONNX graphs and tokenizer, and print the file names.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Raises:
-        InputError: An option is wrong, or the model cannot be exported.
+        InputError: An option is invalid, or the model cannot be exported.
         MissingRequirementError: onnxruntime or onnxscript is not installed.
     """
-    # The exporters warn about optional packages that are not installed, such as torchvision.
+    # The exporters warn about missing optional packages, such as torchvision.
     for exporter in ("torch.onnx", "onnxscript"):
         logging.getLogger(exporter).setLevel(logging.ERROR)
     try:
@@ -82,15 +82,15 @@ def _export(args: argparse.Namespace) -> None:
 
 
 def write_onnx(model: Any, folder: Path) -> None:
-    """Write the ONNX graphs of a model, and check that they compute the same logits as the model.
+    """Write the ONNX graphs of a model, and check that they compute the same logits.
 
     Args:
-        model: transformers model in evaluation mode. The export changes its modules, so the model should not
-            be used afterwards.
+        model: transformers model in evaluation mode. The export modifies its modules, so do not use the model
+            afterwards.
         folder: existing folder to write to.
 
     Raises:
-        InputError: ONNX cannot express the model, or a graph computes other logits.
+        InputError: ONNX cannot represent the model, or a graph computes different logits.
     """
     from luna_fairseq.huggingface.decoder import CachedGeneration
     from luna_fairseq.huggingface.onnx_parts import WholeModel, random_source
@@ -108,8 +108,8 @@ def write_onnx(model: Any, folder: Path) -> None:
         raise InputError(
             "A model with --sentence-diagonal cannot be exported to ONNX. Use luna-export-huggingface."
         )
-    # The expected logits are computed first, because the modules are then switched to the forms that graphs
-    # need.
+    # The expected logits are computed first, because the modules are then switched to the implementations
+    # that can be exported.
     with torch.no_grad():
         expected = [(batch, compute_model_logits(model, batch)) for batch in batches_to_compare(model.config)]
     for module in model.modules():
@@ -132,14 +132,14 @@ def write_onnx(model: Any, folder: Path) -> None:
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
     """Write the initial decoding state and the graph of one decoding step.
 
-    The initial state of a translation model depends on the source, so it is written as the graph
-    encoder.onnx. The initial state of a causal language model is constant and is written as the arrays of
+    The initial state of a translation model depends on the source, so it is exported as the graph
+    encoder.onnx. The initial state of a causal language model is constant and is stored as arrays in
     start.npz.
 
     Args:
         model: transformers model with a decoder.
         folder: existing folder to write to.
-        tokens: example inputs. Each is a tuple with the token ids [batch size, length] of one batch.
+        tokens: example inputs. Each is a tuple that contains the token ids [batch size, length] of one batch.
     """
     from luna_fairseq.huggingface.onnx_parts import DecodingStep, InitialState
 
@@ -162,10 +162,10 @@ def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) ->
     Args:
         module: module of ``onnx_parts.py``.
         path: file to write.
-        examples: inputs of the module in several shapes. The module is traced with the first example.
+        examples: module inputs of several shapes. The module is traced with the first example.
 
     Raises:
-        InputError: ONNX cannot express the module, or the graph computes other values.
+        InputError: ONNX cannot represent the module, or the graph computes different values.
     """
     first, *_, last = examples
     shapes = tuple(
@@ -188,16 +188,16 @@ def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) 
 
     Args:
         module: module that was exported.
-        path: file of the graph.
-        examples: inputs of the module in several shapes.
+        path: graph file.
+        examples: module inputs of several shapes.
 
     Raises:
-        InputError: An output differs by more than rounding.
+        InputError: An output differs by more than rounding error.
     """
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(path))
-    # The exporter drops inputs that no operation reads.
+    # The exporter removes inputs that no operation uses.
     input_names = {node.name for node in session.get_inputs()}
     for example in examples:
         arrays = {name: x.numpy() for name, x in zip(module.input_names, example) if name in input_names}
@@ -208,16 +208,16 @@ def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) 
 
 
 def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None:
-    """Check that a tensor computed by an ONNX graph equals that of the model up to rounding.
+    """Check that a tensor computed by an ONNX graph equals the model's tensor up to rounding error.
 
     Args:
-        graph: name of the graph, for the message.
-        name: name of the tensor, for the message.
-        expected: tensor that the model computed.
-        actual: tensor of the same shape that the graph computed.
+        graph: name of the graph, for the error message.
+        name: name of the tensor, for the error message.
+        expected: tensor computed by the model.
+        actual: tensor of the same shape, computed by the graph.
 
     Raises:
-        InputError: The tensors differ by more than rounding.
+        InputError: The tensors differ by more than rounding error.
     """
     difference = (actual.float() - expected.float()).abs().max()
     if not difference <= LARGEST_DIFFERENCE * expected.float().abs().max().clamp(min=1):

@@ -43,17 +43,17 @@ def build_parser() -> CommandParser:
 
 
 def import_folder(folder: Path, like: Path, path: Path) -> None:
-    """Write a fairseq checkpoint with the parameters of an exported folder.
+    """Write a fairseq checkpoint with the parameters from an exported folder.
 
     Args:
-        folder: folder that ``save_pretrained`` or luna-export-huggingface wrote.
-        like: fairseq checkpoint from which the folder was exported. Options, task and other contents are
-            copied from it, without the optimizer state.
+        folder: folder written by ``save_pretrained`` or luna-export-huggingface.
+        like: fairseq checkpoint from which the folder was exported. Its options, task and other contents are
+            copied, except for the optimizer state.
         path: checkpoint to write, which must not exist yet.
 
     Raises:
-        InputError: A file is missing, ``path`` exists, or the folder has another model or vocabulary than the
-            checkpoint.
+        InputError: A file is missing, ``path`` exists, or the model or vocabulary in the folder does not
+            match the checkpoint.
         MissingRequirementError: transformers is not installed.
 
     Example:
@@ -89,7 +89,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         torch.save(state, str(temporary))
 
 
-# Endings of the names of tied parameters. safetensors stores a tied parameter under one of its names only.
+# Suffixes of the names of tied parameters. safetensors stores a tied parameter under only one of its names.
 TIED = ("embed_tokens.weight", "lm_head.weight", "lm_head.decoder.weight")
 
 
@@ -100,10 +100,10 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
         folder: folder of the exported model.
 
     Returns:
-        Parameters by name.
+        Parameters, keyed by name.
 
     Raises:
-        InputError: The folder has no safetensors file.
+        InputError: The folder contains no safetensors file.
     """
     from safetensors.torch import load_file
 
@@ -114,12 +114,12 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
 
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
-    """Add the tied parameters that safetensors did not store, in place.
+    """Add the tied parameters that safetensors omitted, in place.
 
-    safetensors stores a tensor that several parameters share under one of their names only.
+    safetensors stores a tensor shared by several parameters under only one of their names.
 
     Args:
-        weights: parameters of the exported folder by name, extended in place.
+        weights: parameters from the exported folder, keyed by name. Extended in place.
         names: names of all parameters of the exported model.
         all_shared: True if the source embedding is tied to the target embedding as well.
     """
@@ -131,18 +131,18 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 
 
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Find parameters of the checkpoint that share their tensor with an imported embedding.
+    """Find the checkpoint parameters that are tied to an imported embedding.
 
     A fine-tuned classifier is exported without the LM head, whose weight is tied to the embedding in the
-    checkpoint. fairseq loads the LM head after the embedding, so an old weight of the head would overwrite
+    checkpoint. fairseq loads the LM head after the embedding, so the old weight of the head would overwrite
     the imported embedding.
 
     Args:
-        names: name of each imported parameter in the exported model, by its name in the checkpoint.
-        model: parameters of the checkpoint by name.
+        names: mapping from the checkpoint name of each imported parameter to its name in the exported model.
+        model: checkpoint parameters, keyed by name.
 
     Returns:
-        Name of the exported embedding, by the name of the tied parameter in the checkpoint.
+        Mapping from the name of each tied parameter in the checkpoint to the name of the exported embedding.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
@@ -159,14 +159,14 @@ def _check_same_training(
 ) -> None:
     """Check that a folder was exported from a checkpoint of the same training run.
 
-    The parameters of another model may have the same shapes. They would then be used with the wrong languages
-    or dictionary.
+    The parameters of a different model may have the same shapes. They would then be used with the wrong
+    languages or dictionary.
 
     Args:
-        exported: settings of the training by name, such as the languages, in the configuration of the folder.
-        original: the same settings in the checkpoint.
-        folder: exported folder, for the message.
-        like: file of the checkpoint, for the message.
+        exported: training settings from the folder's configuration, such as the languages, keyed by name.
+        original: the same settings from the checkpoint.
+        folder: exported folder, for the error message.
+        like: checkpoint file, for the error message.
 
     Raises:
         InputError: A setting differs.
@@ -180,11 +180,11 @@ def _check_same_training(
 
 
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
-    """Check that the tokenizers in a folder still have the vocabularies that were exported.
+    """Check that the tokenizers in a folder still have the exported vocabularies.
 
     Args:
-        exported: digest of each vocabulary by the name of the tokenizer's file.
-        folder: exported folder, in which a user may have replaced the tokenizers.
+        exported: vocabulary digests, keyed by the name of the tokenizer file.
+        folder: exported folder, in which the user may have replaced the tokenizers.
 
     Raises:
         InputError: A tokenizer cannot be read, or its vocabulary has changed.
@@ -200,7 +200,7 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
             continue
         try:
             tokenizer = Tokenizer.from_file(str(path))
-        except Exception as error:  # The library raises no narrower class.
+        except Exception as error:  # The library does not raise a more specific class.
             raise InputError(f"{path} is not a tokenizer: {error}") from error
         if vocabulary_digest(tokenizer) != digest:
             raise InputError(
@@ -210,16 +210,16 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
 
 
 def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
-    """Check that the parameters of an exported folder fit a checkpoint.
+    """Check that the parameters in an exported folder match a checkpoint.
 
     Args:
-        weights: parameters of the exported folder by name.
-        names: name of each parameter in the exported folder, by its name in the checkpoint.
-        model: parameters of the checkpoint by name.
-        folder: exported folder, for the message.
+        weights: parameters from the exported folder, keyed by name.
+        names: mapping from parameter names in the checkpoint to those in the exported folder.
+        model: checkpoint parameters, keyed by name.
+        folder: exported folder, for the error message.
 
     Raises:
-        InputError: A parameter is missing or has another shape.
+        InputError: A parameter is missing or has a different shape.
     """
     for ours, theirs in names.items():
         if theirs not in weights:
@@ -238,7 +238,7 @@ def _import(args: argparse.Namespace) -> None:
     """Run the command: write the checkpoint, and print its path.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
     """
     import_folder(args.folder, args.like, args.path)
     print(args.path)

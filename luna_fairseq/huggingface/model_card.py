@@ -1,4 +1,4 @@
-"""Model card of an exported folder, which is its README.md."""
+"""Model card of an exported model, written as README.md."""
 
 import json
 from pathlib import Path
@@ -34,15 +34,15 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: List[Path]) -> str:
     """Build the model card of an exported checkpoint.
 
-    The card shows how to load the model, and a table of its training, scores and options.
+    The card shows how to load the model and contains a table of training details, scores and options.
 
     Args:
         checkpoint: exported checkpoint.
-        kind: kind of the model.
+        kind: kind of model.
         scores: paths of score files. The first existing file is shown.
 
     Returns:
-        Text of README.md.
+        Contents of README.md.
 
     Raises:
         InputError: The score file was not written by luna-evaluate or luna-score.
@@ -53,13 +53,14 @@ def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: List[Path]
 
 
 def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return facts about the training for the model card.
+    """Return the training details for the model card.
 
     Args:
         checkpoint: loaded checkpoint.
 
     Returns:
-        Values by heading, such as "parameters", "updates" and "source language". Unknown values are dropped.
+        Values keyed by heading, such as "parameters", "updates" and "source language". Unknown values are
+        omitted.
     """
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
@@ -77,15 +78,16 @@ def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
 
 
 def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
-    """Return the number of epochs that a training run has finished.
+    """Return the number of completed epochs of a training run.
 
-    fairseq stores the number of the current epoch. After the last batch of an epoch, this is the next epoch.
+    fairseq stores the number of the current epoch. After the last batch of an epoch, it already refers to the
+    next one.
 
     Args:
         iterator: state of fairseq's epoch iterator, from the checkpoint.
 
     Returns:
-        Number of epochs, or None if it is unknown.
+        Number of epochs, or None if the checkpoint does not record it.
     """
     epoch = iterator.get("epoch")
     return None if epoch is None else epoch - 1
@@ -95,7 +97,7 @@ def find_score_files(path: Path) -> List[Path]:
     """Return the paths at which luna-evaluate may have written the scores of a checkpoint.
 
     Args:
-        path: file of the checkpoint, in the folder of the run or in its subfolder ``checkpoints``.
+        path: checkpoint file, in the run folder or in its subfolder ``checkpoints``.
 
     Returns:
         Paths of scores.json. The files need not exist.
@@ -111,7 +113,7 @@ def _read_scores(files: List[Path]) -> Dict[str, str]:
         files: paths of score files, from :func:`find_score_files`.
 
     Returns:
-        Score and signature as text, by the name of the score. Empty if no file exists.
+        Score and signature as text, keyed by the name of the score. Empty if no file exists.
 
     Raises:
         InputError: The file contains no scores.
@@ -135,7 +137,7 @@ def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
         checkpoint: loaded checkpoint.
 
     Returns:
-        Values by the name of the option. The names are in backticks for Markdown.
+        Option values, keyed by name. The names are in backticks for Markdown.
     """
     model = checkpoint.state["cfg"]["model"]
     options = dict(model) if hasattr(model, "keys") else vars(model)

@@ -1,7 +1,7 @@
 """Luna encoder and masked language model for Hugging Face's transformers.
 
 Luna is Linear Unified Nested Attention (NeurIPS 2021). A short packed sequence P attends to the tokens, and
-the tokens attend to P, so the time is linear in the number of tokens. Inputs and outputs are batch-first.
+the tokens attend to P, so time is linear in the number of tokens. Inputs and outputs are batch-first.
 """
 
 import shutil
@@ -37,18 +37,19 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 class LunaModelOutput(ModelOutput):
     """Output of the Luna encoder.
 
-    Shapes: B batch size, T sequence length, C model width, L length of the packed sequence P, H attention
-    heads.
+    Shapes: B batch size, T sequence length, C model width, L length of the packed sequence P, H number of
+    attention heads.
 
     Attributes:
         last_hidden_state: output [B, T, C] of the last layer.
-        packed: packed sequence P [B, L, C] after the last layer, normalized.
+        packed: normalized packed sequence P [B, L, C] after the last layer.
         packed_mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
-        source_mask: mask [B, T] of the tokens, 1 at tokens and 0 at padding. With ``config.separators``, each
-            token has the number of its sentence instead of 1, counted from 1.
-        hidden_states: output [B, T, C] of the embedding and of each layer, or None without
-            ``output_hidden_states``.
-        attentions: self-attention weights [B, H, T, T] of each layer, or None without ``output_attentions``.
+        source_mask: mask [B, T] of the tokens, 1 at tokens and 0 at padding. If ``config.separators`` is set,
+            each token has its one-based sentence number instead of 1.
+        hidden_states: outputs [B, T, C] of the embedding and of each layer (None if ``output_hidden_states``
+            is False).
+        attentions: self-attention weights [B, H, T, T] of each layer (None if ``output_attentions`` is
+            False).
     """
 
     # The first four are always set. transformers requires a default for every field.
@@ -60,14 +61,15 @@ class LunaModelOutput(ModelOutput):
     attentions: Optional[Tuple[Tensor, ...]] = None
 
 
-# Keyword arguments of each forward pass that select what is returned.
+# Keyword arguments of ``forward`` that select the outputs to return.
 OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 class LunaPreTrainedModel(PreTrainedModel):
     """Base class of all Luna models for transformers.
 
-    It initializes weights, saves the code beside the weights, and resolves the output options of ``forward``.
+    It initializes weights, saves the code together with the weights, and resolves the output options of
+    ``forward``.
     """
 
     config_class: Type[PretrainedConfig] = LunaConfig
@@ -79,7 +81,7 @@ class LunaPreTrainedModel(PreTrainedModel):
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save the model, together with its code if the model was loaded from an exported folder.
 
-        Some versions of transformers copy only part of the code, and the saved folder could not be loaded.
+        Some versions of transformers copy only part of the code, so that the saved folder cannot be loaded.
         This method copies the missing files.
 
         Args:
@@ -96,9 +98,10 @@ class LunaPreTrainedModel(PreTrainedModel):
                 shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the parameters of a module, as in BERT: normal with a standard deviation of 0.02.
+        """Initialize the parameters of a module as in BERT: normal distribution, standard deviation 0.02.
 
-        Sinusoidal tables are computed as well, because transformers creates a model without values first.
+        Sinusoidal tables are also computed here, because transformers first creates models with uninitialized
+        tensors.
 
         Args:
             module: module of the model.
@@ -119,7 +122,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Return the output options of a forward call, with missing options taken from the configuration.
+        """Return the output options of a forward call, taking missing options from the configuration.
 
         Args:
             options: keyword arguments of the call. A value of None counts as missing.
@@ -128,7 +131,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             Values of ``output_hidden_states``, ``output_attentions`` and ``return_dict``.
 
         Raises:
-            TypeError: There is a keyword argument of another name.
+            TypeError: There is an unknown keyword argument.
         """
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
@@ -172,21 +175,21 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         """Encode a batch of B sequences with T positions.
 
         Args:
-            input_ids: token ids [B, T], padded on either side (default: None, ``inputs_embeds`` is given).
+            input_ids: token ids [B, T], padded on the left or right (default: None, ``inputs_embeds`` is
+                given).
             attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, every id other than the
                 padding id is a token).
-            position_ids: position [B, T] of each token, counted from 0 (default: None, positions are counted
-                without padding).
+            position_ids: zero-based positions [B, T] of the tokens (default: None, counted without padding).
             inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`LunaModelOutput`, or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a sequence is
-                longer than the learned positions.
+            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a sequence
+                exceeds the learned positions.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -216,12 +219,12 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids of a call, or raise ValueError if the caller passed vectors instead.
+    """Return the token ids of a call, or raise ValueError if token vectors were passed instead.
 
     A model with ``config.separators`` needs the ids to find the separators between sentences.
 
     Args:
-        input_ids: token ids of any shape, or None if the caller passed vectors.
+        input_ids: token ids of any shape, or None if token vectors were passed.
 
     Returns:
         The same token ids.
@@ -237,7 +240,7 @@ def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
 
 
 class LunaLMHead(nn.Module):
-    """Language modelling head of RoBERTa: dense layer, activation, layer normalization and output projection.
+    """RoBERTa's language modeling head: dense layer, activation, layer normalization and output projection.
 
     Args:
         config: configuration of the model.
@@ -252,19 +255,19 @@ class LunaLMHead(nn.Module):
         self.decoder = nn.Linear(C, config.vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the logits of all tokens in the vocabulary.
+        """Compute the logits over the vocabulary.
 
         Args:
             x: hidden states [..., C] of width C.
 
         Returns:
-            Logits [..., V] for a vocabulary of V tokens.
+            Logits [..., V], where V is the vocabulary size.
         """
         return self.decoder(self.layer_norm(self.activation(self.dense(x))))
 
 
 class LunaForMaskedLM(LunaPreTrainedModel):
-    """Luna encoder with a language modelling head for masked tokens.
+    """Luna encoder with a language modeling head that predicts masked tokens.
 
     Args:
         config: configuration of the model.
@@ -307,17 +310,17 @@ class LunaForMaskedLM(LunaPreTrainedModel):
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
         """Compute the logits at every position, and the loss if labels are given.
 
-        B is the batch size, T the sequence length, and V the size of the vocabulary.
+        B is the batch size, T the sequence length, and V the vocabulary size.
 
         Args:
             input_ids: token ids [B, T] (default: None, ``inputs_embeds`` is given).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, found by the padding
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, derived from the padding
                 id).
-            position_ids: position [B, T] of each token (default: None, counted from 0 without padding).
+            position_ids: position [B, T] of each token (default: None, counted from 0, skipping padding).
             inputs_embeds: token vectors in place of ``input_ids`` (default: None).
             labels: ids [B, T] of the tokens to predict, -100 at all other positions (default: None, no loss).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.MaskedLMOutput` with ``logits`` [B, T, V] and the mean

@@ -1,7 +1,7 @@
 """Luna classifiers for Hugging Face's transformers.
 
-:class:`LunaForSequenceClassification` is a masked language model that was fine-tuned with a classification
-head. :class:`LunaForLongSequenceClassification` is a classifier of the Long Range Arena benchmark.
+:class:`LunaForSequenceClassification` is a masked language model fine-tuned with a classification head.
+:class:`LunaForLongSequenceClassification` is a classifier of the Long Range Arena benchmark.
 """
 
 from typing import Any, Dict, Optional, Tuple, Union
@@ -19,10 +19,10 @@ from luna_fairseq.ops.softmax import softmax_attention
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean of the vectors of each sequence, without padding.
+    """Compute the mean vector of each sequence, ignoring padding.
 
     Args:
-        x: vectors [B, T, C] of width C at T positions of B sequences.
+        x: vectors [B, T, C] of width C for B sequences of T positions.
         mask: mask [B, T], 1 at positions to average and 0 at padding.
 
     Returns:
@@ -67,8 +67,8 @@ class AttentionToPacked(nn.Module):
         """Let the first token of each sequence attend to the packed sequence P.
 
         Args:
-            first: hidden state [B, C] of width C of the first token of B sequences, the query.
-            packed: packed sequence P [B, L, C] of length L, the keys and values.
+            first: query, the hidden state [B, C] of the first token of each of B sequences.
+            packed: keys and values, the packed sequence P [B, L, C] of length L.
             mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
 
         Returns:
@@ -83,14 +83,14 @@ class AttentionToPacked(nn.Module):
 
 
 class LunaClassificationHead(nn.Module):
-    """Classification head of RoBERTa: dropout, dense layer, activation, dropout and output projection.
+    """RoBERTa's classification head: dropout, dense layer, activation, dropout and output projection.
 
-    The head classifies one vector of each sequence. ``config.classifier_reads`` selects this vector:
+    The head classifies one vector per sequence. ``config.classifier_reads`` selects this vector:
 
     - "first": hidden state of the first token.
     - "mean": mean of the vectors of the packed sequence P after the last layer.
     - "maximum": elementwise maximum of the projected vectors of P.
-    - "attention": output of attention from the first token to P.
+    - "attention": output of attention with the first token as query and P as keys and values.
 
     Args:
         config: configuration of the model.
@@ -110,7 +110,7 @@ class LunaClassificationHead(nn.Module):
         self.out_proj = nn.Linear(inner, config.num_labels)
 
     def forward(self, out: LunaModelOutput) -> Tensor:
-        """Compute the logits of the classes.
+        """Compute the class logits.
 
         Args:
             out: output of the encoder for B sequences.
@@ -125,7 +125,7 @@ class LunaClassificationHead(nn.Module):
         """Compute the vector of each sequence that the head classifies.
 
         Args:
-            first: hidden state [B, C] of width C of the first token of B sequences.
+            first: hidden state [B, C] of width C, for the first token of each of B sequences.
             packed: packed sequence P [B, L, C] of length L after the last layer.
             mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
 
@@ -175,13 +175,13 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
 
         Args:
             input_ids: token ids [B, T] (default: None, ``inputs_embeds`` is given).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, found by the padding
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, derived from the padding
                 id).
-            position_ids: position [B, T] of each token (default: None, counted from 0 without padding).
+            position_ids: position [B, T] of each token (default: None, counted from 0, skipping padding).
             inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
-            labels: index [B] of each class, or target value for regression (default: None, no loss).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            labels: class indices [B], or target values for regression (default: None, no loss).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B,
@@ -203,7 +203,7 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
         Args:
             out: output of the encoder for B sequences.
             logits: logits [B, ``config.num_labels``].
-            labels: index [B] of each class, target value for regression, or None for no loss.
+            labels: class indices [B], target values for regression, or None for no loss.
             output_options: keyword arguments of the call, such as ``return_dict``.
 
         Returns:
@@ -232,23 +232,23 @@ class LunaPixelEmbedding(nn.Module):
         self.cls = nn.Parameter(torch.zeros(config.encoder_embed_dim)) if config.prepends_cls else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Embed the pixels of a batch of B images with T pixels.
+        """Embed the pixels of B images with T pixels each.
 
         Args:
             pixels: normalized intensities [B, T], row by row.
 
         Returns:
-            Pixel vectors [B, T, C] of width C, or [B, 1 + T, C] with the class token.
+            Pixel vectors [B, T, C] of width C, or [B, 1 + T, C] if there is a class token.
         """
         x = self.linear(pixels.unsqueeze(-1).to(self.linear.weight.dtype))
         return x if self.cls is None else torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)
 
 
 class LunaLongClassifierHead(nn.Module):
-    """Classification head of Long Range Arena: hidden layers and an output projection.
+    """Classification head for Long Range Arena: hidden layers and an output projection.
 
-    The head reads one vector of width C for a sequence. For a pair of sequences with vectors x and y, it
-    reads the concatenation [x, y] or [x, y, x * y, x - y].
+    The input is one vector of width C per sequence. For a pair of sequences with vectors x and y, it is the
+    concatenation [x, y] or [x, y, x * y, x - y].
 
     Args:
         config: configuration of the model. ``config.pair_combination`` is "" for single sequences, "concat"
@@ -264,10 +264,11 @@ class LunaLongClassifierHead(nn.Module):
         self.out_proj = nn.Linear(widths[-1], config.num_labels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the logits of the classes.
+        """Compute the class logits.
 
         Args:
-            x: vectors [B, C] of width C of B sequences, or joined vectors [B, 2 C] or [B, 4 C] of B pairs.
+            x: vectors [B, C] of width C for B sequences, or concatenated vectors [B, 2 C] or [B, 4 C] for B
+                pairs.
 
         Returns:
             Logits [B, ``config.num_labels``].
@@ -278,9 +279,9 @@ class LunaLongClassifierHead(nn.Module):
 
 
 class LunaForLongSequenceClassification(LunaForSequenceClassification):
-    """Luna classifier of Long Range Arena for sequences, pairs of sequences, or images.
+    """Luna classifier for Long Range Arena that classifies sequences, pairs of sequences, or images.
 
-    ``config.classifier_reads`` selects the vector of a sequence that the head classifies:
+    ``config.classifier_reads`` selects the vector that represents a sequence:
 
     - "first": hidden state of the first token.
     - "tokens": mean of the hidden states of all tokens.
@@ -317,25 +318,26 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         B is the batch size, T the length of the (first) sequences, and U the length of the second sequences.
 
         Args:
-            input_ids: token ids [B, T] (default: None, the model reads images).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, found by the padding
+            input_ids: token ids [B, T] (default: None, the model takes images as input).
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, derived from the padding
                 id).
-            second_input_ids: token ids [B, U] of the second sequences of pairs (default: None, no pairs).
-            second_attention_mask: mask [B, U] of the second sequences (default: None, found by the padding
-                id).
+            second_input_ids: token ids [B, U] of the second sequences of pairs (default: None, single
+                sequences).
+            second_attention_mask: mask [B, U] of the second sequences (default: None, derived from the
+                padding id).
             pixel_values: normalized intensities [B, T] of images, in place of ``input_ids`` (default: None).
             inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
-            labels: index [B] of each class (default: None, no loss).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            labels: class indices [B] (default: None, no loss).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B,
             ``config.num_labels``], or a tuple of its fields if ``return_dict`` is False.
 
         Raises:
-            ValueError: A model of pairs received single sequences, a model of single sequences received
-                pairs, or the inputs are invalid for :meth:`LunaModel.forward`.
+            ValueError: A model for pairs received single sequences, a model for single sequences received
+                pairs, or the inputs are invalid; see :meth:`LunaModel.forward`.
         """
         if pixel_values is not None:
             inputs_embeds = self.luna.embed_tokens(pixel_values)

@@ -16,7 +16,7 @@ from luna_fairseq.huggingface.modeling_luna import LunaPreTrainedModel
 
 
 class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
-    """Luna causal language model: a decoder without an encoder, and an output projection.
+    """Luna causal language model: a decoder-only model with an output projection.
 
     Args:
         config: configuration of the model.
@@ -50,21 +50,21 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
     ) -> Union[CausalLMOutputWithPast, Tuple[Any, ...]]:
         """Compute the logits of the next token at every position, and the loss if labels are given.
 
-        B is the batch size, T the number of new tokens, and V the size of the vocabulary.
+        B is the batch size, T the number of new tokens, and V the vocabulary size.
 
         Args:
-            input_ids: token ids [B, T]. With ``past_key_values``, only the tokens after the cache (default:
-                None, ``inputs_embeds`` is given).
+            input_ids: token ids [B, T]. If ``past_key_values`` is given, only the tokens after the cached
+                ones (default: None, ``inputs_embeds`` is given).
             attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding
-                (default: None, found by the padding id).
-            position_ids: position [B, T] of each token (default: None, counted from 0 without padding).
+                (default: None, derived from the padding id).
+            position_ids: position [B, T] of each token (default: None, counted from 0, skipping padding).
             inputs_embeds: token vectors in place of ``input_ids`` (default: None).
-            past_key_values: cache that the preceding call returned (default: None, a new text).
-            labels: token ids [B, T], usually a copy of ``input_ids``, with -100 at positions that do not
-                count. The model shifts the labels itself (default: None, no loss).
-            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            past_key_values: cache returned by the preceding call (default: None, a new text).
+            labels: token ids [B, T], usually a copy of ``input_ids``, with -100 at positions to ignore. The
+                model shifts the labels internally (default: None, no loss).
+            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.CausalLMOutputWithPast` with ``logits`` [B, T, V] and the

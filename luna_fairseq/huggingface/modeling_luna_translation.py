@@ -20,7 +20,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
 
     Args:
         config: configuration of the model. ``config.source_vocab_size`` and ``config.vocab_size`` are the
-            sizes of the source and the target vocabulary. With ``config.share_all_embeddings``, both
+            sizes of the source and the target vocabulary. If ``config.share_all_embeddings`` is set, both
             languages share one vocabulary and one token embedding.
     """
 
@@ -33,9 +33,9 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         self.post_init()
 
     def _tie_weights(self) -> None:
-        """Tie the token embeddings of encoder and decoder if ``config.share_all_embeddings`` is set.
+        """Tie the token embeddings of the encoder and decoder if ``config.share_all_embeddings`` is set.
 
-        transformers 4 calls this method. transformers 5 reads ``_tied_weights_keys`` instead.
+        transformers 4 calls this method. transformers 5 uses ``_tied_weights_keys`` instead.
         """
         if self.config.share_all_embeddings:
             self.encoder.embed_tokens.weight = self.decoder.embed_tokens.weight
@@ -63,7 +63,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         return self.decoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding of the decoder, and that of the encoder if they are shared.
+        """Replace the token embedding of the decoder, and also of the encoder if they are shared.
 
         Args:
             value: new token embedding.
@@ -92,27 +92,27 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         Args:
             input_ids: token ids [B, S] of the source (default: None, ``inputs_embeds`` or ``encoder_outputs``
                 is given).
-            attention_mask: mask [B, S] of the source, 1 at tokens and 0 at padding (default: None, found by
-                the padding id).
-            decoder_input_ids: token ids [B, T] of the target, shifted right. With ``past_key_values``, only
-                the tokens after the cache (default: None, ``decoder_inputs_embeds`` is given).
-            decoder_attention_mask: mask of the new or of all target positions (default: None, found by the
+            attention_mask: source mask [B, S], 1 at tokens and 0 at padding (default: None, derived from the
                 padding id).
-            encoder_outputs: output of the encoder, a :class:`LunaModelOutput` or a tuple of its fields. The
-                encoder then does not run (default: None).
-            past_key_values: cache that the preceding call returned (default: None, a new target).
-            inputs_embeds: token vectors [B, S, C] of the source, of width C, in place of ``input_ids``
-                (default: None).
+            decoder_input_ids: token ids [B, T] of the target, shifted right. If ``past_key_values`` is given,
+                only the tokens after the cached ones (default: None, ``decoder_inputs_embeds`` is given).
+            decoder_attention_mask: mask of the new target positions or of all target positions (default:
+                None, derived from the padding id).
+            encoder_outputs: output of the encoder, a :class:`LunaModelOutput` or a tuple of its fields. If it
+                is given, the encoder does not run (default: None).
+            past_key_values: cache returned by the preceding call (default: None, a new target).
+            inputs_embeds: source token vectors [B, S, C] of width C in place of ``input_ids`` (default:
+                None).
             decoder_inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] of the target in place
                 of ``decoder_input_ids`` (default: None).
-            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.Seq2SeqModelOutput`, or a tuple of its fields if
             ``return_dict`` is False. ``last_hidden_state`` [B, T, ``config.decoder_output_dim``] is the input
-            of the output projection.
+            to the output projection.
 
         Raises:
             ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
@@ -148,7 +148,7 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
     """Luna translation model: encoder, decoder and an output projection to the target vocabulary.
 
     Args:
-        config: configuration of the model, see :class:`LunaEncoderDecoder`.
+        config: configuration of the model; see :class:`LunaEncoderDecoder`.
 
     Example:
         >>> import torch
@@ -189,16 +189,17 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
         return self.luna.decoder
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels right by one position to obtain the input of the decoder.
+        """Shift labels right by one position to obtain the decoder input.
 
-        The first token is the start token, which is the end-of-sentence token as in fairseq. The labels [5,
-        6, 2] give the input [2, 5, 6].
+        The first token is the start token, which is the end-of-sentence token as in fairseq. For example, the
+        labels [5, 6, 2] yield the input [2, 5, 6].
 
         Args:
-            labels: token ids [B, T] to predict for B targets of length T, -100 or the padding id at padding.
+            labels: token ids [B, T] to predict, with -100 or the padding id at padding. B is the batch size
+                and T the target length.
 
         Returns:
-            Token ids [B, T], with the padding id in place of -100.
+            Token ids [B, T], in which -100 is replaced with the padding id.
         """
         shifted = labels.roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
@@ -220,27 +221,27 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
     ) -> Union[Seq2SeqLMOutput, Tuple[Any, ...]]:
         """Compute the logits of the next target token at every position, and the loss if labels are given.
 
-        B is the batch size, S the source length, T the number of new target tokens, and V the size of the
-        target vocabulary.
+        B is the batch size, S the source length, T the number of new target tokens, and V the target
+        vocabulary size.
 
         Args:
             input_ids: token ids [B, S] of the source (default: None, ``inputs_embeds`` or ``encoder_outputs``
                 is given).
-            attention_mask: mask [B, S] of the source, 1 at tokens and 0 at padding (default: None, found by
-                the padding id).
+            attention_mask: source mask [B, S], 1 at tokens and 0 at padding (default: None, derived from the
+                padding id).
             decoder_input_ids: token ids [B, T] of the target, shifted right (default: None, the labels
                 shifted right unless ``decoder_inputs_embeds`` is given).
-            decoder_attention_mask: mask of the new or of all target positions (default: None, found by the
-                padding id).
-            encoder_outputs: output of the encoder, which then does not run (default: None).
-            past_key_values: cache that the preceding call returned (default: None, a new target).
+            decoder_attention_mask: mask of the new target positions or of all target positions (default:
+                None, derived from the padding id).
+            encoder_outputs: output of the encoder. If it is given, the encoder does not run (default: None).
+            past_key_values: cache returned by the preceding call (default: None, a new target).
             inputs_embeds: token vectors of the source in place of ``input_ids`` (default: None).
             decoder_inputs_embeds: token vectors of the target in place of ``decoder_input_ids`` (default:
                 None).
-            labels: target token ids [B, T], -100 at positions that do not count (default: None, no loss).
-            use_cache: return a cache (default: None, True if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default:
-                the values in the configuration).
+            labels: target token ids [B, T], -100 at positions to ignore (default: None, no loss).
+            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
+                set in the configuration).
 
         Returns:
             A :class:`transformers.modeling_outputs.Seq2SeqLMOutput` with ``logits`` [B, T, V] and the mean

@@ -2,7 +2,7 @@
 
 A masked language model or classifier is exported as one graph (:class:`WholeModel`). A translation model is
 exported as two graphs: :class:`InitialState` and :class:`DecodingStep`. They take and return the decoding
-state as separate named tensors, because an ONNX graph has no other data structure.
+state as separate named tensors, because ONNX graphs do not support other data structures.
 """
 
 from typing import Any, Dict, List, Optional, Tuple
@@ -18,17 +18,17 @@ from luna_fairseq.modules.state import DecoderState, LayerState
 
 # Names of tensors in the graphs.
 MASK = "packed_mask"  # mask [B, L] of the packed sequence P, 1 at vectors in use
-SEEN = "seen"  # number [B] of tokens that the decoder has read of each text
+SEEN = "seen"  # number [B] of tokens that the decoder has processed per text
 
 
 def random_source(model: Any, batch: int, length: int) -> Tensor:
-    """Return random token ids as input of an exported model, padded on the right.
+    """Return random token ids as input for an exported model, padded on the right.
 
     Args:
         model: exported model.
         batch: number of sequences.
-        length: length of the first sequence. The lengths of the sequences repeat the pattern ``length``,
-            ``length`` // 2, ``length`` // 6.
+        length: length of the first sequence. The sequence lengths repeat the pattern ``length``, ``length``
+            // 2, ``length`` // 6.
 
     Returns:
         Token ids [``batch``, ``length``].
@@ -38,13 +38,13 @@ def random_source(model: Any, batch: int, length: int) -> Tensor:
 
 
 def source_vocabulary_size(config: Any) -> int:
-    """Return the size of the vocabulary of the model's input.
+    """Return the vocabulary size of the model's input.
 
     Args:
         config: configuration of an exported model.
 
     Returns:
-        Size of the source vocabulary of a translation model, and of the only vocabulary of any other model.
+        Source vocabulary size for a translation model, or size of the only vocabulary for any other model.
     """
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
@@ -66,10 +66,10 @@ class WholeModel(nn.Module):
         """Compute the logits of a batch.
 
         Args:
-            *inputs: token ids [B, T] of B sequences with up to T tokens, the only input.
+            *inputs: token ids [B, T] for B sequences of up to T tokens, the only input.
 
         Returns:
-            Tuple with the logits as its only element.
+            Tuple that contains only the logits.
         """
         return (self.model(inputs[0], return_dict=True).logits,)
 
@@ -81,8 +81,8 @@ def named_tensors(state: DecoderState) -> Dict[str, Tensor]:
         state: decoding state of all layers.
 
     Returns:
-        Tensors by name, such as "layer0_causal_key_sum". A tensor that occurs twice in the state appears
-        once.
+        Tensors keyed by name, such as "layer0_causal_key_sum". A tensor that occurs twice in the state is
+        included only once.
     """
     tensors: Dict[str, Tensor] = {}
     for number, layer in enumerate(state.layers):
@@ -103,7 +103,7 @@ class InitialState(nn.Module):
             matters.
 
     Attributes:
-        example: decoding state of an example, which shows how to rebuild a state from its tensors.
+        example: example decoding state, used as a template to rebuild a state from its tensors.
         output_names: names of the tensors that ``forward`` returns.
     """
 
@@ -121,10 +121,10 @@ class InitialState(nn.Module):
         """Compute the decoding state before the first target token.
 
         Args:
-            input_ids: token ids [B, S] of B sources with up to S tokens.
+            input_ids: token ids [B, S] for B sources of up to S tokens.
 
         Returns:
-            Decoding state, and the output of the encoder or None without an encoder.
+            Decoding state, and the encoder output (None if the model has no encoder).
         """
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
@@ -137,7 +137,7 @@ class InitialState(nn.Module):
         """Compute the decoding state before the first target token as a tuple of tensors.
 
         Args:
-            *inputs: token ids [B, S] of B sources with up to S tokens, the only input.
+            *inputs: token ids [B, S] for B sources of up to S tokens, the only input.
 
         Returns:
             Tensors in the order of ``output_names``.
@@ -148,14 +148,14 @@ class InitialState(nn.Module):
 
 
 def mask_names(model: Any) -> List[str]:
-    """Return the names of the source masks that a decoding step reads.
+    """Return the names of the source masks that a decoding step needs.
 
     Args:
         model: exported model with a decoder.
 
     Returns:
-        "packed_mask", the mask of the packed sequence P, and also "source_mask" if cross-attention reads all
-        source tokens. Empty without an encoder.
+        "packed_mask", the mask of the packed sequence P, and also "source_mask" if cross-attention attends to
+        all source tokens. Empty if the model has no encoder.
     """
     config = model.config
     if not config.is_encoder_decoder:
@@ -164,10 +164,10 @@ def mask_names(model: Any) -> List[str]:
 
 
 def expand_packed(state: DecoderState, num_hypotheses: int) -> DecoderState:
-    """Give every hypothesis its own copy of the projected packed sequence P.
+    """Expand the projected packed sequence P so that each hypothesis has its own copy.
 
-    All hypotheses may share one projected P until it is expanded. In the ONNX graphs, all tensors have the
-    same batch size.
+    Before expansion, all hypotheses may share one projected P. In the ONNX graphs, all tensors have the same
+    batch size.
 
     Args:
         state: decoding state of all layers.
@@ -185,7 +185,7 @@ def expand_packed(state: DecoderState, num_hypotheses: int) -> DecoderState:
 
 
 class DecodingStep(nn.Module):
-    """Module for the graph of one decoding step, which reads one token of each sentence.
+    """Module for the graph of one decoding step, which processes one token per sentence.
 
     A padding token leaves the state of its sentence unchanged.
 
@@ -194,8 +194,8 @@ class DecodingStep(nn.Module):
         initial: module that computes the initial decoding state.
 
     Attributes:
-        input_names: "token", then the names of the tensors of the state.
-        output_names: "logits", then "next_NAME" for each tensor of the state that a step changes.
+        input_names: "token", followed by the names of the state tensors.
+        output_names: "logits", followed by "next_NAME" for each state tensor that a step updates.
     """
 
     def __init__(self, model: Any, initial: InitialState):
@@ -203,7 +203,7 @@ class DecodingStep(nn.Module):
         self.model = model
         self.example = initial.example
         self.input_names = ["token", *initial.output_names]
-        # A step changes the sums and the count, but neither the projected P nor the packed source.
+        # A step updates the sums and the count, but neither the projected P nor the packed source.
         sums = (LayerState(layer.causal._replace(pack_q=None)) for layer in self.example.layers)
         changing = [*named_tensors(self.example._replace(layers=tuple(sums))), SEEN]
         self.changing = [name for name in initial.output_names if name in changing]
@@ -213,19 +213,19 @@ class DecodingStep(nn.Module):
         """Compute the logits of the next token, and the next decoding state.
 
         Args:
-            *inputs: token ids [B, 1], one for each of B sentences, then the tensors of the state in the order
-                of ``input_names``.
+            *inputs: token ids [B, 1], one per sentence, followed by the state tensors in the order of
+                ``input_names``.
 
         Returns:
-            Logits [B, V] for a vocabulary of V tokens, then the changed tensors of the state in the order of
-            ``output_names``.
+            Logits [B, V], where V is the vocabulary size, followed by the updated state tensors in the order
+            of ``output_names``.
         """
         token, state = inputs[0], dict(zip(self.input_names[1:], inputs[1:]))
         source, decoder = None, self.model.luna
         if self.model.config.is_encoder_decoder:
             decoder = self.model.luna.decoder
-            # The state contains everything that the decoder needs of the source, except the batch size. A
-            # dummy tensor takes the place of the encoder's output.
+            # The state contains everything that the decoder needs from the source except the batch size. A
+            # dummy tensor replaces the encoder output.
             unused = decoder.embed_tokens.weight.new_zeros(token.size(0), 1, 1)
             mask = state.get("source_mask", token.ne(-1))
             source = LunaModelOutput(unused, unused, state[MASK], mask)
@@ -240,7 +240,7 @@ class DecodingStep(nn.Module):
         """Rebuild a decoding state from named tensors, the inverse of :func:`named_tensors`.
 
         Args:
-            state: tensors of the state by name.
+            state: state tensors, keyed by name.
 
         Returns:
             The decoding state.

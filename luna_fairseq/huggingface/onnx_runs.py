@@ -1,4 +1,4 @@
-"""Compute the logits of an exported model and of its ONNX graphs for the same batches."""
+"""Compute the logits of an exported model and of its ONNX graphs on the same batches."""
 
 from pathlib import Path
 from typing import Any, Callable, Dict, List
@@ -10,7 +10,7 @@ from torch import Tensor
 from luna_fairseq.huggingface.comparison import batch_lengths, length_to_compare, random_tokens
 from luna_fairseq.huggingface.onnx_parts import source_vocabulary_size
 
-STEPS = 4  # number of target tokens that a translation model is compared on
+STEPS = 4  # number of target tokens on which a translation model is compared
 Arrays = Dict[str, np.ndarray]
 
 
@@ -32,7 +32,7 @@ def batches_to_compare(config: Any) -> List[Tensor]:
     right_padded = [random_tokens(size, batch, pad) for batch in lengths]
     single = [random_tokens(size, batch[:1], pad) for batch in lengths]
     if not config.is_encoder_decoder and side == "encoder":
-        # Classification heads read the first position, which must be a token.
+        # Classification heads use the first position, which must be a token.
         return right_padded + single
     left_padded = [torch.stack([row.roll(int(row.eq(pad).sum())) for row in batch]) for batch in right_padded]
     return right_padded + single + left_padded
@@ -43,11 +43,11 @@ def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
 
     Args:
         model: exported model in evaluation mode.
-        batch: token ids [B, T] of B sequences with up to T tokens.
+        batch: token ids [B, T] for B sequences of up to T tokens.
 
     Returns:
-        Logits over V tokens or classes. A translation model gives [B, number of target tokens, V], a
-        classifier [B, V], and a language model [number of tokens without padding, V].
+        Logits over V tokens or classes. Their shape is [B, number of target tokens, V] for a translation
+        model, [B, V] for a classifier, and [number of tokens without padding, V] for a language model.
     """
     config = model.config
     if config.is_encoder_decoder:
@@ -62,7 +62,7 @@ def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
     Args:
         config: configuration of the exported model.
         folder: folder that contains the graphs.
-        batch: token ids [B, T] of B sequences with up to T tokens.
+        batch: token ids [B, T] for B sequences of up to T tokens.
 
     Returns:
         Logits in the shape that :func:`compute_model_logits` returns.
@@ -80,11 +80,11 @@ def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
 
 
 def target_tokens(config: Any, batch: Tensor) -> Tensor:
-    """Return an input for the decoder of a translation model: the start token, then random tokens.
+    """Return a decoder input for a translation model: the start token, followed by random tokens.
 
     Args:
         config: configuration of the exported model.
-        batch: token ids [B, length] of the sources. Only the batch size B matters.
+        batch: source token ids [B, length]. Only the batch size B matters.
 
     Returns:
         Token ids [B, 4].
@@ -97,11 +97,11 @@ def open_graph(path: Path) -> Callable[[Arrays], Arrays]:
     """Load an ONNX graph as a Python function.
 
     Args:
-        path: file of the graph.
+        path: graph file.
 
     Returns:
-        Function that maps input arrays by name to output arrays by name. It ignores arrays that the graph
-        does not read.
+        Function that maps a dictionary of input arrays to a dictionary of output arrays, both keyed by name.
+        It ignores arrays that are not inputs of the graph.
     """
     import onnxruntime
 
@@ -120,11 +120,11 @@ def decode_step_by_step(step: Callable[[Arrays], Arrays], state: Arrays, tokens:
 
     Args:
         step: graph of one decoding step, from :func:`open_graph`.
-        state: initial decoding state, arrays by name.
-        tokens: token ids [B, T] of B texts with T tokens. Each step reads one position.
+        state: arrays of the initial decoding state, keyed by name.
+        tokens: token ids [B, T] for B texts of T tokens. Each step processes one position.
 
     Returns:
-        Logits [B, T, V] over V tokens.
+        Logits [B, T, V], where V is the vocabulary size.
     """
     logits = []
     for token in tokens.t():

@@ -1,9 +1,9 @@
-"""Copy the code of an exported model into its folder.
+"""Copy the code of an exported model into the exported folder.
 
-transformers loads code from single files beside the model, but not from subfolders. The files of this package
+transformers loads code from files next to the model, but not from subfolders. The files of this package
 (configuration, model, tokenizer) are therefore copied one by one. Every other subpackage of ``luna_fairseq``
 becomes one file. For example, ``luna_ops.py`` contains all modules of ``luna_fairseq.ops`` that the model
-needs, in the order of their imports. Only import statements are changed.
+needs, in import order. Only import statements are changed.
 
 Triton kernels are not copied; see ``ops/causal_luna/no_triton.py``.
 """
@@ -16,7 +16,7 @@ from typing import Dict, Iterator, List, NamedTuple, Tuple
 _PACKAGE = __name__.split(".")[0]
 _ROOT = Path(__file__).parents[1]
 _ADAPTERS = __name__.rpartition(".")[0]
-# Module -> module that is shipped in place of it.
+# Module -> module that is shipped in its place.
 _REPLACED_MODULES = {f"{_PACKAGE}.ops.causal_luna.triton": f"{_PACKAGE}.ops.causal_luna.no_triton"}
 _REMAINING_IMPORT = re.compile(rf"^ *(?:from|import) {_PACKAGE}\b.*", flags=re.MULTILINE)
 
@@ -27,10 +27,10 @@ class _Module(NamedTuple):
     Attributes:
         name: full name of the module, such as "luna_fairseq.errors".
         doc: docstring of the module.
-        body: source below the docstring, without top-level imports and without ``__all__``.
+        body: source code below the docstring, without top-level imports or ``__all__``.
         imports: top-level imports as tuples (module, imported name, local name). The imported name is empty
             for ``import module``.
-        names: names that the module defines at top level.
+        names: names defined at the top level of the module.
     """
 
     name: str
@@ -41,15 +41,15 @@ class _Module(NamedTuple):
 
 
 def write_code(model: str, folder: Path) -> None:
-    """Copy a module, and all modules of ``luna_fairseq`` that it imports, into a folder.
+    """Copy a module, and all ``luna_fairseq`` modules that it imports, into a folder.
 
     Args:
         model: full name of a module of ``luna_fairseq.huggingface``.
-        folder: existing folder. A second call may add the code of another module, such as the tokenizer.
+        folder: existing folder. Another call may add the code of another module, such as the tokenizer.
 
     Raises:
-        ValueError: Two modules of a subpackage use one name for different objects, a module imports
-            ``luna_fairseq`` inside a function, or the folder contains another version of a file.
+        ValueError: Two modules of a subpackage use the same name for different objects, a module imports
+            ``luna_fairseq`` inside a function, or the folder contains a different version of a file.
     """
     modules: Dict[str, _Module] = {}
     _collect_modules(model, modules)
@@ -74,11 +74,12 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Parse a module and all modules of ``luna_fairseq`` that it imports.
+    """Parse a module and all ``luna_fairseq`` modules that it imports.
 
     Args:
         name: full name of the module.
-        modules: parsed modules by name, extended in place. Each module follows the modules that it imports.
+        modules: parsed modules, keyed by name and extended in place. Each module follows the modules that it
+            imports.
     """
     if name in modules:
         return
@@ -124,13 +125,13 @@ def _parse_module(name: str) -> _Module:
 
 
 def _defined_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a top-level statement defines: ``a = b = 1`` gives "a" and "b".
+    """Yield the names that a top-level statement defines: ``a = b = 1`` yields "a" and "b".
 
     Args:
         node: syntax tree of the statement.
 
     Yields:
-        Name of a function, class or variable.
+        Names of functions, classes and variables.
     """
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         yield node.name
@@ -141,7 +142,7 @@ def _defined_names(node: ast.stmt) -> Iterator[str]:
 
 
 def _file_name(module: str) -> str:
-    """Return the name of the file, without ".py", to which a module is copied.
+    """Return the name of the file to which a module is copied, without ".py".
 
     Args:
         module: full name of the module.
@@ -195,7 +196,7 @@ def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> s
 
 
 def _import_line(module: str, names: List[str]) -> str:
-    """Build an import statement, split into several lines if one line would be too long.
+    """Build an import statement, split over several lines if one line would be too long.
 
     Args:
         module: name of the module.
@@ -211,10 +212,10 @@ def _import_line(module: str, names: List[str]) -> str:
 
 
 def _render_module(part: _Module) -> str:
-    """Build the section of a shipped file for one module: its path and docstring as comments, then its code.
+    """Build one module's section of a shipped file: path and docstring as comments, followed by the code.
 
     Args:
-        part: the parsed module.
+        part: parsed module.
 
     Returns:
         Source code of the section.
@@ -225,15 +226,15 @@ def _render_module(part: _Module) -> str:
 
 
 def _check_unique_names(file: str, parts: List[_Module]) -> None:
-    """Check that the modules of a shipped file do not use one name for different objects.
+    """Check that the modules in a shipped file do not use the same name for different objects.
 
     Args:
         file: name of the file, without ".py".
         parts: modules that the file contains.
 
     Raises:
-        ValueError: A name refers to two objects, or a module imports an object of the same file under another
-            name.
+        ValueError: A name refers to two objects, or a module imports an object of the same file under a
+            different name.
     """
     meanings: Dict[str, str] = {}
     for part in parts:

@@ -1,7 +1,7 @@
 """Fast tokenizer of exported Luna models.
 
-Special tokens in a text, such as "</s>", are read as ordinary text, as in fairseq. The mask token is an
-exception and is recognized.
+Special tokens in input text, such as "</s>", are treated as ordinary text, as in fairseq. Only the mask token
+is recognized.
 """
 
 from typing import Any, Optional, Tuple
@@ -17,8 +17,8 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 
     Args:
         *args: positional arguments of :class:`transformers.PreTrainedTokenizerFast`.
-        target_tokenizer_file: file of the tokenizer of the target language, which encodes ``text_target`` and
-            decodes ids (default: None, both languages share one vocabulary).
+        target_tokenizer_file: tokenizer file for the target language. This tokenizer encodes ``text_target``
+            and decodes ids (default: None, both languages share one vocabulary).
         **kwargs: keyword arguments of :class:`transformers.PreTrainedTokenizerFast`.
 
     Attributes:
@@ -48,15 +48,15 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
         """Override ``_add_tokens`` of transformers to add the mask token as an ordinary token.
 
-        Special tokens are not recognized in a text, but the mask token must be. As in RoBERTa, the mask token
-        absorbs the space before it.
+        The tokenizer does not recognize special tokens in input text, but must recognize the mask token. As
+        in RoBERTa, the mask token absorbs the preceding space.
 
         Args:
             new_tokens: tokens to add.
             special_tokens: add the other tokens as special tokens (default: False).
 
         Returns:
-            Number of added tokens, not counting the mask token.
+            Number of tokens added, not counting the mask token.
         """
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
@@ -65,11 +65,11 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         return super()._add_tokens(others, special_tokens) if others else 0
 
     def _switch_to_target_mode(self) -> None:
-        """Encode with the target tokenizer from now on, as transformers requires for ``text_target``."""
+        """Switch to the target tokenizer for encoding, as transformers requires for ``text_target``."""
         self._tokenizer = self.target or self._source
 
     def _switch_to_input_mode(self) -> None:
-        """Encode with the source tokenizer from now on, as transformers requires after ``text_target``."""
+        """Switch back to the source tokenizer, as transformers requires after ``text_target``."""
         self._tokenizer = self._source
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
@@ -93,7 +93,7 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 
         Args:
             save_directory: folder to write to.
-            *args: other positional arguments of the overridden method.
+            *args: remaining positional arguments of the overridden method.
             **kwargs: keyword arguments of the overridden method.
 
         Returns:
@@ -110,13 +110,13 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
 class LunaTokenizer(_LunaTokenizer):
     """Fast tokenizer of an exported Luna model.
 
-    The base class contains the implementation. transformers 5 would otherwise rebuild the tokenizer from its
-    files and drop the additional arguments of the constructor.
+    The implementation is in the base class. Otherwise, transformers 5 would rebuild the tokenizer from its
+    files and ignore the additional constructor arguments.
 
     Args:
         *args: positional arguments of :class:`transformers.PreTrainedTokenizerFast`.
-        target_tokenizer_file: file of the tokenizer of the target language, which encodes ``text_target`` and
-            decodes ids (default: None, both languages share one vocabulary).
+        target_tokenizer_file: tokenizer file for the target language. This tokenizer encodes ``text_target``
+            and decodes ids (default: None, both languages share one vocabulary).
         **kwargs: keyword arguments of :class:`transformers.PreTrainedTokenizerFast`.
 
     Example:

@@ -1,4 +1,4 @@
-"""Tokenizer of models whose text was tokenized by Moses and split into subwords by subword-nmt."""
+"""Tokenizer for models whose text was tokenized with Moses and split into subwords with subword-nmt."""
 
 from functools import lru_cache
 from pathlib import Path
@@ -9,18 +9,18 @@ from tokenizers import NormalizedString, Tokenizer, normalizers
 from luna_fairseq.huggingface.tokenization_luna import LunaTokenizer
 from luna_fairseq.text.moses import detokenize, normalize, tokenize
 
-SEPARATOR = "<sep>"  # between the sentences of a document
+SEPARATOR = "<sep>"  # separates the sentences of a document
 WORD_END = "</w>"
 
 
 class Merges:
-    r"""Byte-pair encoding of subword-nmt, which splits words into subwords.
+    r"""Byte-pair encoding as in subword-nmt, which splits words into subwords.
 
     Args:
-        codes: contents of a code file of subword-nmt.
+        codes: contents of a BPE codes file of subword-nmt.
 
     Attributes:
-        split: function that splits a word into subwords. It caches the results of the latest words.
+        split: function that splits a word into subwords. It caches the results for recent words.
 
     Example:
         >>> Merges("#version: 0.2\nl o\nlo w</w>").split("slow")
@@ -43,7 +43,7 @@ class Merges:
             word: word without spaces.
 
         Returns:
-            Subwords in the order of the word. All but the last end with "@@".
+            Subwords in order. All but the last end with "@@".
         """
         if len(word) < 2:
             return [word]
@@ -68,7 +68,7 @@ class PlainText:
     """Normalizer of the ``tokenizers`` library that converts plain text to subwords separated by spaces.
 
     Args:
-        language: language code of the text for Moses, such as "en".
+        language: language code for Moses, such as "en".
         merges: byte-pair encoding that splits the words.
     """
 
@@ -76,10 +76,10 @@ class PlainText:
         self.language, self.merges = language, merges
 
     def normalize(self, text: NormalizedString) -> None:
-        """Replace plain text by its subwords, in place.
+        """Replace plain text with its subwords, in place.
 
         Args:
-            text: plain text, an object of the ``tokenizers`` library.
+            text: plain text, a NormalizedString of the ``tokenizers`` library.
         """
         words = tokenize(normalize(text.normalized, self.language), self.language)
         text.clear()
@@ -87,17 +87,17 @@ class PlainText:
 
 
 class _LunaMosesTokenizer(LunaTokenizer):
-    """Implementation of :class:`LunaMosesTokenizer`.
+    """Implementation of :class:`LunaMosesTokenizer`: Moses tokenization followed by subword-nmt's BPE.
 
     Args:
         *args: positional arguments of :class:`LunaTokenizer`.
-        codes_file: code file of subword-nmt.
-        languages: codes of the source and the target language, such as ("de", "en").
+        codes_file: BPE codes file of subword-nmt.
+        languages: source and target language codes, such as ("de", "en").
         **kwargs: keyword arguments of :class:`LunaTokenizer`.
 
     Raises:
         ImportError: sacremoses is not installed.
-        ValueError: The code file or the languages are missing.
+        ValueError: The BPE codes file or the languages are missing.
     """
 
     vocab_files_names = {**LunaTokenizer.vocab_files_names, "codes_file": "bpe.codes"}
@@ -119,7 +119,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
         self._set_normalizers()
 
     def _set_normalizers(self) -> None:
-        """Install the normalizers that apply Moses and the byte-pair encoding to source and target text."""
+        """Install the normalizers that apply Moses and byte-pair encoding to source and target text."""
         merges = Merges(self.codes)
         source, target = (
             normalizers.Normalizer.custom(PlainText(language, merges)) for language in self.languages
@@ -130,23 +130,23 @@ class _LunaMosesTokenizer(LunaTokenizer):
         self._switch_to_input_mode()
 
     def set_target(self, target: Tokenizer) -> None:
-        """Set the tokenizer of the target language, and install its normalizer.
+        """Set the tokenizer for the target language, and install its normalizer.
 
         Args:
             target: tokenizer that encodes ``text_target`` and decodes ids.
         """
         super().set_target(target)
-        # The constructor of the base class calls this method before the normalizers exist.
+        # The base class constructor calls this method before the normalizers exist.
         if "_normalizers" in vars(self):
             target.normalizer = self._normalizers[1]
 
     def _switch_to_target_mode(self) -> None:
-        """Encode with the tokenizer and the normalizer of the target language from now on."""
+        """Switch to the tokenizer and normalizer of the target language."""
         super()._switch_to_target_mode()
         self._tokenizer.normalizer = self._normalizers[1]
 
     def _switch_to_input_mode(self) -> None:
-        """Encode with the tokenizer and the normalizer of the source language from now on."""
+        """Switch to the tokenizer and normalizer of the source language."""
         super()._switch_to_input_mode()
         self._tokenizer.normalizer = self._normalizers[0]
 
@@ -166,11 +166,11 @@ class _LunaMosesTokenizer(LunaTokenizer):
         )
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
-        """Override ``_save_pretrained`` of :class:`LunaTokenizer` to save the code file as well.
+        """Override ``_save_pretrained`` of :class:`LunaTokenizer` to save the BPE codes file as well.
 
         Args:
             save_directory: folder to write to.
-            *args: other positional arguments of the overridden method.
+            *args: remaining positional arguments of the overridden method.
             **kwargs: keyword arguments of the overridden method.
 
         Returns:
@@ -185,7 +185,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
             self._set_normalizers()
 
     def _remove_normalizers(self) -> None:
-        """Restore the original normalizers, because normalizers in Python cannot be saved or pickled."""
+        """Restore the original normalizers, because Python normalizers cannot be saved or pickled."""
         for tokenizer in (self._source, self.target):
             if tokenizer is not None:
                 tokenizer.normalizer = self._saved_normalizer
@@ -210,15 +210,15 @@ class _LunaMosesTokenizer(LunaTokenizer):
 
 
 class LunaMosesTokenizer(_LunaMosesTokenizer):
-    """Fast tokenizer that applies Moses and the byte-pair encoding of subword-nmt to plain text.
+    """Fast tokenizer that applies Moses tokenization and subword-nmt's byte-pair encoding to plain text.
 
-    Decoding joins the subwords and removes the tokenization of the target language. The base class contains
-    the implementation, for the same reason as in :class:`LunaTokenizer`.
+    Decoding joins the subwords and detokenizes the text with Moses. The implementation is in the base class,
+    for the same reason as in :class:`LunaTokenizer`.
 
     Args:
         *args: positional arguments of :class:`LunaTokenizer`.
-        codes_file: code file of subword-nmt.
-        languages: codes of the source and the target language, such as ("de", "en").
+        codes_file: BPE codes file of subword-nmt.
+        languages: source and target language codes, such as ("de", "en").
         **kwargs: keyword arguments of :class:`LunaTokenizer`.
 
     Example:

@@ -1,6 +1,6 @@
-"""Convert the text encoding of a fairseq model to a transformers tokenizer.
+"""Convert the tokenizer files of a fairseq model to a transformers tokenizer.
 
-The tokenizer gives the same ids as fairseq, but does not need fairseq.
+The tokenizer produces the same ids as fairseq, but does not depend on fairseq.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from luna_fairseq.text.pieces import detect_encoding
 SPACE = "\u2581"
 BOS, EOS, PAD, UNKNOWN, MASK = "<s>", "</s>", "<pad>", "<unk>", "<mask>"
 _SPACES = "".join(chr(code) for code in range(0x3001) if chr(code).isspace())
-# Files that the tokenizer of each encoding needs, for a message.
+# Files that each encoding requires, for error messages.
 _FILES = {
     "sentencepiece": "sentencepiece.bpe.model",
     "gpt2": "GPT-2's encoder.json and vocab.bpe",
     "subword_nmt": "bpe.codes, which luna-prepare-bitext --subword moses wrote,",
 }
-# Characters that a normalization would change: a ligature, a circled digit, a letter that can be decomposed.
+# Characters that normalization would change: a ligature, a circled digit and a decomposable letter.
 _PROBE = "\ufb01\u2460\u00c5"
 
 
 class Template(NamedTuple):
-    """Special tokens around a sequence and around a pair of sequences.
+    """Special tokens around a single sequence and around a pair of sequences.
 
-    $A stands for the first and $B for the second sequence, as in the ``tokenizers`` library.
+    $A denotes the first sequence and $B the second, as in the ``tokenizers`` library.
 
     Attributes:
-        single: template of a sequence, such as "<s> $A </s>".
-        pair: template of a pair of sequences, such as "<s> $A </s> </s> $B </s>".
+        single: template for a single sequence, such as "<s> $A </s>".
+        pair: template for a pair of sequences, such as "<s> $A </s> </s> $B </s>".
     """
 
     single: str
@@ -61,23 +61,23 @@ def build_tokenizer(
 ) -> LunaTokenizer:
     """Build a tokenizer that converts plain text to ids and back.
 
-    In a text, "<mask>" is the mask token, and "<sep>" separates the sentences of a document. Other special
-    tokens are read as ordinary text, as in fairseq.
+    In input text, "<mask>" is the mask token, and "<sep>" separates the sentences of a document. Other
+    special tokens are treated as ordinary text, as in fairseq.
 
     Args:
-        files: fairseq options that name the files of the encoding, from ``find_text_pipeline``. Empty if the
+        files: fairseq options that specify the tokenizer files, from ``find_text_pipeline``. Empty if the
             tokens are words.
         dictionary: dictionary of the model.
-        positions: maximum number of tokens of the model.
-        template: special tokens around sequences (default: the template of RoBERTa).
-        padding_side: side on which shorter sequences of a batch are padded (default: "right").
-        languages: codes of the source and the target language, for Moses (default: none).
+        positions: maximum number of tokens that the model accepts.
+        template: special tokens around sequences (default: RoBERTa's template).
+        padding_side: side on which the shorter sequences of a batch are padded (default: "right").
+        languages: source and target language codes for Moses (default: none).
 
     Returns:
-        A :class:`LunaTokenizer`, or a :class:`LunaMosesTokenizer` if the text was encoded by subword-nmt.
+        A :class:`LunaTokenizer`, or a :class:`LunaMosesTokenizer` if the text was encoded with subword-nmt.
 
     Raises:
-        InputError: The files do not belong to the dictionary, or their encoding cannot be converted.
+        InputError: The files do not match the dictionary, or their encoding cannot be converted.
 
     Example:
         >>> dictionary = Dictionary()
@@ -111,7 +111,7 @@ def build_tokenizer(
             sentencepiece.SentencePieceProcessor(model_file=files["sentencepiece_model"]), ids
         )
     if SEPARATOR in ids:
-        # The token includes the space before it, so that the next sentence is read like a text of its own.
+        # The token includes the preceding space, so that the next sentence is encoded like a separate text.
         tokenizer.add_tokens([AddedToken(SEPARATOR, lstrip=True, normalized=False)])
     special = {symbol for part in template for symbol in part.split() if not symbol.startswith("$")}
     tokenizer.post_processor = processors.TemplateProcessing(
@@ -141,14 +141,14 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
     Args:
         task: fairseq task of the model.
-        folders: folders in which the files of the text encoding are searched.
+        folders: folders searched for the tokenizer files.
         config: configuration of the exported model.
 
     Returns:
-        The tokenizer, or None if the model reads images.
+        The tokenizer, or None if the model takes images as input.
 
     Raises:
-        InputError: The files of the encoding do not belong to the dictionary, or cannot be converted.
+        InputError: The tokenizer files do not match the dictionary, or cannot be converted.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -168,13 +168,13 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each vocabulary of a tokenizer, by which a later change can be detected.
+    """Return a digest of each vocabulary of a tokenizer, to detect later changes.
 
     Args:
-        tokenizer: tokenizer of an exported model, or None if the model reads images.
+        tokenizer: tokenizer of an exported model, or None if the model takes images as input.
 
     Returns:
-        Digest by the name of the tokenizer's file, such as "tokenizer.json". Empty for None.
+        Digests keyed by the name of the tokenizer file, such as "tokenizer.json". Empty for None.
     """
     if tokenizer is None:
         return {}
@@ -183,13 +183,13 @@ def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
 
 
 def vocabulary_digest(tokenizer: Tokenizer) -> str:
-    """Return a SHA-256 digest of all tokens of a vocabulary with their ids.
+    """Return a SHA-256 digest of all tokens in a vocabulary and their ids.
 
     Args:
         tokenizer: tokenizer of the ``tokenizers`` library.
 
     Returns:
-        The digest in hexadecimal.
+        The digest as a hexadecimal string.
     """
     return digest(sorted(tokenizer.get_vocab().items()))
 
@@ -201,7 +201,8 @@ def choose_template(config: Any) -> Template:
         config: configuration of the exported model.
 
     Returns:
-        Template of a sequence and of a pair, such as "$A </s>" and "$A $B </s>" for a translation model.
+        Templates for a single sequence and for a pair, such as "$A </s>" and "$A $B </s>" for a translation
+        model.
     """
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
@@ -215,11 +216,11 @@ def choose_template(config: Any) -> Template:
 
 
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
-    """Build a tokenizer whose tokens are the words between spaces.
+    """Build a tokenizer that splits text at spaces.
 
     Args:
-        ids: id of each token.
-        join_pieces: the tokens are subwords of subword-nmt. Decoding then joins a token that ends with "@@"
+        ids: mapping from token to id.
+        join_pieces: the tokens are subwords from subword-nmt, so decoding joins a token that ends with "@@"
             to the next token (default: False).
 
     Returns:
@@ -228,8 +229,8 @@ def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    # The decoder puts a space before each word but the first. No word contains a space, so no word is taken
-    # for the end of another.
+    # The decoder inserts a space before each word except the first. No word contains a space, so no word is
+    # mistaken for the end of another.
     spaced = decoders.WordPiece(prefix=" ", cleanup=False)
     joined = [decoders.Fuse(), decoders.Replace(Regex("@@( |$)"), "")] if join_pieces else []
     tokenizer.decoder = decoders.Sequence([spaced, *joined])
@@ -240,8 +241,9 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
     """Build a tokenizer with GPT-2's byte-pair encoding.
 
     Args:
-        files: fairseq options with the paths of GPT-2's encoder.json and vocab.bpe.
-        ids: id of each dictionary symbol. In fairseq, a symbol is GPT-2's id of a piece, written as a number.
+        files: paths of GPT-2's encoder.json and vocab.bpe, keyed by the fairseq option.
+        ids: mapping from dictionary symbol to id. In fairseq, a symbol is the GPT-2 id of a BPE token, as a
+            decimal string.
 
     Returns:
         Tokenizer of the ``tokenizers`` library.
@@ -258,17 +260,17 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
 
 
 def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
-    """Build a tokenizer with the byte-pair encoding of a sentencepiece model.
+    """Build a tokenizer from a sentencepiece byte-pair encoding model.
 
     Args:
         model: sentencepiece model.
-        ids: id of each piece.
+        ids: mapping from piece to id.
 
     Returns:
         Tokenizer of the ``tokenizers`` library.
 
     Raises:
-        InputError: The model is not a byte-pair encoding, normalizes text, or has pieces without an id.
+        InputError: The model is not a byte-pair encoding, normalizes text, or contains pieces without an id.
     """
     pieces = [
         model.id_to_piece(index)
@@ -276,7 +278,7 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
         if not (model.is_control(index) or model.is_unknown(index) or model.is_unused(index))
     ]
     _check_sentencepiece(model, pieces)
-    # Pairs are merged in the order in which the merged pieces were learned.
+    # Merges are applied in the order in which their results were learned.
     rank = {piece: number for number, piece in enumerate(pieces)}
     pairs = [
         (rank[piece], piece[:cut], piece[cut:])
@@ -292,7 +294,7 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
             # The pre-tokenizer would not prepend the character to a text that starts with it.
             normalizers.Prepend(SPACE),
             normalizers.Replace(" ", SPACE),
-            # sentencepiece drops the character at the end of a text, even if the text itself contains it.
+            # sentencepiece removes the character at the end of a text, even if the text itself contains it.
             normalizers.Replace(Regex(f"{SPACE}+$"), ""),
         ]
     )
@@ -304,15 +306,15 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
 def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
     """Check that a sentencepiece model is a byte-pair encoding and does not normalize text.
 
-    The pieces of a byte-pair encoding have the scores 0, -1, -2, and so on. Other models have probabilities
-    as scores.
+    The pieces of a byte-pair encoding have scores 0, -1, -2 and so on. Other model types use log
+    probabilities as scores.
 
     Args:
         model: sentencepiece model.
-        pieces: learned pieces of the model.
+        pieces: pieces learned by the model.
 
     Raises:
-        InputError: The model is of another type, or normalizes text.
+        InputError: The model is of a different type, or normalizes text.
     """
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
     if scores != [-float(number) for number in range(len(scores))]:
@@ -327,14 +329,14 @@ def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> mo
     """Build a byte-pair encoding of the ``tokenizers`` library.
 
     Args:
-        vocabulary: id of each piece.
-        merges: pairs of pieces in the order in which they are merged.
+        vocabulary: mapping from piece to id.
+        merges: pairs of pieces in merge order.
 
     Returns:
         Byte-pair encoding model.
 
     Raises:
-        InputError: A piece of a merge has no id.
+        InputError: A piece in a merge has no id.
     """
     missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
     if missing:
