@@ -76,7 +76,8 @@ class Decode(ModelTask):
         Returns:
             The model in evaluation mode.
         """
-        model = self.make_model(variant, T).eval()
+        # torch's counter of operations adds hooks to tensors that require gradients, and fails without them.
+        model = self.make_model(variant, T).eval().requires_grad_(False)
         model.make_generation_fast_(beamable_mm_beam_size=self.args.beam, need_attn=False)
         return model
 

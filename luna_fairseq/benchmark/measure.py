@@ -5,6 +5,7 @@ Times come from ``torch.utils.benchmark``, memory from ``torch.profiler``, and o
 """
 
 import itertools
+import math
 import statistics
 from argparse import Namespace
 from typing import Any, Callable, Dict, List, Mapping, Sequence
@@ -17,6 +18,12 @@ from luna_fairseq.benchmark.task import Case, Job, Record, Section
 
 # Shortest sample in seconds. In longer samples, the clock's resolution and interrupts matter little.
 SHORTEST_SAMPLE = 0.02
+# Linear layers of prepared models on a CPU: weights in the order of oneDNN, and 8-bit weights.
+LINEAR_OPERATORS = (
+    ("mkldnn", "_linear_pointwise"),
+    ("quantized", "linear_with_input_q_dq_qweight_dq_output_fp32"),
+    ("quantized", "linear_dynamic"),
+)
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
@@ -102,22 +109,54 @@ def extra_bytes(job: Job, device: str) -> int:
     return max(itertools.accumulate((event.nbytes() for event in events), initial=0))
 
 
-def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return formulas that count the operations of torch's fused attention on a CPU.
+def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
+    """Count the floating-point operations of a linear layer.
 
-    ``FlopCounterMode`` has no formulas for these two operators and would count 0.
+    Args:
+        x: shape [.., inputs] of the input.
+        out_shape: shape [.., outputs] of the output.
 
     Returns:
-        A function from the shapes of the operands to a number of operations, by operator.
+        Number of multiplications and additions.
+    """
+    return 2 * math.prod(x) * out_shape[-1]
+
+
+def cpu_flop_formulas() -> Dict[Any, Any]:
+    """Return formulas that count the operations of torch's fused attention and linear layers on a CPU.
+
+    ``FlopCounterMode`` has no formulas for these operators and would count 0.
+
+    Returns:
+        Mapping from an operator to a function that computes its operations from the shapes of its operands.
     """
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
-    forward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
-    backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
-    return {
-        forward: lambda *shapes, **_: sdpa_flop_count(*shapes[:3]),
-        backward: lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4]),
+    formulas: Dict[Any, Any] = {
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: (
+            lambda *shapes, **_: sdpa_flop_count(*shapes[:3])
+        ),
+        torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: (
+            lambda *shapes, **_: sdpa_backward_flop_count(*shapes[:4])
+        ),
     }
+    for library, name in LINEAR_OPERATORS:
+        operator = getattr(getattr(torch.ops, library), name, None)
+        if operator is not None:
+            formulas[operator] = count_linear_flops
+    return formulas
+
+
+def is_product(operator: str) -> bool:
+    """Return True if an operator computes matrix products, attention or a linear layer.
+
+    Args:
+        operator: name in a profile, such as "aten::addmm".
+
+    Returns:
+        True for a product.
+    """
+    return any(part in operator for part in ("mm", "attention", *(name for _, name in LINEAR_OPERATORS)))
 
 
 def profile(job: Job, record: Record) -> Record:
@@ -139,8 +178,8 @@ def profile(job: Job, record: Record) -> Record:
         job()
     with torch.profiler.profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         job()
-    events: Any = [event for event in profiler.events() if event.name.startswith("aten::")]
-    products = [event for event in events if "mm" in event.name or "attention" in event.name]
+    events: Any = [event for event in profiler.events() if "::" in event.name]
+    products = [event for event in events if is_product(event.name)]
     product_time, total_time = (
         sum(event.self_cpu_time_total for event in each) for each in (products, events)
     )
@@ -152,5 +191,5 @@ def profile(job: Job, record: Record) -> Record:
         "GFLOP/s": flops / seconds / 1e9,
         "part of the time in products": product_time / total_time,
         "MiB written": sum(max(0, event.self_cpu_memory_usage) for event in events) / 2**20,
-        "calls": sum("aten::" not in getattr(event.cpu_parent, "name", "") for event in events),
+        "calls": sum("::" not in getattr(event.cpu_parent, "name", "") for event in events),
     }

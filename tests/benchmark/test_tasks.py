@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 import torch
 from forked import TORCH, run_python
+from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.benchmark import apollo, attention, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
-from luna_fairseq.benchmark.measure import compare, extra_bytes, spread
+from luna_fairseq.benchmark.measure import compare, cpu_flop_formulas, extra_bytes, spread
 from luna_fairseq.benchmark.task import Section, Variant, plan_jobs
+from luna_fairseq.models.int8 import Linear8
 from luna_fairseq.models.luna_classifier import ARCHITECTURES
+from luna_fairseq.models.onednn_linear import OneDnnLinear
 from luna_fairseq.optim.apollo import Apollo
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.models import ARCHITECTURES as PEER_ARCHITECTURES
@@ -114,6 +117,25 @@ def test_a_separate_process_measures_memory_and_profiles(tmp_path):
     assert result["extra_bytes"] > 6 * 2 * 256 * 1024 * 4
     assert each["GFLOP of products"] > 1e-3 and 0 < each["part of the time in products"] < 1
     assert each["calls"] > 100 and each["MiB written"] > 1
+
+
+@pytest.mark.slow
+def test_decoding_is_profiled(tmp_path):
+    path = tmp_path / "x.json"
+    words = f"decode {SMALL} --lengths 3 --repetitions 2 --profile --json {path} --without luna-16-untied"
+    main(words.split())
+    profiles = {each["row"]: each for each in json.loads(path.read_text())["decode"]["profiles"]}
+    transformer, luna = (profiles[name]["GFLOP of products"] for name in ("transformer", "luna-16-tied"))
+    # The dense products are the same, and most of the work.
+    assert luna == pytest.approx(transformer, rel=0.5)
+
+
+@pytest.mark.parametrize("prepare", [OneDnnLinear, lambda linear: Linear8(linear.weight, linear.bias)])
+def test_operations_of_prepared_linear_layers_are_counted(prepare):
+    layer, x = prepare(torch.nn.Linear(8, 6)), torch.ones(5, 1, 8)
+    with torch.no_grad(), FlopCounterMode(display=False, custom_mapping=cpu_flop_formulas()) as counter:
+        layer(x)
+    assert counter.get_total_flops() == 2 * 5 * 8 * 6
 
 
 def test_only_attention_is_measured_without_fairseq():
