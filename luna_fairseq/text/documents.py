@@ -1,7 +1,7 @@
 """Split documents into pieces that are translated as one sequence, and split the translations into sentences.
 
-A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. Do
-not confuse document pieces with subword pieces.
+A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. Do not
+confuse document pieces with subword pieces.
 """
 
 from __future__ import annotations

@@ -27,10 +27,10 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
         pieces: document pieces, in the order of the data.
 
     Returns:
-        Indices of these pieces, in increasing order.
+        Indices of the mismatched pieces, in increasing order.
 
     Raises:
-        InputError: The output does not have exactly one hypothesis for each piece.
+        InputError: The output does not have exactly one hypothesis per piece.
     """
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
@@ -48,10 +48,10 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
 def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the source sentences of some document pieces as a data folder for fairseq-generate.
+    """Write the source sentences of selected document pieces as a data folder for fairseq-generate.
 
     Args:
-        data: folder with the binarised document pieces.
+        data: folder with the binarized document pieces.
         subset: name of the split, such as "test".
         languages: source and target language.
         pieces: indices of the pieces whose sentences are written.
@@ -105,17 +105,17 @@ def write_sentences(
 
 
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return the lengths of all examples of a split, in tokens including the end-of-sentence symbol.
+    """Return the lengths of all examples in a split, in tokens including the end-of-sentence symbol.
 
     Args:
-        data: folder of the binarised data.
+        data: folder of the binarized data.
         subset: name of the split, such as "test".
         languages: source and target language.
         language: language of the side to read.
 
     Returns:
-        Integer array with a length for each sentence or document piece. The array is empty if the side does
-        not exist.
+        Integer array with one length per sentence or document piece. The array is empty if the side does not
+        exist.
     """
     path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
     if not indexed_dataset.dataset_exists(path, "mmap"):

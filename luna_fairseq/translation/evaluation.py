@@ -41,7 +41,7 @@ class Evaluation:
     """Evaluation of a checkpoint on the test text of a prepared data folder.
 
     Args:
-        args: parsed command line of ``luna-evaluate``.
+        args: parsed command-line arguments of ``luna-evaluate``.
         extra: additional options for fairseq-generate.
 
     Raises:
@@ -120,7 +120,7 @@ class Evaluation:
         """Translate the validation text with several length penalties, and return the best one.
 
         Returns:
-            Length penalty with the highest BLEU. If several have the same BLEU, the first of them.
+            Length penalty with the highest BLEU. Ties go to the penalty that is tried first.
         """
         references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
@@ -167,7 +167,7 @@ class Evaluation:
         return self.args.results / name
 
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
-        """Write the sentences of some document pieces as a data folder, unless an earlier run wrote it.
+        """Write the sentences of selected document pieces as a data folder, unless an earlier run wrote it.
 
         An existing folder is kept, because new files would make fairseq-generate run again.
 
@@ -193,7 +193,7 @@ class Evaluation:
         """Run fairseq-generate on a data folder, unless an earlier run has finished with the same inputs.
 
         Args:
-            data: folder of the binarised data.
+            data: folder of the binarized data.
             subset: name of the split, such as "test".
             penalty: length penalty (``--lenpen``).
             name: name of the output file in the results folder.
@@ -218,10 +218,10 @@ class Evaluation:
         return self.args.results / name
 
     def _data_files(self, data: Path, subset: str) -> List[Path]:
-        """Return the paths of the binarised files of a split and of the dictionaries.
+        """Return the paths of the binarized files of a split and of the dictionaries.
 
         Args:
-            data: folder of the binarised data.
+            data: folder of the binarized data.
             subset: name of the split, such as "test".
         """
         return sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")])
@@ -230,7 +230,7 @@ class Evaluation:
         """Raise InputError if an example of a split is longer than the maximum length of the model.
 
         Args:
-            data: folder of the binarised data.
+            data: folder of the binarized data.
             subset: name of the split, such as "test".
 
         Raises:
@@ -250,12 +250,12 @@ class Evaluation:
         """Return the command-line arguments of fairseq-generate.
 
         Args:
-            data: folder of the binarised data.
+            data: folder of the binarized data.
             subset: name of the split to translate, such as "test".
             penalty: length penalty (``--lenpen``).
 
         Returns:
-            List of arguments without the name of the program.
+            List of arguments without the program name.
         """
         source, target = self.languages
         user_options = {
@@ -275,7 +275,7 @@ class Evaluation:
                 "--remove-bpe",
                 self.method.remove_bpe,
             ],
-            # Without a batch size multiple of 1 fairseq leaves out the sentences of an incomplete last batch.
+            # Without a batch size multiple of 1 fairseq skips the sentences of an incomplete last batch.
             *["--max-tokens", str(self.args.max_tokens), "--required-batch-size-multiple", "1"],
             *(["--int8"] if self.args.int8 else []),
             *(["--shortlist", str(self.args.shortlist)] if self.args.shortlist else []),
@@ -291,13 +291,13 @@ class Evaluation:
         return self.args.data / "plain" / f"{subset}.pieces"
 
     def _reference_path(self, subset: str) -> Path:
-        """Return the path of the plain target text of a split, after a check of its checksum.
+        """Return the path of the plain target text of a split, after verifying its checksum.
 
         Args:
             subset: name of the split, such as "test".
 
         Returns:
-            Path of the reference for the scores.
+            Path of the reference file.
 
         Raises:
             InputError: The file does not exist, or its checksum differs.
@@ -311,7 +311,7 @@ class Evaluation:
 
 @lru_cache(maxsize=None)
 def _position_options(checkpoint: Path) -> Dict[str, str]:
-    """Return the maximum sequence lengths of a checkpoint's model as options of fairseq-generate.
+    """Return the maximum sequence lengths of a checkpoint's model as fairseq-generate options.
 
     Without these options, fairseq's translation task would use its own default of 1,024 tokens.
 
@@ -319,7 +319,7 @@ def _position_options(checkpoint: Path) -> Dict[str, str]:
         checkpoint: path of the checkpoint.
 
     Returns:
-        Values of ``--max-source-positions`` and ``--max-target-positions``, by option.
+        Values of ``--max-source-positions`` and ``--max-target-positions``, keyed by option.
     """
     model = checkpoint_utils.load_checkpoint_to_cpu(str(checkpoint))["cfg"]["model"]
     positions = {

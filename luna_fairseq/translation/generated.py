@@ -1,4 +1,4 @@
-"""Read the output files of fairseq-generate, with the translations in the order of the sentences."""
+"""Read the output files of fairseq-generate, with the translations in sentence order."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.text.bitext import read_lines
 
 SENTENCEPIECE_SPACE = "\u2581"
-# If a larger share of the lines differs, it is another text. A smaller share may be corrections.
+# If a larger share of lines differs, the file contains a different text. A smaller share may be corrections.
 OTHER_TEXT = 0.1
 
 
@@ -27,12 +27,12 @@ class GenerateOutput:
     Attributes:
         sources: mapping from a sentence number to the text of its ``S-`` line.
         targets: mapping from a sentence number to the text of its ``T-`` line.
-        best: mapping from a sentence number to its best hypothesis, from the detokenised ``D-`` lines if
+        best: mapping from a sentence number to its best hypothesis, from the detokenized ``D-`` lines if
             there are any, otherwise from the ``H-`` lines.
         notes: messages about irregularities in the file.
 
     Raises:
-        InputError: The file cannot be read, breaks off, or contains the output of several runs.
+        InputError: The file cannot be read, is truncated, or contains the output of several runs.
     """
 
     def __init__(self, path: Path, must_be_complete: bool = True) -> None:
@@ -51,7 +51,7 @@ class GenerateOutput:
         """Return the best hypothesis of each sentence, and check that none is missing.
 
         Args:
-            references: reference lines. Line i belongs to sentence i.
+            references: reference lines. Line i corresponds to sentence i.
 
         Returns:
             Hypotheses in the order of the references.
@@ -93,7 +93,7 @@ class GenerateOutput:
     def compare(
         self, reference: Path, references: Sequence[str], source: Path, sources: Sequence[str]
     ) -> List[str]:
-        """Check that a reference and a source file belong to the text that was translated.
+        """Check that a reference and a source file match the text that was translated.
 
         Args:
             reference: path of the plain reference, for messages.
@@ -102,10 +102,10 @@ class GenerateOutput:
             sources: lines of the source. If empty, the source is not checked.
 
         Returns:
-            Messages about single lines that differ, and about lines that could not be compared.
+            Messages about individual lines that differ, and about lines that could not be compared.
 
         Raises:
-            InputError: A file belongs to another text, or the reference equals the source.
+            InputError: A file contains a different text, or the reference equals the source.
         """
         notes = _compare_lines(reference, references, self.targets, f"T- lines of {self.path}")
         if not self.targets and _find_differing(references, self.sources)[0] == []:
@@ -127,12 +127,12 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
             ignored.
 
     Returns:
-        Mapping from "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenised hypothesis) to a
+        Mapping from "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis) to a
         mapping from sentence number to text. With ``--nbest``, only the first and best hypothesis is
         included.
 
     Raises:
-        InputError: The file cannot be read, breaks off, or contains the output of several runs.
+        InputError: The file cannot be read, is truncated, or contains the output of several runs.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
     for kind, sentence, text in labelled_lines(path, must_be_complete):
@@ -153,7 +153,7 @@ def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[
         Tuple of kind, sentence number, and text after the first tab, such as ``("T", 7, "A man.")``.
 
     Raises:
-        InputError: The file cannot be read, breaks off, or contains the output of several runs.
+        InputError: The file cannot be read, is truncated, or contains the output of several runs.
     """
     lines = list(read_lines(path, keep_piece_marks=True))
     if lines and not path.read_bytes().endswith(b"\n"):
@@ -185,12 +185,12 @@ def _has_pieces(lines: Sequence[str]) -> bool:
 def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> bool:
     """Return True if fairseq-generate decoded subwords twice, which deletes all spaces from the ``D-`` lines.
 
-    This happens if both ``--bpe`` and ``--remove-bpe`` are given. In languages without spaces nothing is
-    lost, and the result is False.
+    This happens if both ``--bpe`` and ``--remove-bpe`` are given. In languages without spaces, nothing is
+    lost and the result is False.
 
     Args:
-        plain: text of the ``H-`` line of each sentence.
-        decoded: text of the ``D-`` line of each sentence.
+        plain: mapping from a sentence number to the text of its ``H-`` line.
+        decoded: mapping from a sentence number to the text of its ``D-`` line.
     """
     return (
         bool(decoded)
@@ -206,7 +206,7 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
     Args:
         path: path of the plain text file, for messages.
-        lines: lines of the file. Line i belongs to sentence i.
+        lines: lines of the file. Line i corresponds to sentence i.
         printed: mapping from a sentence number to the printed text.
         label: description of the printed lines for messages, such as "T- lines of out.txt".
 
@@ -214,7 +214,7 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
         Messages about lines that differ or could not be compared.
 
     Raises:
-        InputError: More than 10 % of the compared lines differ, so the file is another text.
+        InputError: More than 10 % of the compared lines differ, so the file must contain a different text.
     """
     if not printed:
         return [f"{path} was not compared with the translated text, because there are no {label}"]
@@ -241,7 +241,7 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
     Printed lines with unknown words are not compared.
 
     Args:
-        lines: plain lines. Line i belongs to sentence i.
+        lines: plain lines. Line i corresponds to sentence i.
         printed: mapping from a sentence number to the printed text.
 
     Returns:
@@ -256,7 +256,7 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
 def _strip_marks(text: str) -> str:
     """Return only the letters and digits of a text, in lower case.
 
-    Subword marks, tokenisation marks and XML entities are resolved first, so that ``walk@@ ing`` becomes
+    Subword marks, tokenization marks and XML entities are resolved first, so that ``walk@@ ing`` becomes
     ``walking``.
     """
     text = unicodedata.normalize("NFKC", html.unescape(re.sub("@@ |@-@", "", text))).casefold()

@@ -1,8 +1,8 @@
-"""IBM model 1: translation probabilities of single subword pieces (Brown et al., 1993).
+"""IBM model 1: translation probabilities for subword pieces (Brown et al., 1993).
 
 The model assumes that each target piece translates one source piece of its sentence, and that all source
-pieces are equally likely to be this one. The end-of-sentence symbol of the source takes the role of the empty
-word: it generates target pieces without a counterpart.
+pieces are equally likely to be that piece. The end-of-sentence symbol of the source plays the role of the
+empty word: it generates target pieces without a counterpart.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Translation probabilities of N pairs of pieces, sorted by source piece and decreasing probability.
+    """Translation probabilities for N pairs of subword pieces.
 
-    The N pairs are all pairs of a source and a target piece that occur in the same sentence pair.
+    The pairs are sorted by source piece and decreasing probability. They are all pairs of a source and a target piece that occur in the same sentence pair.
 
     Attributes:
-        sources: dictionary index [N] of the source piece of each pair, in increasing order.
-        targets: dictionary index [N] of the target piece of each pair.
-        probabilities: probability [N] of the target piece, given the source piece.
+        sources: dictionary indices [N] of the source pieces, in increasing order.
+        targets: dictionary indices [N] of the target pieces.
+        probabilities: probabilities [N] of the target pieces, given the source pieces.
     """
 
     sources: np.ndarray
@@ -37,21 +37,21 @@ class LexicalModel(NamedTuple):
             most: maximum number of translations.
 
         Returns:
-            Dictionary indices of target pieces, the most probable piece first.
+            Dictionary indices of target pieces, by decreasing probability.
         """
         start, end = np.searchsorted(self.sources, [source, source + 1])
         return self.targets[start : min(end, start + most)]
 
 
 def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_size: int) -> LexicalModel:
-    """Estimate an IBM model 1 by five iterations of expectation maximisation.
+    """Estimate IBM model 1 with five iterations of expectation maximization.
 
-    A source piece that occurs several times in a sentence counts once. The memory is about 40 bytes for each
+    A source piece that occurs several times in a sentence counts once. The memory use is about 40 bytes per
     combination of a source piece and a target piece in a sentence pair.
 
     Args:
-        pairs: pairs of index arrays: source pieces with the end-of-sentence symbol, and target pieces
-            without.
+        pairs: pairs of index arrays: source pieces including the end-of-sentence symbol, and target pieces
+            without it.
         target_size: size of the target dictionary.
 
     Returns:

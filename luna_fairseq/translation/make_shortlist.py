@@ -41,12 +41,12 @@ def build_parser() -> CommandParser:
 
 
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
-    """Return the source and the target language of a folder of binarised training text.
+    """Return the source and the target language of a folder of binarized training text.
 
     Args:
         folder: folder with files such as ``train.en-de.en.idx``.
-        source: source language. None accepts any.
-        target: target language. None accepts any.
+        source: source language. None matches any language.
+        target: target language. None matches any language.
 
     Returns:
         Pair of language codes, such as ("en", "de").
@@ -75,7 +75,7 @@ def make_shortlist(args: argparse.Namespace) -> None:
     """Estimate IBM model 1 on the training text, and write the candidate translations of each source piece.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Raises:
         InputError: The folder does not have exactly one language pair, or the training text is empty.
@@ -137,11 +137,11 @@ def make_shortlist(args: argparse.Namespace) -> None:
 
 
 def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
-    """Measure how many target pieces of a parallel text are candidates of their sentence.
+    """Measure the share of target pieces in a parallel text that are candidates for their sentence.
 
     Args:
         path: shortlist file.
-        texts: source sentences and target sentences, two datasets of token tensors.
+        texts: datasets of the source and the target sentences, as token tensors.
         source: source dictionary.
         target: target dictionary.
 

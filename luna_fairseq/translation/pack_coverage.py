@@ -51,10 +51,10 @@ def _report(args: argparse.Namespace) -> None:
     """Print the coverage of each decoder layer and, for anchored models, the learned anchor parameters.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Raises:
-        InputError: The model does not read its source through the packed sequence P.
+        InputError: The model does not attend to its source through the packed sequence P.
     """
     model, task = load_model(args)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
@@ -75,10 +75,10 @@ def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
     """Load the model and the task of a checkpoint.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Returns:
-        model: model in evaluation mode, on the GPU if there is one.
+        model: model in evaluation mode, on the GPU if one is available.
         task: fairseq task of the model.
 
     Raises:
@@ -94,10 +94,10 @@ def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
 
 
 def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
-    """Load the split that ``--valid-subset`` names.
+    """Load the split selected with ``--valid-subset``.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         task: fairseq task of the model.
 
     Returns:
@@ -116,12 +116,12 @@ def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]
 
 
 def cross_attentions(model: LunaModel) -> List[LunaAttention]:
-    """Return the cross-attention module of each decoder layer, first layer first."""
+    """Return the cross-attention modules of the decoder layers, from the first layer to the last."""
     return [layer.encoder_attn for layer in model.decoder.layers]
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """Return the learned position biases of an anchored model, one value for each attention head.
+    """Return the learned position biases of an anchored model, one value per attention head.
 
     An anchored model prefers source tokens near an expected position. Its parameters are the strengths of
     this preference, the ratio of source to target length in diagonal priors, and the gates of look-up
@@ -131,7 +131,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
         model: translation model with an anchored packed sequence P.
 
     Returns:
-        Pairs (name of the module or parameter, value for each head). The list is empty for other models.
+        Pairs (name of the module or parameter, values per head). The list is empty for other models.
     """
     found = []
     for name, module in model.named_modules():
@@ -145,9 +145,10 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 
 
 class Coverage:
-    """Statistics of how much of the source one decoder layer attends to through the packed sequence P.
+    """Statistics on how much of the source a decoder layer attends to through the packed sequence P.
 
-    In pack attention, each row of P attends to all source positions. Batches are added one by one.
+    In pack attention, each row of P attends to all source positions. Batches are added one by one with
+    :meth:`add`.
 
     Attributes:
         positions: number of source positions added so far, including end-of-sentence symbols.
@@ -159,22 +160,22 @@ class Coverage:
 
     @property
     def covered_share(self) -> float:
-        """Share of source positions at which some row of P has its largest weight, averaged over heads."""
+        """Share of source positions at which any row of P has its largest weight, averaged over heads."""
         return self._covered / self.positions
 
     @property
     def mean_largest_weight(self) -> float:
-        """Largest weight that a source position gets from any row of P and head, averaged over positions."""
+        """Largest weight of a source position over all rows of P and all heads, averaged over positions."""
         return self._largest / self.positions
 
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
-        """Add the pack weights of a batch.
+        """Accumulate the pack attention weights of a batch.
 
         Args:
             weights: pack weights [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and
                 S source positions. 0 at padding.
             padding_mask: mask [B, S], True at padding. None if there is no padding.
-            packed_mask: mask [B, L], True at rows of P that are masked. None if no row is masked.
+            packed_mask: mask [B, L], True at masked rows of P. None if no row is masked.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])
@@ -187,14 +188,14 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Measure for each decoder layer how much of the source the packed sequence P attends to.
+    """Measure how much of the source each decoder layer attends to through the packed sequence P.
 
     Args:
         model: translation model in evaluation mode.
         batches: iterable of fairseq batches.
 
     Returns:
-        Coverage of each decoder layer, first layer first.
+        Coverage of each decoder layer, from the first layer to the last.
     """
     attentions = cross_attentions(model)
     layers = [Coverage() for _ in attentions]
@@ -219,7 +220,7 @@ def _record_weights(
     source: Source,
     geometry: Any,
 ) -> None:
-    """Recompute the pack weights of a cross-attention call, and add them to the coverage of the layer.
+    """Recompute the pack weights of a cross-attention call, and add them to the layer's coverage.
 
     The cross-attention calls this function through its attribute ``watcher``. Shapes: target length T, source
     length S, L rows of the packed sequence P, batch size B, width C.

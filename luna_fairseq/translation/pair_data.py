@@ -22,7 +22,7 @@ Batches = Callable[[str, Encoder], Iterator[List[Encoded]]]
 
 
 class PairData:
-    """Folder of binarised parallel text with its dictionaries.
+    """Folder of binarized parallel text with its dictionaries.
 
     Args:
         folder: folder to write to.
@@ -34,7 +34,7 @@ class PairData:
             ``folder``.
 
     Attributes:
-        path: data argument for fairseq-train: the folders of the shards, joined by colons.
+        path: data argument for fairseq-train: the shard folders, joined with colons.
     """
 
     def __init__(
@@ -89,9 +89,9 @@ class PairData:
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            Dictionary with five counters. ``tokens``, ``longest`` (length of the longest line) and
-            ``unknown`` have keys such as "train.en". ``dropped`` is the number of removed training pairs by
-            reason. ``dictionary`` is the number of dictionary entries by language.
+            Dictionary of five counters. ``tokens``, ``longest`` (length of the longest line) and ``unknown``
+            have keys such as "train.en". ``dropped`` counts the dropped training pairs per reason, and
+            ``dictionary`` counts the dictionary entries per language.
 
         Raises:
             InputError: There are fewer training pairs than shards after filtering, or too many tokens are
@@ -118,12 +118,12 @@ class PairData:
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
         """Append the pairs of a split to its encoded texts.
 
-        Training pairs are filtered by length and dealt to the shards in turn.
+        Training pairs are filtered by length and distributed over the shards in turn.
 
         Args:
             split: name of the split.
             batches: encoded batches of the split.
-            texts: encoded texts by split, language and shard, extended in place.
+            texts: encoded texts, keyed by split, language and shard, extended in place.
             dropped: counter of dropped pairs by reason, updated in place.
 
         Raises:
@@ -150,10 +150,10 @@ class PairData:
     def _write(
         self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
     ) -> Dict[str, Dict[str, int]]:
-        """Write the binarised files and count their tokens.
+        """Write the binarized files and count their tokens.
 
         Args:
-            texts: encoded texts by split, language and shard.
+            texts: encoded texts, keyed by split, language and shard.
             encoder: encoder of the texts.
             dictionaries: fairseq dictionary of each language.
             max_unknown: maximum percentage of unknown tokens in a text.
@@ -162,7 +162,7 @@ class PairData:
             Counters ``tokens``, ``longest`` and ``unknown``, with keys such as "train.en".
 
         Raises:
-            InputError: Too many tokens of a text are unknown. No file has been written.
+            InputError: Too many tokens of a text are unknown. No files are written in this case.
         """
         tables = {side: encoder.dictionary_indices(dictionary) for side, dictionary in dictionaries.items()}
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter

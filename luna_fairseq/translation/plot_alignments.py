@@ -57,14 +57,14 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
     Args:
         path: output file of ``fairseq-generate --print-alignment soft``.
-        sentence: number of the sentence in the test set, counted from 0.
+        sentence: zero-based index of the sentence in the test set.
 
     Returns:
         Pieces of the sentence and of its translation, with the attention weights.
 
     Raises:
-        InputError: The file cannot be read or breaks off, the sentence is missing, or the file has no
-            attention weights of subword pieces.
+        InputError: The file cannot be read or is truncated, the sentence is missing, or the file contains no
+            attention weights for subword pieces.
     """
     lines: Dict[str, str] = {}
     for kind, number, text in labelled_lines(path):
@@ -97,10 +97,10 @@ def draw(args: argparse.Namespace) -> None:
     """Draw the attention weights of a sentence, one panel per output file, and write the picture.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Raises:
-        InputError: A file has no attention weights of the sentence, or the numbers of titles and files
+        InputError: A file contains no attention weights for the sentence, or the numbers of titles and files
             differ.
     """
     titles = args.titles or [path.stem for path in args.outputs]
@@ -128,7 +128,8 @@ def draw(args: argparse.Namespace) -> None:
 def shorten_label(piece: str) -> str:
     """Return the axis label of a piece, at most 12 characters long.
 
-    The word mark of sentencepiece is removed. ``$`` is escaped, because matplotlib would read a formula.
+    The word mark of sentencepiece is removed. ``$`` is escaped, because matplotlib would interpret it as the
+    start of a formula.
 
     Args:
         piece: subword piece or word.

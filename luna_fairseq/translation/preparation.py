@@ -32,7 +32,7 @@ from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation.pair_data import PairData
 
-# Part of every key. Increase it if a step writes something else, so that old output counts as unfinished.
+# Part of every key. Increase it when the output of a step changes, so that old output counts as unfinished.
 VERSION = 6
 # Options on which the trained model depends.
 DECISIVE_OPTIONS = (
@@ -50,16 +50,16 @@ SKIP = "--skip-invalid-size-inputs-valid-test"
 
 
 class Preparation:
-    """Preparation of parallel text in a data folder, in steps. Finished steps are skipped.
+    """Stepwise preparation of parallel text in a data folder. Finished steps are skipped.
 
     Args:
-        args: parsed options of ``luna-prepare-bitext``, or a namespace with the same attributes.
-        method: subword method, from :mod:`luna_fairseq.text.subword` (default: the method that
-            ``args.subword`` names).
+        args: parsed arguments of ``luna-prepare-bitext``, or a namespace with the same attributes.
+        method: subword method, from :mod:`luna_fairseq.text.subword` (default: the method selected by
+            ``args.subword``).
 
     Attributes:
         data: data folder for fairseq-train. ``data.path`` is the data argument.
-        longest: number of tokens of the longest line of each text, with keys such as "train.en". Set by
+        longest: mapping from a text, such as "train.en", to the number of tokens in its longest line. Set by
             :meth:`run`.
 
     Raises:
@@ -104,8 +104,8 @@ class Preparation:
         """Return the settings that must not change when the training of a model is resumed.
 
         Returns:
-            Checksum of the training text and values of the options that matter, by name. They are compared by
-            :func:`luna_fairseq.files.same_run.check_same_run`.
+            Checksum of the training text and values of the relevant options, keyed by name. They are compared
+            by :func:`luna_fairseq.files.same_run.check_same_run`.
         """
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
@@ -114,7 +114,7 @@ class Preparation:
         return identity
 
     def run(self) -> None:
-        """Do all steps that are not finished yet, and print the size of each text.
+        """Run all unfinished steps, and print the size of each text.
 
         Raises:
             InputError: The text does not pass :meth:`check`, or too many of its tokens are unknown.
@@ -142,7 +142,7 @@ class Preparation:
         """Print the size of each text and of the dictionary, and warnings about long or unusual lines.
 
         Args:
-            counts: counts that the step "encode" returned.
+            counts: counts returned by the step "encode".
         """
         for split, part in self.text.items():
             sides = [f"{split}.{language}" for language in self.languages]
@@ -186,10 +186,10 @@ class Preparation:
     def check_positions(self, options: Mapping[str, str]) -> None:
         """Raise InputError if a validation or test line is longer than the maximum length of the model.
 
-        fairseq would refuse such a text only after training.
+        fairseq would reject such a text only after training.
 
         Args:
-            options: options of fairseq-train, by name.
+            options: options of fairseq-train, keyed by name.
 
         Raises:
             InputError: A line is longer than ``--max-source-positions`` or ``--max-target-positions``.
@@ -212,7 +212,7 @@ class Preparation:
 
         Returns:
             names: files that were written, relative to the data folder.
-            counts: empty dictionary.
+            counts: empty dictionary, because this step counts nothing.
         """
         names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
@@ -240,7 +240,7 @@ class Preparation:
 
         Returns:
             names: name of the model file.
-            counts: empty dictionary.
+            counts: empty dictionary, because this step counts nothing.
         """
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.args.vocab_size)
@@ -251,7 +251,8 @@ class Preparation:
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
         """Encode all splits and write the data folder.
 
-        The folder also gets plain copies of the validation and test text, and checksums of all files.
+        The folder also receives plain-text copies of the validation and test text, and checksums of all
+        files.
 
         Returns:
             names: files that were written, relative to the data folder.

@@ -53,7 +53,7 @@ def build_parser() -> CommandParser:
 
 
 def add_text_arguments(parser: CommandParser) -> None:
-    """Add the options on subwords and length filters, which all commands that prepare parallel text share.
+    """Add the subword and length-filter options, shared by all commands that prepare parallel text.
 
     Args:
         parser: parser to add the options to.

@@ -49,7 +49,7 @@ def prepare(args: argparse.Namespace) -> None:
     """Download, check and encode the text, and print the size of each split.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Raises:
         InputError: A file cannot be downloaded or does not have the published number of lines.
@@ -99,7 +99,7 @@ def check_published(text: Mapping[str, Bitext]) -> None:
         text: parallel text of each split.
 
     Raises:
-        InputError: A split has more or fewer lines.
+        InputError: A split has a different number of lines.
     """
     for split, part in text.items():
         if part.lines != PARTS[split][1]:

@@ -26,7 +26,7 @@ from luna_fairseq.translation.wmt14 import LANGUAGES, PARTS, text_files, write_t
 PROGRAM = "luna-prepare-wmt14-en-de"
 # The paper names 37,000 types. Its parameter counts imply the 40,000 merges of fairseq's recipe.
 VOCAB_SIZES = {"sentencepiece": 37000, "moses": 40000}
-# Part of the key of the text. Increase it if the text is made differently, so that old text is made again.
+# Part of the key of the text. Increase it when the conversion changes, so that old text is converted again.
 VERSION = 1
 
 
@@ -34,7 +34,7 @@ def prepare(args: argparse.Namespace) -> None:
     """Download WMT'14 English-German, convert it to plain text, and write the data for fairseq-train.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
     """
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.translation.preparation import Preparation

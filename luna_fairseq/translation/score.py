@@ -77,7 +77,7 @@ def build_parser() -> CommandParser:
 
 
 def add_score_arguments(parser: CommandParser) -> None:
-    """Add the options ``--test-set`` and ``--samples``, which luna-score and luna-evaluate share.
+    """Add the options ``--test-set`` and ``--samples``, shared by luna-score and luna-evaluate.
 
     Args:
         parser: parser to add the options to.
@@ -92,10 +92,10 @@ def score(args: argparse.Namespace) -> None:
     """Score an output file of fairseq-generate, print the scores and write the requested files.
 
     Args:
-        args: parsed options of luna-score.
+        args: parsed arguments of luna-score.
 
     Raises:
-        InputError: A file is missing, or does not belong to the translated text.
+        InputError: A file is missing, or does not match the translated text.
         OSError: A file cannot be written.
     """
     if args.target_lang is None and (args.detokenize or args.split_compounds):

@@ -76,7 +76,7 @@ class Translations:
     def read(
         cls, hypotheses: List[str], references: List[str], detokenizer: Optional[str], language: Optional[str]
     ) -> Translations:
-        """Create translations from the output lines of a system, detokenised if necessary.
+        """Create translations from the output lines of a system, detokenized if necessary.
 
         Args:
             hypotheses: output lines of the system, plain text or Moses tokens.
@@ -88,7 +88,7 @@ class Translations:
             Translations as plain text.
 
         Raises:
-            InputError: The references, or hypotheses that should be plain text, are tokenised.
+            InputError: The references, or hypotheses that should be plain text, are tokenized.
         """
         _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
@@ -122,7 +122,7 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
 
     Args:
         text: translations to score.
-        tokenizer: sacreBLEU's name of the tokenizer, such as "13a".
+        tokenizer: tokenizer name in sacreBLEU, such as "13a".
         test_set: test set that the references must match. None (default) accepts any references.
 
     Returns:
@@ -157,13 +157,13 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
 def document_scores(
     text: Translations, pieces: Sequence[DocumentPiece], sentences: Score, tokenizer: str
 ) -> List[Score]:
-    """Compute s-BLEU, the BLEU of single sentences, and d-BLEU, the BLEU of whole documents as lines.
+    """Compute s-BLEU, with one sentence per line, and d-BLEU, with one document per line.
 
     Args:
         text: translations, one line per sentence.
         pieces: document pieces (document number and number of sentences), in the order of the text.
-        sentences: BLEU of the sentences, which is returned under the name s-BLEU.
-        tokenizer: sacreBLEU's name of the tokenizer, such as "13a".
+        sentences: BLEU with one sentence per line, returned under the name s-BLEU.
+        tokenizer: tokenizer name in sacreBLEU, such as "13a".
 
     Returns:
         s-BLEU and d-BLEU, in this order.
@@ -212,11 +212,11 @@ def _bleu(
 
 
 def unigram_score(text: Translations, tokenizer: str) -> Score:
-    """Compute BLEU-1: the precision of single words, multiplied by the brevity penalty.
+    """Compute BLEU-1: the unigram precision, multiplied by the brevity penalty.
 
     Args:
         text: translations to score.
-        tokenizer: sacreBLEU's name of the tokenizer, such as "13a".
+        tokenizer: tokenizer name in sacreBLEU, such as "13a".
 
     Returns:
         Score with the name "BLEU-1".
@@ -228,7 +228,7 @@ def unigram_score(text: Translations, tokenizer: str) -> Score:
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
-    If the system generated Moses tokens, these tokens are scored without another tokenisation.
+    If the system generated Moses tokens, these tokens are scored without further tokenization.
 
     Args:
         text: translations to score.
@@ -239,7 +239,7 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
         Score with the name "BLEU of tokens".
 
     Raises:
-        InputError: The references do not have the number of tokens of the test set.
+        InputError: The token count of the references does not match the test set.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
@@ -259,10 +259,10 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
 
 
 def _tokenize_moses(line: str, language: str) -> str:
-    """Tokenise a plain line with Moses and split its hyphens.
+    """Tokenize a line of plain text with Moses and split its hyphens.
 
-    As in the scripts behind published results, typographic apostrophes become ``'``, but other punctuation is
-    not normalised.
+    As in the scripts behind published results, typographic apostrophes are converted to ``'``, but other
+    punctuation is not normalized.
 
     Args:
         line: line of plain text.
@@ -275,7 +275,7 @@ def _tokenize_moses(line: str, language: str) -> str:
 
 
 def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
-    """Check that plain references belong to a published test set.
+    """Check that plain references match a published test set.
 
     Args:
         test_set: expected test set.

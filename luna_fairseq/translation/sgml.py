@@ -26,10 +26,10 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
         path: SGML file with ``<doc docid=...>`` and ``<seg id=...>`` elements.
 
     Returns:
-        List of (document id, segment id, text), in the order of the file.
+        List of (document id, segment id, text), in file order.
 
     Raises:
-        InputError: The file is not UTF-8, has no segments, or has a ``<seg>`` that is not closed.
+        InputError: The file is not UTF-8, contains no segments, or contains an unclosed ``<seg>``.
     """
     try:
         content = path.read_bytes().decode("utf-8-sig")

@@ -34,7 +34,7 @@ EXAMPLE = (
 )
 FAMILY = "bitext"  # family of recipes in which --recipe is looked up first
 _OWN = (*OWN_FOLDER, "--source-lang", "-s", "--target-lang", "-t", "--valid-subset")
-# Parts of the log lines of fairseq-train on updates, epochs and validation, which are printed.
+# Substrings of the fairseq-train log lines to print: updates, epochs and validation.
 SHOWN = ("| train |", "| train_inner |", "| valid |")
 
 
@@ -57,12 +57,12 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     """Prepare the text, train, average the checkpoints, translate and score.
 
     Args:
-        args: parsed command line.
+        args: parsed command-line arguments.
         extra: options for fairseq-train.
 
     Raises:
-        InputError: The input of a step is bad, or fairseq-train failed.
-        SystemExit: Another command failed and printed why.
+        InputError: The input of a step is invalid, or fairseq-train failed.
+        SystemExit: Another command failed and printed the reason.
     """
     # Imported here so that --help does not wait for fairseq.
     from fairseq import options
@@ -85,17 +85,17 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     subsets = [f"valid{number or ''}" for number in range(len(args.validpref.split(",")))]
     training = ["--source-lang", args.source_lang, "--target-lang", args.target_lang]
     training += ["--save-dir", str(checkpoints), "--valid-subset", ",".join(subsets)]
-    # Without this option fairseq refuses files such as valid1 that are not among the subsets.
+    # Without this option, fairseq rejects files such as valid1 that are not among the subsets.
     training += ["--ignore-unused-valid-subsets"]
     training += ["--keep-last-epochs", str(args.average), "--log-interval", "100", *extra]
-    # Parse fairseq-train's options now, so that it does not refuse them after the preparation.
+    # Parse fairseq-train's options now, so that it does not reject them after the preparation.
     words = ["data", *train.launch_here(recipe, training).options]
     luna_fairseq.register()
     options.parse_args_and_arch(options.get_training_parser(), words)
     _print_step(f"prepare: {data}")
     preparation = Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
     preparation.check()
-    # Checked before the data is replaced that the checkpoints belong to.
+    # Check this before replacing the data that the checkpoints were trained on.
     check_same_run(
         out, "--destdir", preparation.resume_settings(), (checkpoints / "checkpoint_last.pt").is_file()
     )
@@ -103,7 +103,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     preparation.check_positions(settings)
     model = SUBWORD_METHODS[
         args.subword
-    ].model_file  # from_pretrained looks for the file beside the checkpoint
+    ].model_file  # from_pretrained looks for the file next to the checkpoint
     copy_file(data / model, checkpoints / model)
 
     log = out / "train.log"
@@ -131,7 +131,7 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
 
     Args:
         command: main function of the command, which returns an exit status.
-        words: command-line arguments, without the name of the program.
+        words: command-line arguments, without the program name.
 
     Raises:
         SystemExit: The status is not 0.
@@ -142,13 +142,13 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
 
 
 def _averaging_options(checkpoints: Path, average: int) -> List[str]:
-    """Return the options of luna-average-checkpoints that select the last checkpoints.
+    """Return the luna-average-checkpoints options that select the last checkpoints.
 
     If training ended early, fewer than ``average`` checkpoints are selected. If training ended within its
     first epoch, ``checkpoint_last.pt`` is selected.
 
     Args:
-        checkpoints: folder of the checkpoints.
+        checkpoints: checkpoint folder.
         average: maximum number of checkpoints to average.
 
     Returns:

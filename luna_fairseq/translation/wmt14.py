@@ -40,11 +40,11 @@ class Part:
 
 
 def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
-    """Create the entry of a training corpus.
+    """Create the entry for a training corpus.
 
     Args:
         name: name of the corpus for messages.
-        archive: path of the archive on the site of WMT.
+        archive: path of the archive on the WMT site.
         size: size of the archive in bytes.
         sha256: SHA-256 of the archive.
         stem: path in the archive of the files ``STEM.en`` and ``STEM.de``.
@@ -99,15 +99,15 @@ PARTS = (
 def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> Dict[str, int]:
     """Convert the archives to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
 
-    The files appear only after all archives have been read without an error.
+    The files are created only after all archives have been read successfully.
 
     Args:
-        archives: archive of each corpus, by name of the corpus.
+        archives: mapping from the name of a corpus to its archive.
         folder: folder to write to. It is created if it does not exist.
-        published: True to require the published number of lines of each corpus.
+        published: If True, require each corpus to have the published number of lines.
 
     Returns:
-        Number of sentence pairs of each corpus, by name of the corpus.
+        Mapping from the name of a corpus to its number of sentence pairs.
 
     Raises:
         InputError: An archive is damaged or incomplete, the two sides of a corpus have different numbers of
