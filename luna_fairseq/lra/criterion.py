@@ -1,4 +1,4 @@
-"""Cross entropy for sequence classification, with accuracy as a metric."""
+"""Cross-entropy loss for sequence classification, with accuracy as a metric."""
 
 import math
 from dataclasses import dataclass
@@ -22,15 +22,15 @@ class LRACrossEntropyConfig(FairseqDataclass):
 
 @register_criterion("lra_cross_entropy", dataclass=LRACrossEntropyConfig)
 class LRACrossEntropyCriterion(FairseqCriterion):
-    """Cross entropy of one class per sequence.
+    """Cross-entropy loss for the classification of sequences.
 
-    The loss is summed over the sequences of a batch. The sum is divided by the number of sequences with
-    ``--sentence-avg``, and by the number of tokens without it. To keep the checkpoint with the highest
-    accuracy, give fairseq-train ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric``.
+    The loss is summed over the sequences of a batch. If ``--sentence-avg`` is set, the sum is divided by the
+    number of sequences, otherwise by the number of tokens. To keep the checkpoint with the highest accuracy,
+    pass ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric`` to fairseq-train.
 
     Args:
         task: fairseq task that the model is trained on.
-        sentence_avg: divide by the number of sequences instead of the number of tokens.
+        sentence_avg: if True, divide by the number of sequences instead of the number of tokens.
     """
 
     def __init__(self, task: Any, sentence_avg: bool):
@@ -48,7 +48,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
             reduce: If True (default), sum the loss over the batch. If False, the loss has shape [B].
 
         Returns:
-            Loss in nats, the number that fairseq divides it by, and a dictionary of values to log.
+            Loss in nats, the sample size that fairseq divides the loss by, and a dictionary of values to log.
         """
         logits = model(**sample["net_input"]).float()
         target = sample["target"].view(-1)
@@ -68,7 +68,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
         """Log the loss in bits and the accuracy in percent.
 
         Args:
-            logging_outputs: values that :meth:`forward` returned for each batch and device.
+            logging_outputs: dictionaries returned by :meth:`forward`, one per batch and device.
         """
         names = ("loss", "ncorrect", "nsentences", "sample_size")
         loss, correct, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)

@@ -20,8 +20,8 @@ class Cost(NamedTuple):
     """Training cost of a model.
 
     Attributes:
-        speed: training speed relative to the Transformer. 2.0 is twice as fast.
-        memory: additional peak memory of a training step in MiB.
+        speed: training speed relative to the Transformer. 2.0 means twice as fast.
+        memory: additional peak memory of a training step, in MiB.
     """
 
     speed: float
@@ -29,9 +29,9 @@ class Cost(NamedTuple):
 
 
 class Costs:
-    """Training costs of several models, read from the results of the benchmark.
+    """Training costs of several models, read from benchmark results.
 
-    Only the measurements with the longest sequences are used.
+    Only the measurements for the longest sequences are used.
 
     Args:
         path: JSON file written by ``python -m luna_fairseq.benchmark lra --json``.
@@ -41,7 +41,8 @@ class Costs:
         by_model: mapping from a model's name in the benchmark to its :class:`Cost`.
 
     Raises:
-        InputError: The file is missing, is from another benchmark, or has no measurement of the Transformer.
+        InputError: The file is missing, comes from another benchmark, or contains no measurement of the
+            Transformer.
     """
 
     def __init__(self, path: Path):
@@ -66,14 +67,14 @@ class Costs:
 
         Args:
             model: name of the model in luna-lra-seeds, such as ``luna-16``. The suffix ``-p``, for a
-                classifier that averages the packed sequence P, is ignored, because averaging takes next to no
+                classifier that averages the packed sequence P, is ignored, because averaging takes almost no
                 time.
 
         Returns:
             Speed and memory of the model.
 
         Raises:
-            InputError: The benchmark has not measured this model.
+            InputError: The benchmark did not measure this model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_model:
@@ -87,10 +88,10 @@ class Costs:
 
 @contextmanager
 def save_axes(path: Path, title: str) -> Iterator[Any]:
-    """Context manager that yields empty matplotlib axes, and saves the picture as a PNG file at the end.
+    """Context manager that yields empty matplotlib axes, and saves the picture as a PNG file on exit.
 
     Args:
-        path: file to write. It is replaced only after the whole picture has been written.
+        path: file to write. An existing file is replaced only once the picture is complete.
         title: title above the axes.
 
     Yields:
@@ -110,7 +111,7 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
         path: PNG file to write.
         accuracies: mapping from a model to its accuracy in percent.
         costs: measured costs of all models in ``accuracies``.
-        title: names of the tasks that the accuracies are averaged over.
+        title: names of the tasks over which the accuracies are averaged.
 
     Raises:
         InputError: The cost of a model was not measured.
@@ -127,7 +128,7 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
                 alpha=0.5,
                 label=f"{name}, {cost.memory:,.0f} MiB",
                 color=f"C{number % 10}",
-                # matplotlib has ten colours: the edge tells the next ten models apart.
+                # matplotlib has ten colors, so the edge distinguishes the next ten models.
                 edgecolor="0.2" if number >= 10 else "none",
             )
             axes.annotate(name, point, ha="center", va="center", size=6)

@@ -1,4 +1,4 @@
-"""Generate ListOps expressions and Pathfinder images in several processes.
+"""Generate ListOps expressions and Pathfinder images in multiple processes.
 
 The examples depend on the seed, but not on the number of processes.
 """
@@ -31,7 +31,7 @@ def generate_listops(
 
     Args:
         seed: random seed.
-        sizes: number of expressions in each split.
+        sizes: number of expressions per split.
         bounds: minimum and maximum number of tokens, both exclusive.
         workers: number of processes.
 
@@ -39,7 +39,7 @@ def generate_listops(
         Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
 
     Raises:
-        InputError: The bounds are not valid, or too few distinct expressions have a length within them.
+        InputError: The bounds are invalid, or too few distinct expressions have a length within the bounds.
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
         raise InputError(
@@ -62,11 +62,11 @@ def generate_pathfinder(
 
     Args:
         seed: random seed.
-        sizes: number of images in each split.
+        sizes: number of images per split.
         workers: number of processes.
 
     Returns:
-        Iterator over tuples of split, image (uint8 [32, 32]) and label. The label is 1 if one path joins the
+        Iterator over tuples of split, image (uint8 [32, 32]) and label. The label is 1 if a path connects the
         two dots, otherwise 0.
     """
     draw = pathfinder_images.draw_example
@@ -77,12 +77,12 @@ def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List
     """Draw the examples of several ranges of example numbers.
 
     Args:
-        draw: function from a seed to an example and its label.
+        draw: function that maps a seed to an example and its label.
         seed: prefix of the seeds. Example n is drawn with the seed ``f"{seed}-{n}"``.
         chunks: ranges of example numbers.
 
     Returns:
-        List of the examples of each range.
+        One list of examples per range.
     """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
@@ -97,10 +97,10 @@ def _generate_distinct(
     """Generate distinct examples, first for the test split, then for validation and training.
 
     Args:
-        draw: function from a seed to an example and its label.
+        draw: function that maps a seed to an example and its label.
         seed: prefix of the seeds. Example n is drawn with the seed ``f"{seed}-{n}"``.
-        to_bytes: function from an example to its content. Examples with equal content are duplicates.
-        sizes: number of examples in each split.
+        to_bytes: function that serializes an example. Examples with equal bytes are duplicates.
+        sizes: number of examples per split.
         workers: number of processes.
 
     Yields:

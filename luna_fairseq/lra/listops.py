@@ -39,8 +39,8 @@ Example = Tuple[List[str], int]
 def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
     """Draw a random ListOps expression.
 
-    An expression is a tree of depth 10 at most. A node is an operation on 2 to 10 arguments with probability
-    1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until one has the right
+    An expression is a tree of depth at most 10. A node is an operation on 2 to 10 arguments with probability
+    1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until one has an allowed
     length.
 
     Args:
@@ -68,14 +68,14 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
 def _append_expression(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
     """Append a random expression to ``tokens``, and return its value.
 
-    When ``tokens`` reaches ``max_length``, open operations end without further arguments, because the caller
+    When ``tokens`` reaches ``max_length``, open operations end without more arguments, because the caller
     will discard the expression.
 
     Args:
         generator: random number generator.
         depth: depth of the expression in the tree, 1 for the root.
         tokens: tokens of the whole tree so far, extended in place.
-        max_length: number of tokens from which operations get no more arguments.
+        max_length: token count at which operations stop receiving arguments.
 
     Returns:
         Value of the expression, from 0 to 9.
@@ -101,7 +101,7 @@ def parse(text: str) -> Example:
     """Split an expression into tokens, and compute its value.
 
     Args:
-        text: tokens separated by spaces. Round brackets, which the published files contain, are ignored.
+        text: tokens separated by spaces. Parentheses, which occur in the published files, are ignored.
 
     Returns:
         Tokens of the expression, and its value from 0 to 9.

@@ -1,9 +1,9 @@
-"""Generate Pathfinder images, in which a model decides whether a dashed path joins two dots.
+"""Generate Pathfinder images, in which a dashed path either connects two dots or does not.
 
 The images follow the published description (Linsley et al., 2018), with the settings of Long Range Arena for
 32 x 32 pixels (Tay et al., 2021): two long paths of 14 dashes, five distractors of 4 dashes, and dots of
-radius 1.5. They are not drawn by the published program, so accuracies on them are not comparable with
-published accuracies.
+radius 1.5. They are not drawn by the published program, so accuracies on these images are not comparable with
+published ones.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ PATHS, PATH_DASHES = 2, 14
 DISTRACTORS, DISTRACTOR_DASHES = 5, 4
 DASH_LENGTH, DASH_GAP = 2.0, 1.0
 DASH_THICKNESS = 0.5
-# Largest change of direction between successive dashes of a path, in radians.
+# Maximum change of direction between consecutive dashes of a path, in radians.
 MAX_TURN = math.pi / 4
-# Least distance between points of two dashes that do not follow each other.
+# Minimum distance between points of two dashes that do not follow each other.
 CLEARANCE = 1.75
-# Least distance between the starting points of the two long paths.
+# Minimum distance between the starting points of the two long paths.
 START_DISTANCE = 7.0
 DOT_RADIUS = 1.5
 # Closer dots would merge.
@@ -57,8 +57,8 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
         seed: seed of the random generator.
 
     Returns:
-        Gray image, uint8 [32, 32], and its label. The label is 1 if the two dots are the ends of one path,
-        and 0 if they are on different paths. Both labels are equally likely.
+        Grayscale image, uint8 [32, 32], and its label. The label is 1 if the two dots are the ends of one
+        path, and 0 if they are on different paths. Both labels are equally likely.
     """
     generator = random.Random(seed)
     label = generator.randrange(2)
@@ -98,7 +98,7 @@ def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
 def _draw_path(
     generator: random.Random, dashes: int, occupied: Set[Cell], other_start: Optional[Point]
 ) -> Optional[List[Dash]]:
-    """Draw the dashes of one path, with up to 200 random starting points.
+    """Draw the dashes of one path, trying up to 200 random starting points.
 
     Args:
         generator: random number generator.
@@ -172,9 +172,9 @@ def _move(point: Point, direction: float, distance: float) -> Point:
 
 
 def _sample_points(dash: Dash) -> Tuple[Point, Point, Point]:
-    """Return the first point, the middle and the last point of a dash.
+    """Return the first, the middle and the last point of a dash.
 
-    Tests of distance check these three points in place of the whole dash.
+    Distance checks use these three points in place of the whole dash.
     """
     (x0, y0), (x1, y1) = dash
     return (x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2), (x1, y1)
@@ -188,19 +188,20 @@ def _is_inside(point: Point) -> bool:
 def _to_cell(point: Point) -> Cell:
     """Return the grid cell that contains a point (x, y).
 
-    Grid cells have a side of half a pixel. They record which parts of the image are occupied.
+    Grid cells are squares with a side length of half a pixel. They record which parts of the image are
+    occupied.
     """
     return int(point[0] * CELLS_PER_PIXEL), int(point[1] * CELLS_PER_PIXEL)
 
 
 def _cells_near(dash: Dash) -> Iterator[Cell]:
-    """Iterate over the grid cells that other dashes must not touch because of a dash.
+    """Iterate over the grid cells that a dash blocks for other dashes.
 
     Args:
         dash: first and last point of the dash.
 
     Yields:
-        Grid cell within 1.75 pixels of the dash. A cell may occur several times.
+        Grid cell within 1.75 pixels of the dash. A cell may occur more than once.
     """
     for point in _sample_points(dash):
         x, y = _to_cell(point)
@@ -209,11 +210,11 @@ def _cells_near(dash: Dash) -> Iterator[Cell]:
 
 
 def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
-    """Render dashes and dots as a gray image.
+    """Render dashes and dots as a grayscale image.
 
     Args:
         dashes: dashes of all paths, each with its first and last point.
-        dots: centres of the two dots.
+        dots: centers of the two dots.
 
     Returns:
         Intensities, uint8 [32, 32].

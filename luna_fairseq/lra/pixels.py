@@ -1,4 +1,4 @@
-"""Read gray images and their labels, and present images as sequences of pixels."""
+"""Read grayscale images and their labels, and represent images as sequences of pixels."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ INTENSITIES = 256
 
 
 class PixelSequenceDataset(FairseqDataset):
-    """Dataset of gray images, each a sequence of normalised pixels.
+    """Dataset of grayscale images, represented as sequences of normalized pixels.
 
-    Intensities are scaled to the range from 0 to 1, and then normalised to ``(scaled - mean) / std``.
+    Intensities are scaled to the range from 0 to 1, and then normalized to ``(scaled - mean) / std``.
 
     Args:
         pixels: intensities, uint8 [N, T], of N images with T pixels.
-        mean: value that is subtracted from the scaled intensities (default: 0.5).
-        std: value that the difference is divided by (default: 0.5).
+        mean: value to subtract from the scaled intensities (default: 0.5).
+        std: value to divide the difference by (default: 0.5).
     """
 
     def __init__(self, pixels: np.ndarray, mean: float = 0.5, std: float = 0.5):
@@ -33,7 +33,7 @@ class PixelSequenceDataset(FairseqDataset):
         self.sizes = np.full(len(pixels), pixels.shape[1])
 
     def __getitem__(self, index: int) -> Tensor:
-        """Return the normalised pixels of an image, float32 [T] for T pixels."""
+        """Return the normalized pixels of an image, float32 [T] for T pixels."""
         scaled = self.pixels[index].astype(np.float32) / (INTENSITIES - 1)
         return torch.from_numpy((scaled - self.mean) / self.std)
 
@@ -105,13 +105,15 @@ def _read_text(path: Path) -> np.ndarray:
     """Read a text file with one image per line.
 
     Args:
-        path: path of the ``.src`` file. A line has the intensities of all pixels, separated by spaces.
+        path: path of the ``.src`` file. Each line contains the intensities of all pixels, separated by
+            spaces.
 
     Returns:
         Intensities, uint8 [N, T], of N images with T pixels.
 
     Raises:
-        InputError: A word is not an integer from 0 to 255, the images differ in size, or there are no images.
+        InputError: A value is not an integer from 0 to 255, the images differ in size, or there are no
+            images.
     """
     images: List[np.ndarray] = []
     with path.open(encoding="ascii", errors="replace") as file:

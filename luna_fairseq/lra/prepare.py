@@ -80,10 +80,10 @@ def build_parser() -> CommandParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Write the data of a task, and print the number of examples. A finished task is not repeated.
+    """Write the data of a task, and print the number of examples. A finished task is skipped.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Raises:
         InputError: An input is malformed, or the output folder contains other files.
@@ -128,11 +128,11 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
 
     Args:
         folder: output folder.
-        before: settings that the data in the folder was made with. None if they are unknown.
+        before: settings with which the existing data was prepared. None if unknown.
         settings: settings of this command.
 
     Returns:
-        Message that names the settings that differ.
+        Message that lists the differing settings.
     """
     found = "other files"
     if before is not None:
@@ -145,12 +145,12 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
     """Write the data of a task to a temporary folder, and rename it to the output folder at the end.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         key: digest of the settings, which marks the task as finished.
         settings: settings that the data depends on.
 
     Returns:
-        Dictionary with ``settings`` and ``counts``, the number of examples by split and class.
+        Dictionary with ``settings`` and ``counts``, the number of examples per split and class.
 
     Raises:
         InputError: An input is malformed, or a split has no examples.
@@ -173,11 +173,11 @@ def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
     """Write the ListOps expressions: the published ones with ``--mirror``, otherwise generated ones.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         folder: folder to write to.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     from luna_fairseq.lra import generated, published
     from luna_fairseq.lra.writing import write_tokens
@@ -191,14 +191,14 @@ def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_text(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the IMDB reviews as sequences of bytes.
+    """Write the IMDB reviews as byte sequences.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         folder: folder to write to.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
@@ -213,11 +213,11 @@ def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
     """Write the pairs of AAN papers as pairs of byte sequences.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         folder: folder to write to.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
@@ -228,14 +228,14 @@ def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the CIFAR-10 images in gray.
+    """Write the CIFAR-10 images in grayscale.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         folder: folder to write to.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
@@ -249,11 +249,11 @@ def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Co
 
     Args:
         side: width and height of the images in pixels.
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         folder: folder to write to.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
@@ -267,11 +267,11 @@ def _prepare_regenerated(args: argparse.Namespace, folder: Path) -> Counts:
     """Write newly generated Pathfinder images of 32 x 32 pixels.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         folder: folder to write to.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     from luna_fairseq.lra import generated
     from luna_fairseq.lra.writing import write_images
@@ -306,15 +306,15 @@ def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
     """Context manager that yields the path of a published archive, downloaded if necessary.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         file: address, size and checksum of the archive.
 
     Yields:
         Path of the archive.
 
     Raises:
-        InputError: The archive is damaged or incomplete. This error replaces errors that occur while it is
-            read.
+        InputError: The archive is damaged or incomplete. Errors that occur while reading it are re-raised as
+            this error.
     """
     path = fetch(file, args.archives, args.mirror)
     with reporting_damage(path):
@@ -326,7 +326,7 @@ def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
 
     Args:
         examples: examples of the task.
-        args: parsed options of the command. The total is known only if the examples are generated.
+        args: parsed command-line arguments. The total is known only if the examples are generated.
 
     Returns:
         Iterator over the same examples.

@@ -29,7 +29,7 @@ AAN_FILES = {
 }
 AAN_COLUMNS = ("label", "id1", "id2", "text1", "text2")
 CIFAR10_SIDE, CIFAR10_CHANNELS = 32, 3
-# As tf.image.rgb_to_grayscale does for uint8: weighted sum, scaled to 256 values, rounded down.
+# Same as tf.image.rgb_to_grayscale for uint8: weighted sum, scaled to 256 values, rounded down.
 GRAY_WEIGHTS, GRAY_SCALE = (0.2989, 0.587, 0.114), 255.5 / 255
 PATHFINDER_LEVEL = "curv_contour_length_14"
 
@@ -73,13 +73,13 @@ def read_listops(folder: Path) -> Iterator[TokenExample]:
 
 
 def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Read the IMDB reviews as sequences of bytes.
+    """Read the IMDB reviews as byte sequences.
 
-    The test set is also the validation set, as in the published benchmark.
+    The test set doubles as the validation set, as in the published benchmark.
 
     Args:
         archive: ``aclImdb_v1.tar.gz``.
-        max_length: number of bytes to keep of each review.
+        max_length: number of bytes to keep per review.
 
     Yields:
         Name of the split, a list with the bytes of one review, and label. The label is 1 for a positive
@@ -102,11 +102,11 @@ def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Read the pairs of papers of the ACL Anthology Network (AAN) as sequences of bytes.
+    """Read the pairs of papers of the ACL Anthology Network (AAN) as byte sequences.
 
     Args:
         archive: archive of the published benchmark.
-        max_length: number of bytes to keep of each paper.
+        max_length: number of bytes to keep per paper.
 
     Yields:
         Name of the split, a list with the bytes of both papers, and label. The label is 1 if one paper cites
@@ -141,7 +141,7 @@ def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
     Args:
         text: bytes of the text.
         max_length: maximum number of bytes.
-        truncated: lengths of truncated texts. The length of this text is appended if it is above the maximum.
+        truncated: lengths of truncated texts. The length of this text is appended if it exceeds the maximum.
 
     Returns:
         List of at most ``max_length`` values from 0 to 255.
@@ -164,7 +164,7 @@ def _report_truncated(truncated: List[int], max_length: int) -> None:
 
 
 def read_cifar10(archive: Path) -> Iterator[ImageExample]:
-    """Read the CIFAR-10 images in gray.
+    """Read the CIFAR-10 images in grayscale.
 
     The last 5,000 training images are used for validation, as in the published benchmark.
 
@@ -199,23 +199,23 @@ def read_cifar10(archive: Path) -> Iterator[ImageExample]:
 
 
 def to_gray(channels: np.ndarray) -> np.ndarray:
-    """Convert the intensities of an image from RGB to gray, as TensorFlow does.
+    """Convert the intensities of an image from RGB to grayscale, as TensorFlow does.
 
     Args:
         channels: red, green and blue intensities, uint8 [3, T] for T pixels.
 
     Returns:
-        Gray intensities, uint8 [T].
+        Grayscale intensities, uint8 [T].
     """
     weighted_sum = np.tensordot(np.array(GRAY_WEIGHTS), channels.astype(np.float64), axes=1)
     return np.floor(weighted_sum * GRAY_SCALE).astype(np.uint8)
 
 
 def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
-    """Read the published Pathfinder images of the hard level.
+    """Read the published Pathfinder images of the hard difficulty level.
 
-    The published files have no splits. As seed 0 decides, 80 % of the images are used for training, 10 % for
-    validation and 10 % for testing.
+    The published files have no splits. The images are shuffled with seed 0, then 80 % are used for training,
+    10 % for validation and 10 % for testing.
 
     Args:
         archive: archive of the published benchmark.
@@ -223,11 +223,11 @@ def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExampl
         raw: temporary file for the pixels of all images. It is removed at the end.
 
     Yields:
-        Name of the split, image (uint8 [side * side]), and label. The label is 1 if a path joins the two
+        Name of the split, image (uint8 [side * side]), and label. The label is 1 if a path connects the two
         dots, otherwise 0.
 
     Raises:
-        InputError: An image is missing or has another size, or a line of the metadata is malformed.
+        InputError: An image is missing or has a different size, or a line of the metadata is malformed.
     """
     within = re.compile(
         rf"(?:.*/)?pathfinder{side}/{PATHFINDER_LEVEL}/(imgs/\d+/[^/]+\.png|metadata/(\d+)\.npy)$"
@@ -252,7 +252,7 @@ def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExampl
 
 
 def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
-    """Read a PNG image in gray.
+    """Read a PNG image in grayscale.
 
     Args:
         content: open binary file.
@@ -260,7 +260,7 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
         location: name of the file for error messages.
 
     Returns:
-        Intensities, uint8 [side, side]. An empty file, which the published archive contains, gives an empty
+        Intensities, uint8 [side, side]. An empty file, which occurs in the published archive, yields an empty
         array.
 
     Raises:
@@ -271,7 +271,7 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
         return np.empty(0, dtype=np.uint8)
     try:
         image = np.asarray(PIL.Image.open(BytesIO(data), formats=("PNG",)).convert("L"))
-    except PIL.UnidentifiedImageError as error:  # its message describes the BytesIO object: leave it out
+    except PIL.UnidentifiedImageError as error:  # its message describes the BytesIO object, so it is omitted
         raise InputError(f"{location}: expected an image") from error
     except (PIL.Image.DecompressionBombError, OSError, SyntaxError, ValueError) as error:
         raise InputError(f"{location}: expected an image: {error}") from error
@@ -286,7 +286,7 @@ def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[s
     Args:
         archive: path of the archive, for error messages.
         name: name of the metadata file in the archive.
-        content: content of the metadata file.
+        content: contents of the metadata file.
 
     Yields:
         Name of an image, its label, and a description of the line for error messages.
@@ -318,7 +318,7 @@ def _split_images(
         Name of the split, image (uint8 [side * side]), and label.
 
     Raises:
-        InputError: An image of the metadata is missing, or there are no images.
+        InputError: An image listed in the metadata is missing, or there are no images.
     """
     missing = [(name, where) for name, _, where in entries if name not in images]
     if missing:

@@ -40,7 +40,7 @@ RESULT = "result.json"
 TRAIN_LOG = "train.log"
 ARCHITECTURE = "luna_lra_"
 ANCHORED = "luna_anchored_lra_"
-# The paper's name of each task, by the part of the architecture's name that follows ARCHITECTURE.
+# Name of each task in the paper, keyed by the part of the architecture name that follows ARCHITECTURE.
 TITLES = {
     "listop": "ListOps",
     "imdb": "Text",
@@ -53,14 +53,14 @@ TITLES = {
 
 @dataclass(frozen=True)
 class Result:
-    """Test result of one trained model.
+    """Test result of a trained model.
 
     Attributes:
         title: name of the task in the paper, such as "Text".
         model: name of the model, as given to ``--models``.
-        seed: random seed of the training.
+        seed: random seed of the training run.
         accuracy: test accuracy in percent.
-        options: options that were given to fairseq-train.
+        options: options passed to fairseq-train.
     """
 
     title: str
@@ -109,15 +109,15 @@ def build_parser() -> CommandParser:
 
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Train and test every model with every seed, print the table of results, and draw the requested plots.
+    """Train and test every model with every seed, print the results table, and draw the requested plots.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         extra: additional options for fairseq-train, which override the recipe.
 
     Raises:
-        InputError: An option is wrong, a result is from a run with other options, or fairseq-train or
-            fairseq-validate failed.
+        InputError: An option is invalid, a result comes from a run with different options, or fairseq-train
+            or fairseq-validate failed.
     """
     recipe = read_recipe(args.recipe, "lra")
     task = find_task(recipe)
@@ -159,10 +159,10 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
     """Check before training that the requested plots can be drawn.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Returns:
-        Costs of the models for ``--figure``. None without ``--figure``.
+        Costs of the models for ``--figure``. None if ``--figure`` is not given.
 
     Raises:
         InputError: Only one of ``--figure`` and ``--costs`` is given, a plot cannot be written, or the cost
@@ -205,7 +205,7 @@ def find_task(recipe: Recipe) -> str:
 
 
 def model_options(model: str, task: str) -> List[str]:
-    """Return the options of fairseq-train that select a model.
+    """Return the fairseq-train options that select a model.
 
     Args:
         model: name of the model, as given to ``--models``.
@@ -243,7 +243,7 @@ def parse_luna(model: str) -> Optional[Match[str]]:
 
     Returns:
         Match with three groups: the length of the packed sequence P, ``-anchored`` or None, and ``-p`` or
-        None. None in place of a match if the model is not a Luna model.
+        None. If the model is not a Luna model, the result is None.
 
     Example:
         >>> parse_luna("luna-16-p").groups()
@@ -253,11 +253,11 @@ def parse_luna(model: str) -> Optional[Match[str]]:
 
 
 def train_and_test(data: Path, folder: Path, options: List[str], title: str, model: str, seed: int) -> Result:
-    """Train a model, test its best checkpoint, and write the result to ``result.json``.
+    """Train a model, evaluate its best checkpoint on the test set, and write ``result.json``.
 
     Args:
         data: data folder.
-        folder: folder of the run, for checkpoints, logs and the result.
+        folder: run folder for checkpoints, logs and the result.
         options: options for fairseq-train, from the recipe and the command line.
         title: name of the task in the paper.
         model: name of the model, as given to ``--models``.
@@ -339,8 +339,7 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
         results: results of any models, tasks and seeds.
 
     Returns:
-        Names of these tasks, separated by commas, and a mapping from a model to its mean accuracy in
-        percent.
+        Comma-separated names of these tasks, and a mapping from a model to its mean accuracy in percent.
 
     Raises:
         InputError: The models have no task in common.
@@ -373,7 +372,7 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
 
 
 def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    """Average the accuracy of a model over seeds, and then over tasks.
+    """Average the accuracy of a model over seeds and then over tasks.
 
     Args:
         by_task: mapping from a task to the accuracies of all seeds.
@@ -386,16 +385,16 @@ def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) 
 
 
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
-    """Return the sort key of a model in the table of results.
+    """Return the sort key of a model in the results table.
 
-    The order is: the Transformer, other attentions by name, Luna by the length of the packed sequence P, and
-    anchored Luna by that length.
+    The order is: the Transformer, other attention models by name, Luna models by the length of the packed
+    sequence P, and anchored Luna models by the same length.
 
     Args:
         model: name of the model, such as "luna-128".
 
     Returns:
-        Tuple to compare with the keys of other models.
+        Tuple that compares with the keys of other models.
     """
     match = parse_luna(model)
     if match is None:
@@ -404,7 +403,7 @@ def _sort_key(model: str) -> Tuple[int, str, int, str]:
 
 
 def _display_name(model: str) -> str:
-    """Return the name of a model for the table of results.
+    """Return the name of a model for the results table.
 
     Args:
         model: name of the model, as given to ``--models``.
@@ -420,7 +419,7 @@ def _display_name(model: str) -> str:
 
 
 def _format_cell(accuracies: List[float]) -> str:
-    """Format the accuracies of several seeds for the table of results.
+    """Format the accuracies of several seeds for the results table.
 
     Args:
         accuracies: accuracies in percent.

@@ -46,7 +46,7 @@ CLS = "<CLS>"
 
 @dataclass
 class LRAConfig(FairseqDataclass):
-    """Options of all tasks of Long Range Arena."""
+    """Options shared by all Long Range Arena tasks."""
 
     data: str = option(MISSING, "folder of the data")
     no_shuffle: bool = option(False, "train on the sequences in the order of the files")
@@ -67,17 +67,17 @@ class LRAImageConfig(LRAConfig):
 
 
 class LRATask(FairseqTask):
-    """Base class of the tasks of Long Range Arena, in which each example belongs to one class.
+    """Base class of the Long Range Arena tasks, in which each example belongs to one class.
 
-    The options of the model (maximum length, ``<CLS>``, number of classes) decide how data is read. Build the
-    model before you load a data set.
+    The model options (maximum length, ``<CLS>``, number of classes) determine how data is read. Build the
+    model before you load a dataset.
 
     Args:
-        cfg: options of the task.
+        cfg: task options.
 
     Attributes:
         pairs: True if an example is a pair of sequences.
-        model_options: options of the model, set by :meth:`build_model`.
+        model_options: model options, set by :meth:`build_model`.
     """
 
     pairs = False
@@ -92,7 +92,7 @@ class LRATask(FairseqTask):
         """Build the model and keep its options for :meth:`load_dataset`.
 
         Args:
-            cfg: options of the model.
+            cfg: model options.
             from_checkpoint: True if fairseq will load a checkpoint into the model (default: False).
 
         Returns:
@@ -111,13 +111,13 @@ class LRATask(FairseqTask):
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Build the data set of a split and store it in ``datasets``.
+        """Build the dataset of a split and store it in ``datasets``.
 
-        The examples are shuffled with the seed of the training, unless ``--no-shuffle`` is given.
+        The examples are shuffled with the training seed, unless ``--no-shuffle`` is given.
 
         Args:
             split: name of the split.
-            definition: nested dictionary of data sets, which become the fields of a batch.
+            definition: nested dictionary of datasets, which become the fields of a batch.
             sizes: length of each example.
         """
         definition = {"id": IdDataset(), "nsentences": NumSamplesDataset(), **definition}
@@ -135,11 +135,11 @@ class LRATextTask(LRATask):
     """Task that classifies token sequences or pairs of token sequences.
 
     The data folder has the layout of the authors' code: the folders ``src-bin`` and ``label-bin``, written by
-    luna-prepare-lra or fairseq-preprocess. If the folder ``src1-bin`` exists, it holds the second sequences
-    of pairs.
+    luna-prepare-lra or fairseq-preprocess. If the folder ``src1-bin`` exists, it contains the second
+    sequences of pairs.
 
     Args:
-        cfg: options of the task.
+        cfg: task options.
         dictionary: dictionary of the tokens, with ``<CLS>`` as the last entry.
         label_dictionary: dictionary of the classes.
     """
@@ -158,11 +158,11 @@ class LRATextTask(LRATask):
         images with their text task.
 
         Args:
-            cfg: options of the task.
+            cfg: task options.
             **kwargs: ignored.
 
         Returns:
-            Task for the content of the data folder.
+            Task that matches the contents of the data folder.
 
         Raises:
             InputError: A dictionary is missing.
@@ -188,7 +188,8 @@ class LRATextTask(LRATask):
 
         Args:
             split: name of the split: "train", "valid" or "test".
-            combine: If True, append the numbered files of the split, such as ``train1`` (default: False).
+            combine: If True, concatenate the split and its numbered continuations, such as ``train1``
+                (default: False).
             **kwargs: ignored.
 
         Raises:
@@ -222,8 +223,8 @@ class LRATextTask(LRATask):
         If the model classifies from the first position, ``<CLS>`` is prepended to each sequence.
 
         Args:
-            path: path of the binarised data without extension.
-            combine: If True, append the numbered files of the split, such as ``train1``.
+            path: path of the binarized data without extension.
+            combine: If True, concatenate the split and its numbered continuations, such as ``train1``.
 
         Returns:
             Dataset of token sequences.
@@ -262,18 +263,18 @@ class LRATextTask(LRATask):
 
 @register_task("long_range_arena", dataclass=LRAConfig)
 class LongRangeArenaTask(LRATextTask):
-    """Alias of the task ``lra-text``, under the name in the authors' commands."""
+    """Alias of the task ``lra-text``, under the name used in the authors' commands."""
 
 
 @register_task("lra-image", dataclass=LRAImageConfig)
 class LRAImageTask(LRATask):
-    """Task that classifies images, which are read as sequences of gray pixels.
+    """Task that classifies images, represented as sequences of grayscale pixels.
 
-    The data folder has the images in ``input/SPLIT.npy`` or in the text file ``input/SPLIT.src``, and the
+    The data folder contains the images in ``input/SPLIT.npy`` or the text file ``input/SPLIT.src``, and the
     labels in ``label/SPLIT.label``.
 
     Args:
-        cfg: options of the task.
+        cfg: task options.
     """
 
     @classmethod
@@ -281,7 +282,7 @@ class LRAImageTask(LRATask):
         """Check the options and create the task.
 
         Args:
-            cfg: options of the task.
+            cfg: task options.
             **kwargs: ignored.
 
         Returns:
@@ -307,8 +308,8 @@ class LRAImageTask(LRATask):
             **kwargs: ignored.
 
         Raises:
-            InputError: A file is missing, an image has more pixels than the model reads, or a label is not a
-                class of the model.
+            InputError: A file is missing, an image has more pixels than the model accepts, or a label is not
+                a class of the model.
         """
         folder = Path(self.cfg.data)
         # Compares the checksums of all files of the split, including the images.
@@ -342,14 +343,14 @@ class LRAImageTask(LRATask):
 class LRAImagesByTextTask(LRAImageTask):
     """Image task for the commands of the authors' README.
 
-    For images, these commands give ``--task lra-text --input-type text`` instead of the image options.
+    For images, these commands pass ``--task lra-text --input-type text`` instead of the image options.
     """
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
         """Build the model as :class:`LRATask` does, but with ``--input-type image``.
 
         Args:
-            cfg: options of the model. It is not changed.
+            cfg: model options. Not modified.
             from_checkpoint: True if fairseq will load a checkpoint into the model (default: False).
 
         Returns:

@@ -1,4 +1,4 @@
-"""Write data folders for the tasks of Long Range Arena."""
+"""Write data folders for the Long Range Arena tasks."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def write_tokens(
         folder: folder to write to. It is created if necessary.
         symbols: vocabulary.
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
-        examples: tuples of a split, a list of sequences and a label. There is one sequence, or two for pairs,
-            of indices into ``symbols``.
+        examples: tuples (split, sequences, label). ``sequences`` contains one sequence of indices into
+            ``symbols``, or two for pairs.
         pairs: True if an example is a pair of sequences (default: False).
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     vocabulary, labels = (
         _build_dictionary(symbols),
@@ -83,11 +83,11 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
     Args:
         folder: folder to write to. It is created if necessary.
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
-        examples: tuples of a split, an image (uint8, any shape) and a label. All images have the same number
-            of pixels.
+        examples: tuples (split, image, label). Images are uint8 arrays of any shape. All images have the same
+            number of pixels.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     for name in ("input", "label"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -114,10 +114,10 @@ def _group_by_split(counts: Counter, classes: int) -> Counts:
     """Convert counts with keys (split, class) to a nested dictionary.
 
     Args:
-        counts: number of examples by (split, class).
-        classes: number of classes. Classes without examples get the count 0.
+        counts: number of examples, keyed by (split, class).
+        classes: number of classes. Classes without examples get a count of 0.
 
     Returns:
-        Number of examples by split and class.
+        Number of examples per split and class.
     """
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

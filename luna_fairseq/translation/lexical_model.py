@@ -17,7 +17,8 @@ ITERATIONS = 5
 class LexicalModel(NamedTuple):
     """Translation probabilities for N pairs of subword pieces.
 
-    The pairs are sorted by source piece and decreasing probability. They are all pairs of a source and a target piece that occur in the same sentence pair.
+    The pairs are sorted by source piece and decreasing probability. They are all pairs of a
+    source and a target piece that occur in the same sentence pair.
 
     Attributes:
         sources: dictionary indices [N] of the source pieces, in increasing order.
