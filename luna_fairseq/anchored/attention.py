@@ -1,8 +1,8 @@
-"""Anchored attention: Luna attention in which the packed sequence P summarises segments of the context.
+"""Anchored attention: Luna attention in which the packed sequence P summarizes segments of the context.
 
 The L rows of P divide the context into L equal segments. Row i favours the tokens near the centre of segment
-i, by a bias that grows with the distance. Each layer learns the strength of its bias. Distances and segments
-are computed once for all layers (``geometry.py``).
+i: a penalty on the logits increases with the distance. Each layer learns the strength of its bias. Distances
+and segments are computed once for all layers (``geometry.py``).
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -43,7 +43,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 class AnchoredMemory(NamedTuple):
     """Cached keys and values of unpack attention, computed once for each context.
 
-    The packed context Y_P has L rows, and row i summarises segment i, one of L equal parts of the context.
+    The packed context Y_P has L rows, and row i summarizes segment i, one of L equal parts of the context.
     Depending on the options, queries also attend to the tokens of some segments. With a look-up, these are
     the segments whose rows have the largest logits. With a window, these are the neighbouring segments.
 
@@ -51,22 +51,22 @@ class AnchoredMemory(NamedTuple):
 
     Attributes:
         key: keys [B, H, L, K] projected from Y_P.
-        value: values [B, H, L, K] projected from Y_P. With one projection for keys and values, the same
-            tensor as ``key``.
+        value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
+            projection.
         pack_weights: weights [B, L, S] of the rows over the context, averaged over heads (default: None,
             weights were not requested).
-        token_key: keys of the context's tokens, by segment [B, H, L, W, K] or in the order of the context [B,
-            H, S, K] (default: None, no look-up and no window).
-        token_value: values of the context's tokens, of the same shape as ``token_key`` (default: None).
-        token_padding_mask: mask of the tokens of a look-up, see
+        token_key: keys of the context tokens, arranged by segment [B, H, L, W, K] or in context order [B, H,
+            S, K] (default: None, no look-up and no window).
+        token_value: values of the context tokens, of the same shape as ``token_key`` (default: None).
+        token_padding_mask: padding mask of the tokens of a look-up, see
             :class:`luna_fairseq.anchored.segments.Layout` (default: None, no look-up).
         position: positions of the tokens of a look-up, see ``Layout`` (default: None).
         segment: segments of the tokens of a look-up, see ``Layout`` (default: None).
         is_short: mask of short contexts, see ``Layout`` (default: None).
-        row_place: centre [B, L] of each segment, in tokens from the beginning (default: None, no diagonal
-            prior).
-        token_place: centre [B, L, W] or [B, S] of each token, in tokens from the beginning (default: None, no
-            look-up with a diagonal prior).
+        row_place: centre [B, L] of each segment, measured in tokens from the start of the context (default:
+            None, no diagonal prior).
+        token_place: centre [B, L, W] or [B, S] of each token, measured in tokens from the start of the
+            context (default: None, no look-up with a diagonal prior).
     """
 
     key: Tensor
@@ -82,23 +82,23 @@ class AnchoredMemory(NamedTuple):
     token_place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AnchoredMemory":
-        """Return the keys and values of some sentences, in the given order.
+        """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return, a vector of any length.
+            sentences: vector of the indices of the sentences to return, of any length.
 
         Returns:
-            Keys and values with one example for each index.
+            Keys and values with one batch entry per index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of anchored attentions, in which each row of the packed sequence P favours one segment.
+    """Base class of anchored attention modules, in which each row of P favours one segment.
 
-    The L rows of P divide the context into L equal segments. Pack attention lowers the logit of each row for
-    distant tokens. The logit is reduced by gamma times the distance between the token and the centre of the
-    row's segment. Each head learns its own gamma.
+    The L rows of the packed sequence P divide the context into L equal segments. Pack attention penalizes the logits of tokens
+    far from a row's segment: the logit is reduced by gamma times the distance between the token and the
+    centre of the segment. Each head learns its own gamma.
 
     Args:
         *args: positional arguments of :class:`LunaAttention`.
@@ -119,15 +119,15 @@ class AnchoredAttention(LunaAttention):
 
     @property
     def reads_only_rows(self) -> bool:  # type: ignore[override]
-        """True if queries attend to the packed context only, and not to single tokens."""
+        """True if queries attend only to the packed context, not to individual tokens."""
         return not self.reads_tokens
 
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
         """Build the parameters that anchored attention adds to Luna attention.
 
-        These are the projections of tokens, the diagonal prior and the strengths of the distance bias, as far
-        as they are enabled. Their order is fixed, because the optimizer state in a checkpoint lists
-        parameters by order.
+        These are the projections of tokens, the diagonal prior and the strengths of the distance bias, if
+        they are enabled. Their order is fixed, because the optimizer state in a checkpoint stores parameters
+        by order.
 
         Args:
             embed_dim: model width.
@@ -170,7 +170,7 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of pack attention, which lowers the logits of distant tokens.
+        """Return the bias of pack attention, which penalizes distant tokens.
 
         The bias is minus gamma times the distance between a token and the centre of a row's segment, in
         segments. The centre is shifted slightly for each head.
@@ -209,7 +209,8 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             geometry: distances and positions of the batch, with the positions of the queries.
-            key_place: centre [B, N] of each of N keys in tokens from the beginning, for batch size B.
+            key_place: centre [B, N] of each of N keys measured in tokens from the start of the context, for
+                batch size B.
             mask: mask [B, N], True at keys that are padding; None if no key is padding.
 
         Returns:
@@ -230,7 +231,7 @@ class AnchoredAttention(LunaAttention):
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Return the cached keys and values unchanged.
 
-        Subclasses can convert them to a form that is faster to read in decoding.
+        Subclasses can convert them to a layout for fast incremental decoding.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
@@ -247,9 +248,9 @@ class AnchoredAttention(LunaAttention):
         Overrides the method of ``nn.Module``.
 
         Args:
-            state_dict: parameters of the whole model by name.
-            prefix: prefix of this module's names.
-            *args: further arguments of the overridden method.
+            state_dict: parameters of the whole model, keyed by name.
+            prefix: prefix of this module's parameter names.
+            *args: remaining arguments of the overridden method.
 
         Raises:
             InputError: The checkpoint has no projections of tokens.
@@ -273,7 +274,7 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
         The part of ``geometry`` that belongs to the context.
 
     Raises:
-        InputError: ``geometry`` is None or has no part for the context.
+        InputError: ``geometry`` is None or contains no part for the context.
     """
     if geometry is None or geometry.context is None:
         raise InputError(
@@ -298,7 +299,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for keys and values (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
-        window: odd number of segments in a window, with a token's own segment in the centre (default: 0, no
+        window: odd number of segments in a window, centred on the token's own segment (default: 0, no
             window).
 
     Raises:
@@ -341,7 +342,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Compute the keys and values of unpack attention, with a window also those of the tokens.
+        """Compute the keys and values of unpack attention, and with a window also those of the tokens.
 
         Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -379,14 +380,14 @@ class AnchoredSelfAttention(AnchoredAttention):
             Tuple of two values:
 
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None without ``need_weights``.
+            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
         """
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of unpack attention, which lowers the logits of distant segments.
+        """Return the bias of unpack attention, which penalizes distant segments.
 
         The bias is minus gamma times the distance between a token and the centre of a row's segment, in
         segments.
@@ -409,7 +410,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         Shapes: S context tokens, batch size B, H heads of width K.
 
         Args:
-            q: projected queries [B, H, S, K], one for each token of the context.
+            q: projected queries [B, H, S, K], one per context token.
             memory: keys and values returned by :meth:`pack`.
             geometry: distances and positions of the batch.
             need_weights: also return the weights over the context.
@@ -418,10 +419,10 @@ class AnchoredSelfAttention(AnchoredAttention):
             Tuple of two values:
 
             - output [B, H, S, K].
-            - weights [B, H, S, S] over the context, or None without ``need_weights``.
+            - weights [B, H, S, S] over the context (None if ``need_weights`` is False).
 
         Raises:
-            InputError: The number of queries is not the number of tokens in the context.
+            InputError: The number of queries differs from the number of context tokens.
         """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
@@ -440,7 +441,7 @@ class AnchoredSelfAttention(AnchoredAttention):
 class AnchoredCrossAttention(AnchoredAttention):
     """Anchored cross-attention of a decoder, with an optional look-up of source tokens and a diagonal prior.
 
-    The rows of the packed sequence P divide the source into equal segments, and each row summarises one
+    The rows of the packed sequence P divide the source into equal segments, and each row summarizes one
     segment. With a look-up, each query also attends to the tokens of a few segments, those whose rows have
     the largest logits. A diagonal prior is a bias that favours alignments near the diagonal.
 
@@ -496,7 +497,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Compute the keys and values of unpack attention, with a look-up also those of the tokens.
+        """Compute the keys and values of unpack attention, and with a look-up also those of the tokens.
 
         Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -536,10 +537,10 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values to the form that is fastest to read in decoding.
+        """Convert cached keys and values to a layout for fast incremental decoding.
 
         If every query attends to all tokens, as in a short context, the keys of the packed context and of the
-        tokens are concatenated once. The result gives no weights over the context.
+        tokens are concatenated once. The result does not provide attention weights over the context.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
@@ -580,14 +581,14 @@ class AnchoredCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the context and of the packed sequence P.
-            geometry: distances and positions of the batch, or None without a diagonal prior.
+            geometry: distances and positions of the batch, or None if there is no diagonal prior.
             need_weights: also return the weights over the context.
 
         Returns:
             Tuple of two values:
 
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None without ``need_weights``.
+            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
         """
         if isinstance(memory, DecodingMemory):
             if need_weights:
@@ -604,11 +605,11 @@ class AnchoredCrossAttention(AnchoredAttention):
         Args:
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of the packed sequence P.
-            geometry: distances and positions of the batch, or None without a diagonal prior.
+            geometry: distances and positions of the batch, or None if there is no diagonal prior.
 
         Returns:
-            Bias [B, H, T, L] for batch size B, H heads, T queries and L rows of P. None without a diagonal
-            prior.
+            Bias [B, H, T, L] for batch size B, H heads, T queries and L rows of P. None if there is no
+            diagonal prior.
         """
         diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
@@ -621,7 +622,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the packed context and the tokens of a few segments for each query.
+        """Compute unpack attention over the packed context and the tokens of a few segments per query.
 
         A query chooses the segments whose rows have the largest logits.
 
@@ -631,14 +632,14 @@ class AnchoredCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of the packed sequence P.
-            geometry: distances and positions of the batch, or None without a diagonal prior.
+            geometry: distances and positions of the batch, or None if there is no diagonal prior.
             need_weights: also return the weights over the context.
 
         Returns:
             Tuple of two values:
 
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None without ``need_weights``.
+            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)

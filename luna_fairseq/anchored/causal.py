@@ -12,7 +12,7 @@ class DecayingCausalAttention(LunaCausalAttention):
     """Luna causal attention in which the weight of a position decays exponentially with its distance.
 
     Each head learns its own decay rate. The initial rates are the slopes of ALiBi (Press et al., 2022), so
-    that heads remember from a few words to hundreds of words.
+    that the memory of the heads ranges from a few words to hundreds of words.
 
     Args:
         *args: positional arguments of :class:`LunaCausalAttention`.
@@ -30,5 +30,5 @@ class DecayingCausalAttention(LunaCausalAttention):
         self.decay = LearnedStrength(alibi_slopes(self.num_heads))
 
     def log_decay(self) -> Tensor:
-        """Return the logarithm of the learned decay per position, a negative number for each head."""
+        """Return the logarithm of the learned decay per position, a negative number per head."""
         return -self.decay()

@@ -1,4 +1,4 @@
-"""Look-up attention: choice of the segments that each query reads, and products with their tokens.
+"""Look-up attention: choice of the segments that each query attends to, and products with their tokens.
 
 The context is divided into equal segments, one for each row of the packed sequence P. A query chooses the
 segments whose rows have the largest logits.
@@ -16,16 +16,16 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Choose the segments of the context that each query and head reads in a look-up.
+    """Choose the segments of the context that each query and head attends to in a look-up.
 
-    Row i of the packed sequence P summarises segment i. The segments whose rows have the largest logits are
+    Row i of the packed sequence P summarizes segment i. The segments whose rows have the largest logits are
     chosen. No gradient passes through the choice.
 
     Shapes: batch size B, H heads, T queries, L rows of P.
 
     Args:
         rows: logits [B, H, T, L] of the rows.
-        packed_padding_mask: mask [B, L], True at padding rows, or None without padding.
+        packed_padding_mask: mask [B, L], True at padding rows, or None if there is no padding.
         number: number of segments to choose. If there are fewer segments, all are chosen.
         best_first: sort the chosen segments by decreasing logits (default: False, any order).
 
@@ -41,17 +41,17 @@ def choose_segments(
 def read_chosen(
     segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
 ) -> "ChosenTokens":
-    """Choose the segments that each query reads, and prepare the products with their tokens.
+    """Choose the segments that each query attends to, and prepare the products with their tokens.
 
-    A context of at most 64 tokens is short. Its tokens fill the first segments, and its queries read all of
-    them, whatever the logits are. All queries of a batch get the same number of segments, enough for 64
+    A context of at most 64 tokens is short. Its tokens fill the first segments, and its queries attend to all
+    of them, regardless of the logits. All queries of a batch get the same number of segments, enough for 64
     tokens if the batch has short contexts. The surplus segments of long contexts are masked.
 
     Args:
-        segments: keys and values of the context's tokens, arranged by segment.
+        segments: keys and values of the context tokens, arranged by segment.
         rows: logits [B, H, T, L] of the rows of the packed sequence P, for batch size B, H heads, T queries
             and L rows.
-        packed_padding_mask: mask [B, L], True at padding rows, or None without padding.
+        packed_padding_mask: mask [B, L], True at padding rows, or None if there is no padding.
         number: number of segments that each query chooses.
 
     Returns:
@@ -77,9 +77,9 @@ class ChosenTokens(NamedTuple):
     each, M = N * W tokens in all.
 
     Attributes:
-        segments: keys and values of the context's tokens, arranged by segment.
+        segments: keys and values of the context tokens, arranged by segment.
         segment: indices [B, H, T, N] of the chosen segments.
-        pairs: the same choice in the form that computes products, see ``pairs.py``.
+        pairs: the same choice in the layout used to compute products, see ``pairs.py``.
         unread: mask [B, N], True at chosen segments whose tokens are masked (default: None, no segment is
             masked).
     """
@@ -91,9 +91,9 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask of the tokens of each query, True if a segment has no such token or must not be read.
+        """Mask of the tokens of each query, True at unused slots of a segment and at segments to ignore.
 
-        Shape [B, H, T, M] for batch size B, H heads, T queries and M tokens of each query.
+        Shape [B, H, T, M] for batch size B, H heads, T queries and M tokens per query.
         """
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
@@ -103,20 +103,21 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Centre of each token of each query, in tokens from the beginning, for a diagonal prior.
+        """Centre of each token of each query, for a diagonal prior.
 
-        Shape [B, H, T, M] for batch size B, H heads, T queries and M tokens of each query.
+        Measured in tokens from the start of the context. Shape [B, H, T, M] for batch size B, H heads, T
+        queries and M tokens per query.
         """
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the dot product of each query with the keys of its tokens.
+        """Compute the dot product of each query with the keys of the tokens it attends to.
 
         Args:
             q: queries [B, H, T, K], for batch size B, H heads of width K and T queries.
 
         Returns:
-            Products [B, H, T, M] with the M tokens of each query.
+            Dot products [B, H, T, M], where M is the number of tokens per query.
         """
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
@@ -125,7 +126,7 @@ class ChosenTokens(NamedTuple):
         """Compute the weighted sum of the values of each query's tokens.
 
         Args:
-            weights: attention weights [B, H, T, M], for batch size B, H heads, T queries and M tokens of each
+            weights: attention weights [B, H, T, M], for batch size B, H heads, T queries and M tokens per
                 query.
 
         Returns:
@@ -135,7 +136,7 @@ class ChosenTokens(NamedTuple):
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather a value of each token in the chosen segments, for each query.
+        """Gather the values of all tokens in the segments chosen by each query.
 
         Args:
             x: values [B, L, W] of the W tokens of L segments, for batch size B.

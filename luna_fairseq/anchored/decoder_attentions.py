@@ -26,14 +26,14 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
     Args:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
-            a model. Missing attributes have their defaults.
+            a model. Missing attributes take their default values.
 
     Returns:
-        :class:`AnchoredDecoderAttentions`, or the factory of the Luna paper's attentions if no extension is
-        enabled.
+        :class:`AnchoredDecoderAttentions`, or the factory of the Luna paper's attention modules if no
+        extension is enabled.
 
     Raises:
-        InputError: Options contradict each other, see :func:`extension_options`.
+        InputError: Options are incompatible, see :func:`extension_options`.
     """
     options, defaults = extension_options(cfg), ExtensionOptions()
     if options._replace(anchor_strength=defaults.anchor_strength) == defaults:
@@ -44,9 +44,9 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 class AnchoredDecoderAttentions(DecoderAttentions):
     """Factory that builds the attention modules of a decoder with the extensions of this package.
 
-    Anchored attention divides the source into segments, one for each row of the packed sequence P. A look-up
-    attends to tokens of some segments directly. A diagonal prior favours alignments near the diagonal. Decay
-    reduces the weight of distant positions in causal attention.
+    Anchored attention divides the source into segments, one for each row of the packed sequence P. With a
+    look-up, queries attend to tokens of some segments directly. A diagonal prior favours alignments near the
+    diagonal. Decay reduces the weight of distant positions in causal attention.
 
     Args:
         options: options that enable the extensions.
@@ -75,7 +75,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the cross-attention of one layer to the source.
+        """Build the cross-attention of one layer.
 
         Args:
             options: options of the decoder.
@@ -97,7 +97,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
             attention = AnchoredCrossAttention(**arguments, **anchors, lookup=ours.packed_lookup)
         else:
             return super().build_cross_attention(options, update_packed)
-        # The last layer can need fewer distances than the others, because it does not pack.
+        # The last layer may need fewer distances than the others, because it has no pack attention.
         self.needs = Needs(*map(max, zip(self.needs, attention.needs())))
         return attention
 
@@ -109,26 +109,25 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         target: Target,
         before: Optional[UnfinishedSentence] = None,
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
-        """Compute the positions in the source and in the target that cross-attention reads, for all layers.
+        """Compute the source and target positions that the cross-attention of all layers needs.
 
         Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
-            context: encoder output [S, B, C], or None without an encoder.
-            packed: packed sequence P [L, B, C], or None if an earlier call has packed the source.
+            context: encoder output [S, B, C], or None if there is no encoder.
+            packed: packed sequence P [L, B, C], or None if the source was packed in an earlier call.
             source: padding masks of the encoder output and of P.
             target: target tokens of this call.
-            before: unfinished sentence that the previous call returned (default: None, the target starts
-                here).
+            before: unfinished sentence returned by the previous call (default: None, the target starts here).
 
         Returns:
             Tuple of two values:
 
-            - positions in the source and in the target, or None if no attention reads them.
-            - unfinished sentence to pass to the next call, or None without separators.
+            - source and target positions, or None if no attention module needs them.
+            - unfinished sentence to pass to the next call, or None if there are no separators.
 
         Raises:
-            InputError: Separators are needed, but the caller passed embeddings in place of tokens.
+            InputError: Separators are needed, but the caller passed embeddings instead of tokens.
         """
         if self.needs == Needs() or context is None:
             return None, None
@@ -145,7 +144,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
                 place, sentence, unfinished = number_within_sentences(target.places, begins, before)
                 origin = count_tokens_before_sentence(sentence, source.sentence_numbers)
                 places = TargetPlaces(place.reshape(B, -1), origin.reshape(B, -1))
-            if packed is None:  # a step of decoding, in which the memory may be prepared
+            if packed is None:  # a decoding step, in which the memory may be prepared
                 places = measure_places(places, context.dtype)
         context_places = None
         if packed is not None:

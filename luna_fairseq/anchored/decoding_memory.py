@@ -1,7 +1,7 @@
-"""Keys and values of a source, prepared for decoding steps in which every query reads every key.
+"""Keys and values of a source, prepared for decoding steps in which every query attends to every key.
 
-Whatever does not depend on the query is computed once for a source: the scale of the logits, padding, biases
-of tokens, and positions of the keys. A step then needs few operations.
+Everything that does not depend on the query is computed once per source: the logit scale, the padding, the
+token biases and the key positions. A decoding step then needs few operations.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -15,7 +15,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.ops.softmax import MAX_PENALTY
 
-# Position of keys that are padding, so far away that they are never the nearest key.
+# Position of keys that are padding, far enough away never to be the nearest key.
 FAR_AWAY = 1e15
 
 
@@ -25,7 +25,7 @@ class KeyPlaces(NamedTuple):
     Shapes: batch size B, H heads, N keys.
 
     Attributes:
-        place: centre [B, H, 1, N] of each key, in tokens from the beginning, times gamma.
+        place: centre [B, H, 1, N] of each key, measured in tokens from the start of the context, times gamma.
         ratio: ratio [B, H, 1, 1] of source length to target length, times gamma.
         strength: gamma [B, H, 1, 1].
     """
@@ -36,18 +36,18 @@ class KeyPlaces(NamedTuple):
 
 
 class DecodingMemory(NamedTuple):
-    """Keys and values that every query reads, in the form that is fastest in decoding.
+    """Keys and values attended to by every query, laid out for fast incremental decoding.
 
     Shapes: batch size B, H heads of width K, N keys.
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
-        bias: bias [B, H or 1, 1, N] of the logits that is the same for all queries, the smallest number at
-            padding.
-        places: positions of the keys, or None without a diagonal prior.
-        first: number of leading keys that count in the search for the key nearest to the diagonal.
-        pack_weights: always None, because this form gives no weights over the context.
+        bias: bias [B, H or 1, 1, N] of the logits, shared by all queries; the most negative finite value of
+            the dtype at padding.
+        places: positions of the keys, or None if there is no diagonal prior.
+        first: number of leading keys that are considered when searching for the key nearest to the diagonal.
+        pack_weights: always None, because this layout does not provide attention weights over the context.
     """
 
     key: Tensor
@@ -58,13 +58,13 @@ class DecodingMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "DecodingMemory":
-        """Return the keys and values of some sentences, in the given order.
+        """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return, a vector of any length.
+            sentences: vector of the indices of the sentences to return, of any length.
 
         Returns:
-            Keys and values with one example for each index.
+            Keys and values with one batch entry per index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
@@ -75,7 +75,7 @@ class DecodingMemory(NamedTuple):
 
         Args:
             q: queries [B, H, T, K], not yet scaled by K^-0.5.
-            target: positions of the queries in the target, read only with a diagonal prior.
+            target: positions of the queries in the target, used only with a diagonal prior.
             dropout: dropout probability of the weights (default: 0).
 
         Returns:
@@ -91,18 +91,18 @@ class DecodingMemory(NamedTuple):
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
         """Return the bias of the logits, including the diagonal prior if there is one.
 
-        The prior is computed as by :meth:`luna_fairseq.anchored.diagonal.Diagonal.bias`.
+        The prior is computed as in :meth:`luna_fairseq.anchored.diagonal.Diagonal.bias`.
 
         Shapes: batch size B, T queries, H heads, N keys.
 
         Args:
-            target: positions of the queries in the target, or None without a diagonal prior.
+            target: target positions of the queries, or None if there is no diagonal prior.
 
         Returns:
-            Bias [B, H, T, N], or [B, H or 1, 1, N] without a diagonal prior.
+            Bias [B, H, T, N], or [B, H or 1, 1, N] if there is no diagonal prior.
 
         Raises:
-            InputError: The positions of the queries are needed and missing.
+            InputError: The positions of the queries are required but missing.
         """
         if self.places is None:
             return self.bias
@@ -132,14 +132,14 @@ def prepare_keys(
         key: keys [B, H, N, K].
         value: values [B, H, N, K].
         bias: bias [B, H or 1, 1, N] of the logits.
-        padding_mask: mask [B, N], True at keys that are padding, or None without padding.
+        padding_mask: mask [B, N], True at keys that are padding, or None if there is no padding.
 
     Returns:
         Tuple of three values:
 
         - transposed keys [B, H, K, N], scaled by K^-0.5.
         - values [B, H, N, K], 0 at padding.
-        - bias [B, H or 1, 1, N], the smallest number at padding.
+        - bias [B, H or 1, 1, N]; the most negative finite value of the dtype at padding.
     """
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:
@@ -151,18 +151,19 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply the positions of the keys by the strength of each head, for a :class:`DecodingMemory`.
+    """Scale the positions of the keys by the strength gamma of each head, for a :class:`DecodingMemory`.
 
     Shapes: batch size B, H heads, N keys.
 
     Args:
         strength: learned strength gamma [H] of the diagonal prior.
         ratio: learned ratio [H] of source length to target length.
-        place: centre [B, N] of each key, in tokens of the source.
-        padding_mask: mask [B, N], True at keys that are padding, or None without padding.
+        place: centre [B, N] of each key, measured in source tokens.
+        padding_mask: mask [B, N], True at keys that are padding, or None if there is no padding.
 
     Returns:
-        Positions times gamma. Padding lies far away from every query.
+        Gamma times the positions, gamma times the ratio, and gamma. Padding keys are placed far from every
+        query.
     """
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)

@@ -1,8 +1,8 @@
-"""Dense form of look-up attention: softmax attention over the packed context and all tokens of the context.
+"""Dense implementation of look-up attention: softmax attention over the packed context and all tokens.
 
-The dense form is used if no context in a batch has more than 64 tokens. Choosing among so few tokens would
-save little, and tokens that are not chosen get no gradient. An exported graph uses the dense form for all
-lengths, and masks the tokens that a query has not chosen.
+The dense implementation is used if no context in a batch has more than 64 tokens. Choosing among so few
+tokens would save little, and tokens that are not chosen receive no gradient. An exported graph uses the dense
+implementation for all lengths, and masks the tokens that a query has not chosen.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -17,7 +17,7 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class Tokens(NamedTuple):
-    """Keys and values of the context's tokens, in the order of the context.
+    """Keys and values of the context tokens, in context order.
 
     Shapes: batch size B, H heads of width K, S context tokens.
 
@@ -25,10 +25,11 @@ class Tokens(NamedTuple):
         key: keys [B, H, S, K].
         value: values [B, H, S, K].
         padding_mask: mask [B, S], True at padding.
-        segment: index [B, S] of the segment that a token belongs to. A query reads the token only if it
-            chooses this segment; -1 means that every query reads it (default: None, every query reads all
-            tokens).
-        place: centre [B, S] of each token, in tokens from the beginning (default: None, no diagonal prior).
+        segment: index [B, S] of the segment that a token belongs to. A query attends to the token only if it
+            chooses this segment; -1 means that every query attends to the token (default: None, every query
+            attends to all tokens).
+        place: centre [B, S] of each token, measured in tokens from the start of the context (default: None,
+            no diagonal prior).
     """
 
     key: Tensor
@@ -62,7 +63,7 @@ def dense_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        tokens: keys and values of the context's tokens.
+        tokens: keys and values of the context tokens.
         gate: learned bias [H] of the logits of tokens.
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
@@ -75,7 +76,8 @@ def dense_attention(
         Tuple of two values:
 
         - output [B, H, T, K].
-        - weights [B, H, T, L + S] before dropout, first of the rows and then of the tokens, or None.
+        - weights [B, H, T, L + S] before dropout, first for the rows and then for the tokens (None if
+          ``need_weights`` is False).
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:
@@ -106,8 +108,8 @@ def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
 
     Args:
         weights: weights [B, H, T, L + S] returned by :func:`dense_attention`.
-        pack_weights: weights [B, H or 1, L, S'] of the rows over the context. S' may exceed S; the tokens
-            beyond S are read through the rows only.
+        pack_weights: weights [B, H or 1, L, S'] of the rows over the context. S' may exceed S; the queries
+            attend to tokens beyond S only through the rows.
 
     Returns:
         Weights [B, H, T, S'] of each query over the context.
@@ -118,17 +120,17 @@ def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
 
 
 def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask of the tokens that each query reads, those of its chosen segments.
+    """Return a mask of the tokens that each query attends to, which are those of its chosen segments.
 
     Shapes: batch size B, H heads, T queries, S tokens, N chosen segments.
 
     Args:
         chosen: indices [B, H, T, N] of the segments that each query chose.
-        segment: segment [B, S] of each token, or -1 if every query reads the token.
+        segment: segment [B, S] of each token, or -1 if every query attends to the token.
         L: number of segments.
 
     Returns:
-        Mask [B, H, T, S], True at tokens that are read.
+        Mask [B, H, T, S], True at tokens that the query attends to.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

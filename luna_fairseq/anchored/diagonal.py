@@ -2,9 +2,9 @@
 
 The prior expects target word t to translate the source words around position r (t + 1/2). Each head learns r,
 the ratio of source length to target length. The tolerance is sqrt(t + 1) words, because two sequences that
-now and then skip a word drift apart like a random walk. Source tokens that are further away get lower logits.
-Dyer et al. (2013) align words with a similar prior, but need the length of the target, which a decoder does
-not know.
+occasionally skip a word drift apart like a random walk. Source tokens that are farther away receive lower
+logits. Dyer et al. (2013) align words with a similar prior, which requires the target length. A decoder does
+not know this length.
 
 In a document, t may be counted from the beginning of the current sentence. The diagonal then starts at the
 corresponding source sentence.
@@ -21,15 +21,15 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 def naive_diagonal_bias(
     strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the diagonal prior by its definition, ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
+    """Compute the diagonal prior from its definition, ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
 
     Shapes: batch size B, H heads, T queries, N keys.
 
     Args:
         strength: strength gamma [H] of each head.
         ratio: ratio r [H] of source length to target length for each head.
-        query_place: index t [B, T] of each query's token in the target, or in its sentence.
-        key_place: centre c [B, N] of each key, in tokens of the source.
+        query_place: zero-based index t [B, T] of each query's token in the target, or in its sentence.
+        key_place: centre c [B, N] of each key, measured in source tokens.
         origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
 
     Returns:
@@ -64,10 +64,10 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior for some examples of the batch, in the given order.
+        """Return the diagonal prior for selected examples of the batch, in the given order.
 
         Args:
-            examples: indices of the examples to return, a vector of any length.
+            examples: vector of the indices of the examples to return, of any length.
 
         Returns:
             The prior for these examples.
@@ -75,9 +75,9 @@ class Diagonal(NamedTuple):
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:
-        """Return the bias of the keys' logits, relative to the nearest key of each query.
+        """Return the bias of the attention logits, normalized to 0 for the nearest key of each query.
 
-        The bias equals :func:`naive_diagonal_bias` up to a constant for each query, which does not change the
+        The bias equals :func:`naive_diagonal_bias` up to one constant per query, which does not change the
         softmax. It is at least ``-MAX_PENALTY``.
 
         Returns:
@@ -86,10 +86,10 @@ class Diagonal(NamedTuple):
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias for other keys, relative to the same nearest key as :meth:`bias`.
+        """Return the bias for other keys, relative to the nearest key used by :meth:`bias`.
 
         Args:
-            place: centre of each key in tokens of the source, [B, H, T, M] for batch size B, H heads, T
+            place: centre of each key measured in source tokens, [B, H, T, M] for batch size B, H heads, T
                 queries and M keys. Dimensions of size 1 are broadcast.
 
         Returns:
@@ -119,8 +119,8 @@ def find_diagonal(
     Args:
         strength: strength gamma [H] of each head.
         ratio: ratio r [H] of source length to target length for each head.
-        query_place: index t [B, T] of each query's token in the target, or in its sentence.
-        key_place: centre c [B, N] of each key, in tokens of the source.
+        query_place: zero-based index t [B, T] of each query's token in the target, or in its sentence.
+        key_place: centre c [B, N] of each key, measured in source tokens.
         masked: mask [B, N], True at padding, which is never the nearest key (default: None, no padding).
         origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
 

@@ -13,18 +13,18 @@ from luna_fairseq.modules.options import StackOptions
 
 
 class ExtensionOptions(NamedTuple):
-    """Options of anchored attention and related features, named as on the command line.
+    """Options of anchored attention and related features, named like the command-line options.
 
     The rows of the packed sequence P divide the context into equal segments.
 
     Attributes:
         anchored_packed: let each row of P favour the tokens of its segment (default: False).
         anchor_strength: initial strength of the distance bias in pack attention (default: 4).
-        local_parts: odd number of segments in the window of tokens that an encoder token also reads (default:
-            0, no window).
-        cross_attention: attention of the decoder to the source, "luna" or "softmax" (default: "luna").
-        packed_lookup: number of segments whose tokens each query of cross-attention also reads (default: 0,
-            none).
+        local_parts: odd number of segments in the local window that each encoder token additionally attends
+            to (default: 0, no window).
+        cross_attention: cross-attention of the decoder, "luna" or "softmax" (default: "luna").
+        packed_lookup: number of segments whose tokens each cross-attention query additionally attends to
+            (default: 0, none).
         diagonal_prior: favour alignments near the diagonal in cross-attention (default: False).
         causal_decay: reduce the weight of distant positions in causal attention (default: False).
     """
@@ -39,17 +39,17 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Read the options of anchored attention from a configuration, and check that they fit together.
+    """Read the options of anchored attention from a configuration, and check that they are compatible.
 
     Args:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
             a model.
 
     Returns:
-        The options, with defaults for missing attributes.
+        The options, with default values for missing attributes.
 
     Raises:
-        InputError: An option needs --anchored-packed, or two options exclude each other.
+        InputError: An option requires --anchored-packed, or two options are mutually exclusive.
     """
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
@@ -74,14 +74,14 @@ def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
 
     Args:
         cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
-            a model. Missing attributes have their defaults.
+            a model. Missing attributes take their default values.
 
     Returns:
-        :class:`AnchoredEncoderAttentions`, or the factory of the Luna paper's attention if anchored attention
-        is not enabled.
+        :class:`AnchoredEncoderAttentions`, or the factory of the Luna paper's attention modules if anchored
+        attention is not enabled.
 
     Raises:
-        InputError: Options contradict each other, see :func:`extension_options`.
+        InputError: Options are incompatible, see :func:`extension_options`.
     """
     options = extension_options(cfg)
     return AnchoredEncoderAttentions(options) if options.anchored_packed else EncoderAttentions()

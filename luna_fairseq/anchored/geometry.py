@@ -1,7 +1,7 @@
-"""Distances and positions that anchored attention reads, for the context and for the queries of a batch.
+"""Distances and positions for anchored attention, in the context and for the queries of a batch.
 
-The encoder and the decoder compute them once for all layers. An attention module that is called without them
-computes its own.
+The encoder and the decoder compute them once for all layers. An attention module that is called without these
+values computes its own.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -16,15 +16,16 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """Distances and positions that the attention modules of an encoder or a decoder read.
+    """Distances and positions required by the attention modules of an encoder or a decoder.
 
     Attributes:
         pack_heads: number of heads of pack attention with a distance bias (default: 0, no distance bias).
         unpack: unpack attention has a distance bias (default: False).
-        window: number of segments in the window of tokens that a query also reads (default: 0, no window).
-        lookup: number of segments that a query chooses to read their tokens (default: 0, no look-up).
+        window: number of segments in the local window that a query additionally attends to (default: 0, no
+            window).
+        lookup: number of segments that a query chooses, whose tokens it attends to (default: 0, no look-up).
         diagonal: unpack attention has a diagonal prior (default: False).
-        for_export: arrange tokens in the one form that fits all lengths, for an exported graph (default:
+        for_export: use the token layout that is valid for all lengths, for an exported graph (default:
             False).
     """
 
@@ -40,19 +41,21 @@ class ContextGeometry(NamedTuple):
     """Distances and positions in a batch of contexts.
 
     The L rows of the packed sequence P divide a context of S tokens into equal segments. Values that no
-    attention module reads are None.
+    attention module needs are None.
 
     Shapes: batch size B, H heads of pack attention.
 
     Attributes:
         pack_distance: distance [B, H, L, S] between each token and the centre of each row's segment, which is
-            shifted slightly for each head. In segments, minus the distance of the nearest token.
-        unpack_distance: distance [B, 1, S, L] between each token and the centre of each row's segment. In
-            segments, minus the distance of the nearest row.
-        window: neighbouring tokens that each token also reads, see :class:`Window`.
+            shifted slightly for each head. Measured in segments, minus the distance of the nearest token.
+        unpack_distance: distance [B, 1, S, L] between each token and the centre of each row's segment.
+            Measured in segments, minus the distance of the nearest row.
+        window: neighbouring tokens that each token additionally attends to, see :class:`Window`.
         layout: arrangement of the tokens for a look-up, see :class:`Layout`.
-        row_place: centre [B, L] of each row's segment, in tokens from the beginning, for a diagonal prior.
-        token_place: centre [B, S] of each token, in tokens from the beginning, for a diagonal prior.
+        row_place: centre [B, L] of each row's segment, measured in tokens from the start of the context, for
+            a diagonal prior.
+        token_place: centre [B, S] of each token, measured in tokens from the start of the context, for a
+            diagonal prior.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -64,16 +67,18 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Positions of the queries in the target, for a diagonal prior.
+    """Target positions of the queries, used by the diagonal prior.
 
-    Shapes: T queries for each of n hypotheses of B sources. The queries of a source's hypotheses stand one
-    hypothesis after the other.
+    Shapes: B sources with n hypotheses each, T queries per hypothesis. The queries of a source are grouped by
+    hypothesis.
 
     Attributes:
-        place: index [B, n * T] of each query's token in the target, or in its sentence.
-        origin: number [B, n * T] of source tokens before the source sentence of this sentence (default: None,
-            the target is one sentence).
-        middle: ``place + 1/2`` [B, 1, n * T, 1] in the dtype of the model, for decoding (default: None).
+        place: zero-based index [B, n * T] of each query's token in the target, or in its sentence if the
+            target is a document.
+        origin: in a document, number [B, n * T] of source tokens before the aligned source sentence (default:
+            None, the target is a single sentence).
+        middle: centre ``place + 1/2`` [B, 1, n * T, 1] of the token in the dtype of the model, for decoding
+            (default: None).
         width: tolerance ``sqrt(place + 1)`` [B, 1, n * T, 1] in the dtype of the model, for decoding
             (default: None).
     """
@@ -111,7 +116,7 @@ def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Sour
         source: padding masks of the context and of P.
 
     Returns:
-        Distances and positions; None for those that are not needed.
+        Distances and positions, with None for values that are not needed.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()

@@ -1,9 +1,9 @@
 """Look-up attention: unpack attention that uses the packed context as an index into the context.
 
-A row of the packed context summarises a segment of many tokens, and single words cannot be read from the
-summary. Each query therefore also attends to the tokens of a few segments, those whose rows have the largest
-logits. One softmax covers rows and tokens. Every query and head chooses by its own logits, so the choice of a
-decoder position does not depend on later target tokens.
+A row of the packed context summarizes a segment of many tokens, and individual words cannot be recovered from
+the summary. Each query therefore also attends to the tokens of a few segments, those whose rows have the
+largest logits. One softmax covers rows and tokens. Every query and head chooses by its own logits, so the
+choice of a decoder position does not depend on later target tokens.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -34,11 +34,11 @@ def naive_lookup_attention(
     row_bias: Optional[Tensor] = None,
     token_bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute look-up attention by its definition, with a weight for every query and token.
+    """Compute look-up attention directly from its definition, with a weight for every query and token.
 
     The context is divided into L equal segments, one for each row of the packed context. Each query attends
-    to all rows, and to the tokens of the segments whose rows have the largest logits. All tokens are read if
-    the context has at most 64 tokens or at most ``number`` segments.
+    to all rows, and to the tokens of the segments whose rows have the largest logits. All tokens are attended
+    to if the context has at most 64 tokens or at most ``number`` segments.
 
     Shapes: batch size B, H heads of width K, T queries, S context tokens.
 
@@ -46,8 +46,8 @@ def naive_lookup_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        token_k: keys [B, H, S, K] of the context's tokens.
-        token_v: values [B, H, S, K] of the context's tokens.
+        token_k: keys [B, H, S, K] of the context tokens.
+        token_v: values [B, H, S, K] of the context tokens.
         gate: learned bias [H] of the logits of tokens.
         number: number of segments that each query and head chooses.
         context_padding_mask: mask [B, S], True at padding of the context.
@@ -97,8 +97,8 @@ class LookedUp(NamedTuple):
 
     All weights are before dropout.
 
-    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context. Each query has chosen N
-    segments with at most W tokens each.
+    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context. N segments per query,
+    with at most W tokens each.
 
     Attributes:
         output: output [B, H, T, K].
@@ -127,8 +127,8 @@ def lookup_attention(
     """Compute look-up attention: queries attend to the packed context and to the tokens of a few segments.
 
     The result equals that of :func:`naive_lookup_attention` up to rounding. Each query reads at most L +
-    max(number * W, 64) keys. If a batch has contexts of at most 64 tokens, every query reads as many segments
-    as 64 tokens fill.
+    max(number * W, 64) keys. If a batch contains a context of at most 64 tokens, every query attends to as
+    many segments as are needed for 64 tokens.
 
     Shapes: batch size B, H heads of width K, T queries, L rows of the packed context, at most W tokens in a
     segment.
@@ -137,7 +137,7 @@ def lookup_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        segments: keys and values of the context's tokens, arranged by segment.
+        segments: keys and values of the context tokens, arranged by segment.
         gate: learned bias [H] of the logits of tokens.
         number: number of segments that each query and head chooses, those with the largest logits.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
@@ -146,7 +146,7 @@ def lookup_attention(
             None, no bias).
 
     Returns:
-        Output, weights, and the segments that each query chose.
+        Output, weights, and the segments chosen by each query.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -188,10 +188,11 @@ def mixed_lookup_attention(
 ) -> Tensor:
     """Compute the output of look-up attention for a batch that may mix short and long contexts.
 
-    A context of at most 64 tokens is short, and its queries read all tokens. In :func:`lookup_attention`, a
-    short context makes all queries of the batch read as many segments as 64 tokens fill. If that is more than
-    ``number``, this function computes short and long contexts one after the other. On a GPU or in a graph the
-    batch is not divided, because the number of short contexts is not known in advance.
+    A context of at most 64 tokens is short, and its queries attend to all tokens. In
+    :func:`lookup_attention`, a single short context makes all queries of the batch attend to as many segments
+    as are needed for 64 tokens. If that is more than ``number``, this function processes short and long
+    contexts separately. On a GPU or in a graph, the batch is not split, because the number of short contexts
+    is not known in advance.
 
     Shapes: batch size B, H heads of width K, T queries, L rows of the packed context.
 
@@ -199,7 +200,7 @@ def mixed_lookup_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        segments: keys and values of the context's tokens, arranged by segment.
+        segments: keys and values of the context tokens, arranged by segment.
         gate: learned bias [H] of the logits of tokens.
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
@@ -232,14 +233,15 @@ def mixed_lookup_attention(
 
 
 def _first_tokens(segments: Segments, number: int) -> Tokens:
-    """Concatenate the tokens of the first segments, which are all tokens of short contexts.
+    """Concatenate the tokens of the first segments, which cover the whole context if it is short.
 
     Args:
-        segments: keys and values of the context's tokens, arranged by segment.
+        segments: keys and values of the context tokens, arranged by segment.
         number: number N of segments to concatenate, with W tokens each.
 
     Returns:
-        Keys and values of the N * W tokens of each context.
+        Keys [B, H, N * W, K] and values [B, H, N * W, K] of the tokens, for batch size B and H heads of width
+        K.
     """
     return Tokens(
         key=segments.key[:, :, :number].flatten(2, 3),

@@ -1,4 +1,4 @@
-"""Command-line options of anchored attention, inherited by the options of the models."""
+"""Command-line options of anchored attention, inherited by the model options."""
 
 from dataclasses import dataclass, field
 
@@ -16,8 +16,8 @@ class AnchorOptions(FairseqDataclass):
     Attributes:
         anchored_packed: use anchored attention (default: False).
         anchor_strength: initial strength of the bias against distant tokens in pack attention (default: 4).
-        local_parts: odd number of segments in the window of tokens that an encoder token also reads (default:
-            0, no window).
+        local_parts: odd number of segments in the local window that each encoder token additionally attends
+            to (default: 0, no window).
     """
 
     anchored_packed: bool = field(
@@ -65,12 +65,13 @@ class DecayOptions(FairseqDataclass):
 
 @dataclass
 class CrossOptions(FairseqDataclass):
-    """Options of the decoder's attention to the source.
+    """Options of the decoder's cross-attention.
 
     Attributes:
-        cross_attention: "luna" reads the source through the packed sequence P, "softmax" reads all tokens
-            (default: "luna").
-        packed_lookup: number of source segments whose tokens a query also reads (default: 0, none).
+        cross_attention: "luna" attends to the source through the packed sequence P, "softmax" attends to all
+            tokens (default: "luna").
+        packed_lookup: number of source segments whose tokens each query additionally attends to (default: 0,
+            none).
         diagonal_prior: favour alignments near the diagonal (default: False).
         sentence_diagonal: restart the diagonal at each sentence separator of a document (default: False).
     """

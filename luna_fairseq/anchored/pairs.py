@@ -1,8 +1,8 @@
-"""Products of queries with the tokens of the segments that they read, computed in blocks.
+"""Products of queries with the tokens of the segments that they attend to, computed in blocks.
 
-Each of M queries reads N of R segments. A table [R, W, K] holds the keys or values of all segments, with W
-tokens of width K each. A pair is a query and one of its segments. Pairs with the same segment are multiplied
-together, so that the tokens of the segment are not gathered for each query.
+Each of M queries attends to N of R segments. A table [R, W, K] holds the keys or values of all segments, with
+W tokens of width K each. A pair is a query and one of its segments. Pairs with the same segment are
+multiplied together, so that the tokens of the segment are not gathered for each query.
 """
 
 from typing import Any, List, NamedTuple, Tuple, Union
@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.chunks import chunk_slices
 
-# Number of queries in a block. They are multiplied with the tokens of their common segment in one product.
+# Number of queries in a block. They are multiplied by the tokens of their common segment in one product.
 BLOCK = 16
 # On a CPU, blocks are larger if an average segment has at least this many queries. One product of a large
 # block gathers the tokens once for more queries, but the last block of each segment is emptier.
@@ -29,10 +29,10 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
     """Choose between products in blocks and products with a gather for each query.
 
-    Blocks are chosen if a segment is read by at least two queries on average.
+    Blocks are chosen if, on average, at least two queries attend to a segment.
 
     Args:
-        segment: indices [M, N] of the N segments that each of M queries reads.
+        segment: indices [M, N] of the N segments that each of M queries attends to.
         R: number of segments.
 
     Returns:
@@ -44,10 +44,10 @@ def make_pairs(segment: Tensor, R: int) -> "Pairs":
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
     """Compute the dot product of each query with the keys of its segments' tokens, with gradients.
 
-    Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
+    Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
 
     Args:
-        pairs: segments that each query reads.
+        pairs: segments that each query attends to.
         q: queries [M, K].
         keys: keys [R, W, K] of all segments.
 
@@ -61,10 +61,10 @@ def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
     """Compute the weighted sum of the values of each query's segments, with gradients.
 
-    Shapes: M queries. Each query reads N of R segments with W tokens each, whose values have width K.
+    Shapes: M queries. Each query attends to N of R segments with W tokens each, whose values have width K.
 
     Args:
-        pairs: segments that each query reads.
+        pairs: segments that each query attends to.
         weights: weights [M, N * W] of the tokens of these segments.
         values: values [R, W, K] of all segments.
 
@@ -94,7 +94,7 @@ class _Scores(torch.autograd.Function):
             *pairs: fields of ``pairs_class``.
 
         Returns:
-            Products [M, N * W] with the N segments that each query reads.
+            Products [M, N * W] with the N segments that each query attends to.
         """
         ctx.pairs_class = pairs_class
         ctx.save_for_backward(q, keys, *pairs)
@@ -107,10 +107,10 @@ class _Scores(torch.autograd.Function):
 
         Args:
             ctx: autograd context with the saved inputs.
-            grad: gradient of the products, of their shape.
+            grad: gradient of the products, of the same shape.
 
         Returns:
-            Gradient of each argument of :meth:`forward`, or None.
+            Gradient with respect to each argument of :meth:`forward`, or None.
         """
         q, keys, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
@@ -135,7 +135,7 @@ class _WeightedSum(torch.autograd.Function):
         Args:
             ctx: autograd context, which saves the inputs.
             pairs_class: class that computes the sums, :class:`Gathered` or :class:`Blocks`.
-            weights: weights [M, N * W] of the tokens in the N segments that each of M queries reads.
+            weights: weights [M, N * W] of the tokens in the N segments that each of M queries attends to.
             values: values [R, W, K] of R segments with W tokens of width K each.
             *pairs: fields of ``pairs_class``.
 
@@ -153,10 +153,10 @@ class _WeightedSum(torch.autograd.Function):
 
         Args:
             ctx: autograd context with the saved inputs.
-            grad: gradient of the sums, of their shape.
+            grad: gradient of the sums, of the same shape.
 
         Returns:
-            Gradient of each argument of :meth:`forward`, or None.
+            Gradient with respect to each argument of :meth:`forward`, or None.
         """
         weights, values, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
@@ -169,10 +169,10 @@ class _WeightedSum(torch.autograd.Function):
 class Gathered(NamedTuple):
     """Products of queries and segments with a gather for each query, which is fast for few queries.
 
-    Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
+    Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
 
     Attributes:
-        segment: indices [M, N] of the segments that each query reads.
+        segment: indices [M, N] of the segments that each query attends to.
     """
 
     segment: Tensor
@@ -180,7 +180,7 @@ class Gathered(NamedTuple):
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
         """Compute the dot product of each query with the tokens of its segments.
 
-        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
+        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
 
         Args:
             x: queries [M, K].
@@ -194,7 +194,7 @@ class Gathered(NamedTuple):
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
         """Compute the weighted sum of the tokens of each query's segments.
 
-        Shapes: M queries. Each query reads N of R segments with W tokens of width K each.
+        Shapes: M queries. Each query attends to N of R segments with W tokens of width K each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
@@ -208,7 +208,7 @@ class Gathered(NamedTuple):
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
         """Sum the outer products of weights and queries for each segment, the gradient of the table.
 
-        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
+        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
@@ -229,7 +229,7 @@ class Gathered(NamedTuple):
             table: keys or values [R, W, K] of R segments with W tokens of width K each.
 
         Returns:
-            Tokens [M, N * W, K] of the N segments that each of M queries reads.
+            Tokens [M, N * W, K] of the N segments that each of M queries attends to.
         """
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
@@ -239,8 +239,8 @@ class Blocks(NamedTuple):
 
     Pairs of a query and one of its segments are sorted by segment and divided into blocks of c pairs with the
     same segment. Pair p is query ``p // N`` with its segment number ``p % N``. The last block of a segment
-    may be partly empty. There are always ``M N // c + R`` blocks, which is enough for any choice, so no
-    tensor size depends on the choice. Surplus blocks at the end are empty.
+    may be partly empty. There are always ``M N // c + R`` blocks, which is enough for any choice of segments,
+    so that no tensor size depends on the choice. Surplus blocks at the end are empty.
 
     Invariants: ``pair[place[p]] == p`` for every pair p, and ``block_segment[place[p] // c]`` is its segment.
 
@@ -254,7 +254,7 @@ class Blocks(NamedTuple):
 
     Attributes:
         segment: segment [M, N] of each pair.
-        block_segment: segment of each block, a vector; arbitrary for surplus blocks.
+        block_segment: segment of each block, a vector; undefined for surplus blocks.
         pair: pair at each of the c positions of all blocks, a vector; M N at empty positions.
         place: position [M * N] of each pair in ``pair``.
     """
@@ -267,7 +267,7 @@ class Blocks(NamedTuple):
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
         """Compute the dot product of each query with the tokens of its segments.
 
-        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
+        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
 
         Args:
             x: queries [M, K].
@@ -285,7 +285,7 @@ class Blocks(NamedTuple):
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
         """Compute the weighted sum of the tokens of each query's segments.
 
-        Shapes: M queries. Each query reads N of R segments with W tokens of width K each.
+        Shapes: M queries. Each query attends to N of R segments with W tokens of width K each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
@@ -307,7 +307,7 @@ class Blocks(NamedTuple):
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
         """Sum the outer products of weights and queries for each segment, the gradient of the table.
 
-        Shapes: M queries of width K. Each query reads N of R segments with W tokens each.
+        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
 
         Args:
             weights: weights [M, N * W] of the tokens.
@@ -329,9 +329,10 @@ class Blocks(NamedTuple):
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Split the blocks into groups that are computed one after the other.
+        """Split the blocks into groups that are processed in order.
 
-        On a CPU, the values that are gathered for a group fit into the cache. On a GPU there is one group.
+        On a CPU, the values that are gathered for a group fit into the cache. On a GPU, there is a single
+        group.
 
         Args:
             x: tensor whose last dimension is the width of the gathered values.
@@ -349,7 +350,7 @@ class Blocks(NamedTuple):
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
         """Gather the query of each pair in some blocks.
 
-        Queries at empty positions are arbitrary.
+        Queries at empty positions are undefined.
 
         Args:
             x: M queries [M, K] of width K.
@@ -367,7 +368,7 @@ class Blocks(NamedTuple):
         Weights at empty positions are 0.
 
         Args:
-            weights: weights [M, N * W] of the W tokens in each of the N segments that M queries read.
+            weights: weights [M, N * W] of the W tokens in each of the N segments that M queries attend to.
 
         Returns:
             Weights [blocks, c, W], for blocks of size c.
@@ -390,7 +391,7 @@ def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
     keep their order.
 
     Args:
-        segment: segment [M, N] of each pair, 0 to R - 1, for M queries that read N segments each.
+        segment: segment [M, N] of each pair, 0 to R - 1, for M queries that attend to N segments each.
         R: number of segments.
 
     Returns:

@@ -1,11 +1,12 @@
 """Positions of segments and tokens in the context, and distances between them.
 
-The n real tokens of a context are divided into L equal segments, one for each row of the packed sequence P. A
-segment is w = n / L tokens wide. The centre of segment i is token position i w + (w - 1) / 2. Distances are
-measured in segments, so that a distance means the same in a short sentence and in a long document.
+The n non-padding tokens of a context are divided into L equal segments, one for each row of the packed
+sequence P. A segment is w = n / L tokens wide. The centre of segment i is token position i w + (w - 1) / 2.
+Distances are measured in segments, so that a distance has the same meaning in a short sentence and in a long
+document.
 
-Padding on either side does not change the positions of real tokens. A sentence for which P has padding rows
-has fewer and wider segments.
+Padding on either side does not change the positions of the other tokens. A sentence for which P has padding
+rows has fewer and wider segments.
 """
 
 from typing import Tuple
@@ -17,10 +18,10 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distance between each token and the centre of each segment by its definition.
+    """Compute the distance between each token and the centre of each segment directly from its definition.
 
-    Row i of the packed sequence P belongs to segment i. Each head has a centre of its own: for head h of H,
-    it is shifted by (h + 1/2) / H - 1/2 segments.
+    Row i of the packed sequence P belongs to segment i. Each head has its own centre: for head h of H, the
+    centre is shifted by (h + 1/2) / H - 1/2 segments.
 
     Shapes: batch size B, S context tokens, L rows of P.
 
@@ -30,7 +31,7 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
         num_heads: number of heads H. A single head has no shift.
 
     Returns:
-        Distances [B, H, L, S] in segments, at least 0, in float32. They are arbitrary at padding.
+        Distances [B, H, L, S] in segments, at least 0, in float32. Values at padding positions are undefined.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -50,8 +51,8 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
     """Compute the distance between each token and the centre of each segment, in segments.
 
-    Row i of the packed sequence P belongs to segment i. This is the vectorised form of
-    :func:`naive_distances`, which says how the centre is shifted for each head.
+    Row i of the packed sequence P belongs to segment i. This is the vectorized implementation of
+    :func:`naive_distances`, which describes how the centre is shifted for each head.
 
     Shapes: batch size B, S context tokens, L rows of P.
 
@@ -61,7 +62,7 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
         num_heads: number of heads H (default: 1, no shift).
 
     Returns:
-        Distances [B, H, L, S] in segments, at least 0, in float32. They are arbitrary at padding.
+        Distances [B, H, L, S] in segments, at least 0, in float32. Values at padding positions are undefined.
 
     Example:
         >>> context, packed = torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
@@ -78,10 +79,10 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """Subtract the distance of the nearest key, so that the nearest key is at distance 0.
+    """Subtract the distance of the nearest key, so that the nearest key has distance 0.
 
-    The subtraction does not change a softmax over the keys. It prevents :func:`distance_bias` from limiting
-    the bias of the nearest key.
+    The subtraction does not change a softmax over the keys. It keeps :func:`distance_bias` from clamping the
+    bias of the nearest key.
 
     Args:
         distance: distances [..., S] of S keys.
@@ -107,7 +108,7 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the centre of each token, in segments from the beginning of the context.
+    """Return the centre of each token, measured in segments from the start of the context.
 
     Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
@@ -117,14 +118,14 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
             segments.
 
     Returns:
-        Positions [B, S], arbitrary at padding.
+        Positions [B, S], undefined at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
 def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the centre of each segment and of each token, in tokens from the beginning of the context.
+    """Return the centre of each segment and of each token, measured in tokens from the start of the context.
 
     Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
@@ -137,7 +138,7 @@ def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[
         Tuple of two values:
 
         - centre [B, L] of the segment of each row.
-        - centre [B, S] of each token, arbitrary at padding.
+        - centre [B, S] of each token, undefined at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
@@ -145,7 +146,7 @@ def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Count the real tokens of each context and the real rows of the packed sequence P.
+    """Count the non-padding tokens of each context and the non-padding rows of the packed sequence P.
 
     Shapes: batch size B, S context tokens, L rows of P.
 
@@ -156,9 +157,9 @@ def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> T
     Returns:
         Tuple of three values:
 
-        - index [B, S] of each token among the real tokens, from 0.
-        - number [B] of real tokens, at least 1.
-        - number [B] of real rows, at least 1.
+        - zero-based index [B, S] of each token, not counting padding.
+        - number [B] of non-padding tokens, at least 1.
+        - number [B] of non-padding rows, at least 1.
     """
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)

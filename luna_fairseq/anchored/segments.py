@@ -1,6 +1,6 @@
-"""Assignment of the context's tokens to segments, and arrangement of keys and values by segment.
+"""Assignment of the context tokens to segments, and arrangement of keys and values by segment.
 
-The packed sequence P has L rows. A context of n tokens is divided into L equal segments, and row i summarises
+The packed sequence P has L rows. A context of n tokens is divided into L equal segments, and row i summarizes
 segment i.
 """
 
@@ -12,19 +12,19 @@ from torch import Tensor
 from luna_fairseq.anchored.places import count_tokens
 from luna_fairseq.ops.attention import is_recording_graph
 
-# A look-up reads all tokens of a context with at most this many tokens.
+# In a look-up, queries attend to all tokens of a context with at most this many tokens.
 DENSE_LENGTH = 64
-# Longest context for which the dense layout is faster than reading surplus segments. Measured at 256 tokens
-# with 4 heads of width 64 and 64 rows on a CPU: relative to the long contexts alone, the dense layout took
-# 1.15 times as long and surplus segments 2.3 times as long.
+# Longest context for which the dense layout is faster than attending to surplus segments. Measured at 256
+# tokens with 4 heads of width 64 and 64 rows on a CPU: relative to the long contexts alone, the dense layout
+# took 1.15 times as long and surplus segments 2.3 times as long.
 MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Arrangement of the context's tokens for a look-up, in which queries read the tokens of some segments.
+    """Layout of the context tokens for a look-up, in which queries attend to the tokens of some segments.
 
     In a layout by segments, tokens are arranged as [L, W]: L segments with room for W tokens each. In a dense
-    layout, tokens keep the order of the context and ``position`` is None.
+    layout, tokens keep their order and ``position`` is None.
 
     Shapes: batch size B, S context tokens.
 
@@ -32,10 +32,11 @@ class Layout(NamedTuple):
         position: index [B, L, W] in the context of each token of each segment. None in a dense layout.
         padding_mask: by segments, a mask [B, L, W], True where a segment has no token. In a dense layout, the
             padding mask [B, S] of the context.
-        segment: in a dense layout, index [B, S] of each token's segment, which a query must choose to read
-            the token. -1 means that every query reads it (default: None, every query reads all tokens).
+        segment: in a dense layout, index [B, S] of each token's segment, which a query must choose to attend
+            to the token. -1 means that every query attends to the token (default: None, every query attends
+            to all tokens).
         is_short: by segments, a mask [B], True for contexts of at most 64 tokens. Their tokens fill the first
-            segments, and every query reads all of them (default: None, no such context).
+            segments, and every query attends to all of them (default: None, no such context).
     """
 
     position: Optional[Tensor]
@@ -45,7 +46,7 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask that is True for contexts of at most 64 tokens, whose tokens are all read.
+    """Return a mask that is True for contexts of at most 64 tokens, which are attended to in full.
 
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B and S tokens.
@@ -59,30 +60,29 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
 def find_layout(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
 ) -> Layout:
-    """Choose the arrangement of a batch of contexts for a look-up, and compute it.
+    """Choose and compute the layout of a batch of contexts for a look-up.
 
-    A context of at most 64 tokens is short, and every query reads all of its tokens. The arrangement depends
+    A context of at most 64 tokens is short, and every query attends to all of its tokens. The layout depends
     on the padded length S of the batch:
 
-    - S <= 64: dense. Every query reads all tokens.
-    - S <= 256, and short contexts take more segments than queries choose: dense with a mask.
-    - otherwise: by segments, so that the cost of a long context does not depend on its neighbours in the
-      batch.
+    - S <= 64: dense. Every query attends to all tokens.
+    - S <= 256, and short contexts need more segments than queries choose: dense with a mask.
+    - otherwise: by segments, so that the cost of a long context does not depend on the rest of the batch.
 
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B.
-        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Each other row
-            has a segment.
+        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Every
+            non-padding row corresponds to one segment.
         number: number of segments that each query chooses.
-        for_export: use the dense layout with a mask, which fits all lengths (default: False, only while torch
-            exports a graph).
+        for_export: use the dense layout with a mask, which is valid for all lengths (default: False, only
+            while torch exports a graph).
 
     Returns:
-        The arrangement.
+        The layout.
     """
     if for_export or is_recording_graph("is_exporting"):
-        # In an exported graph, a branch on the length S would be fixed to that of the example. The dense
-        # layout with a segment for each token is correct for every length, but each query reads S keys.
+        # In an exported graph, a branch on the length S would be hard-coded for the example input. The dense
+        # layout with a segment for each token is correct for every length, but each query attends to S keys.
         return _masked_dense_layout(context_padding_mask, packed_padding_mask)
     S, L = context_padding_mask.size(1), packed_padding_mask.size(1)
     if S <= DENSE_LENGTH:
@@ -90,7 +90,7 @@ def find_layout(
     is_short = is_short_context(context_padding_mask)
     has_short = True
     # If the chosen segments hold 64 tokens, short contexts cost nothing extra. Otherwise the values of the
-    # mask decide, although reading them makes the CPU wait for a GPU. A compiled graph cannot read them.
+    # mask decide, although reading them synchronizes the CPU with a GPU. A compiled graph cannot read them.
     if num_segments_read(number, L, max_segment_tokens(S, L), True) > min(number, L):
         if not (is_recording_graph() or is_short.any()):
             has_short = False
@@ -101,9 +101,9 @@ def find_layout(
 
 
 def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
-    """Return the dense layout in which queries read only the chosen segments of long contexts.
+    """Return the dense layout in which queries attend only to the chosen segments of long contexts.
 
-    All tokens of a context of at most 64 tokens are read.
+    Contexts of at most 64 tokens are attended to in full.
 
     Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
@@ -133,7 +133,7 @@ def max_segment_tokens(S: int, L: int) -> int:
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return the number of segments that every query reads, at most L.
+    """Return the number of segments that every query attends to, at most L.
 
     This is ``number``, or enough segments for 64 tokens if the batch may have a short context.
 
@@ -152,7 +152,7 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 
 
 class Segments(NamedTuple):
-    """Keys and values of the context's tokens, arranged by segment.
+    """Keys and values of the context tokens, arranged by segment.
 
     Shapes: batch size B, H heads of width K, L segments with room for W tokens each.
 
@@ -160,10 +160,10 @@ class Segments(NamedTuple):
         key: keys [B, H, L, W, K].
         value: values [B, H, L, W, K].
         padding_mask: mask [B, L, W], True where a segment has no token.
-        place: centre [B, L, W] of each token, in tokens from the beginning (default: None, no diagonal
-            prior).
-        is_short: mask [B], True for contexts of at most 64 tokens, whose tokens every query reads (default:
-            None, no such context).
+        place: centre [B, L, W] of each token, measured in tokens from the start of the context (default:
+            None, no diagonal prior).
+        is_short: mask [B], True for contexts of at most 64 tokens, whose tokens every query attends to
+            (default: None, no such context).
     """
 
     key: Tensor
@@ -173,10 +173,10 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the segments of some examples of the batch, in the given order.
+        """Return the segments of selected examples of the batch, in the given order.
 
         Args:
-            examples: indices of the examples to return, a vector of any length.
+            examples: vector of the indices of the examples to return, of any length.
 
         Returns:
             The segments of these examples.
@@ -191,10 +191,11 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P. Each other row has a segment.
+        packed_padding_mask: mask [B, L], True at padding rows of P. Every non-padding row corresponds to one
+            segment.
 
     Returns:
-        Segments [B, S], arbitrary at padding.
+        Segment indices [B, S], undefined at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
@@ -212,14 +213,15 @@ def token_positions(
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P. Each other row has a segment.
-        in_order: mask [B], True for contexts whose tokens fill each segment before the next (default: None,
-            tokens are divided equally, as by :func:`segment_of_tokens`).
+        packed_padding_mask: mask [B, L], True at padding rows of P. Every non-padding row corresponds to one
+            segment.
+        in_order: mask [B], True for contexts whose tokens fill the segments in order (default: None, tokens
+            are divided equally, as in :func:`segment_of_tokens`).
 
     Returns:
         Tuple of two values:
 
-        - positions [B, L, W], arbitrary where a segment has no token.
+        - positions [B, L, W], undefined where a segment has no token.
         - mask [B, L, W], True where a segment has no token.
     """
     B, S = context_padding_mask.shape

@@ -1,4 +1,4 @@
-"""Positions of tokens within the sentences of a document, whose sentences are divided by separators."""
+"""Positions of tokens within the sentences of a document with sentence separators."""
 
 from typing import NamedTuple, Optional, Tuple
 
@@ -6,21 +6,21 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Unfinished sentence at the end of the target tokens that have been read so far.
+    """Unfinished sentence at the end of the target tokens processed so far.
 
     Attributes:
-        sentence: number of the sentence in each of B targets [B], from 0.
-        beginning: index [B] of its first token in the target, not counting padding.
+        sentence: zero-based number [B] of the sentence in each of B targets.
+        beginning: zero-based index [B] of its first token in the target, not counting padding.
     """
 
     sentence: Tensor
     beginning: Tensor
 
     def select(self, rows: Tensor) -> "UnfinishedSentence":
-        """Return the unfinished sentences of some hypotheses, in the given order.
+        """Return the unfinished sentences of selected hypotheses, in the given order.
 
         Args:
-            rows: indices of the hypotheses to return, a vector of any length.
+            rows: vector of the indices of the hypotheses to return, of any length.
 
         Returns:
             The unfinished sentences of these hypotheses.
@@ -36,7 +36,7 @@ def number_within_sentences(
     Shapes: B targets of T tokens.
 
     Args:
-        place: index [B, T] of each token in the target, from 0, not counting padding.
+        place: zero-based index [B, T] of each token in the target, not counting padding.
         begins: mask [B, T], True at separators. In a target shifted right, a separator is the first token of
             a sentence.
         before: unfinished sentence of the preceding tokens (default: None, no preceding tokens).
@@ -44,8 +44,8 @@ def number_within_sentences(
     Returns:
         Tuple of three values:
 
-        - index [B, T] of each token in its sentence.
-        - number [B, T] of the sentence, from 0.
+        - zero-based index [B, T] of each token in its sentence.
+        - zero-based number [B, T] of the sentence.
         - unfinished sentence after the last token.
 
     Example:
@@ -66,12 +66,12 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
     """Return the number of the sentence that each source token belongs to.
 
     Args:
-        separator: mask [B, S] of B sources of S tokens, True at separators. A separator belongs to the
+        separator: mask [B, S], True at separators, for B sources of S tokens. A separator belongs to the
             sentence that it ends.
         padding: mask [B, S], True at padding.
 
     Returns:
-        Sentence numbers [B, S], from 1, and 0 at padding.
+        One-based sentence numbers [B, S], with 0 at padding.
 
     Example:
         >>> import torch
@@ -84,20 +84,20 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before the source sentence of each target token.
+    """Count the source tokens before the source sentence aligned with each target token.
 
-    Target sentence k belongs to source sentence k. If the source has fewer sentences, all of its tokens
-    count.
+    Target sentence k is aligned with source sentence k. If the source has fewer sentences, all of its tokens
+    are counted.
 
     Shapes: B sources of S tokens. Each source has n hypotheses of T target tokens, which are adjacent in the
     batch.
 
     Args:
-        sentence: sentence [B * n, T] of each target token, from 0.
-        number: sentence [B, S] of each source token, from 1, returned by :func:`sentence_numbers`.
+        sentence: zero-based sentence number [B * n, T] of each target token.
+        number: one-based sentence number [B, S] of each source token, returned by :func:`sentence_numbers`.
 
     Returns:
-        Numbers of source tokens [B * n, T], without padding.
+        Numbers of source tokens [B * n, T], excluding padding.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

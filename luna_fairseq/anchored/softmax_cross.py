@@ -18,14 +18,15 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values of the context's tokens, for softmax attention.
+    """Cached keys and values of the context tokens, for softmax attention.
 
     Shapes: batch size B, H heads of width K, S context tokens.
 
     Attributes:
         key: keys [B, H, S, K].
         value: values [B, H, S, K].
-        place: centre [B, S] of each token, in tokens from the beginning (default: None, no diagonal prior).
+        place: centre [B, S] of each token, measured in tokens from the start of the context (default: None,
+            no diagonal prior).
     """
 
     key: Tensor
@@ -33,13 +34,13 @@ class SoftmaxMemory(NamedTuple):
     place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "SoftmaxMemory":
-        """Return the keys and values of some sentences, in the given order.
+        """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return, a vector of any length.
+            sentences: vector of the indices of the sentences to return, of any length.
 
         Returns:
-            Keys and values with one example for each index.
+            Keys and values with one batch entry per index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
@@ -91,9 +92,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_k_proj, self.context_v_proj = build_projection(embed_dim), build_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if this attention builds the projection of this name.
+        """Return True if this module has the projection with the given name.
 
-        Projections that would get no gradient are not built, because they break distributed training.
+        Projections that would receive no gradient are omitted, because they break distributed training.
 
         Args:
             name: name of a projection without the suffix "_proj", such as "pack_q" or "unpack_kv".
@@ -111,7 +112,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
-        """Compute pack attention, and cache the keys and values of the context's tokens.
+        """Compute pack attention, and cache the keys and values of the context tokens.
 
         Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -120,13 +121,13 @@ class SoftmaxCrossAttention(AnchoredAttention):
             context: context [S, B, C].
             source: padding masks of the context and of P (default: no padding).
             geometry: distances and positions of the batch (default: None).
-            need_weights: not used, because softmax attention gives weights over the context without P.
+            need_weights: not used, because softmax attention provides weights over the context without P.
 
         Returns:
             Tuple of two values:
 
             - packed context [L, B, C], or None if this attention does not update P.
-            - keys and values of the context's tokens.
+            - keys and values of the context tokens.
         """
         packed_context = None
         if self.packs:
@@ -137,7 +138,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return packed_context, SoftmaxMemory(*heads, place)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values to the form that is fastest to read in decoding.
+        """Convert cached keys and values to a layout for fast incremental decoding.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
@@ -199,14 +200,14 @@ class SoftmaxCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the context and of the packed sequence P.
-            geometry: distances and positions of the batch, or None without a diagonal prior.
+            geometry: distances and positions of the batch, or None if there is no diagonal prior.
             need_weights: also return the weights.
 
         Returns:
             Tuple of two values:
 
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context, or None without ``need_weights``.
+            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
@@ -218,15 +219,15 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters, and drop those of pack attention if this module does not pack.
+        """Load the parameters, and skip those of pack attention if this module has no pack attention.
 
-        Overrides the method of ``nn.Module``. A checkpoint has such parameters if later layers were pruned,
-        so that a former inner layer is now the last one.
+        Overrides the method of ``nn.Module``. A checkpoint contains such parameters if later layers were
+        pruned, so that a former inner layer is now the last one.
 
         Args:
-            state_dict: parameters of the whole model by name, from which unused ones are removed.
-            prefix: prefix of this module's names.
-            *args: further arguments of the overridden method.
+            state_dict: parameters of the whole model, keyed by name, from which unused ones are removed.
+            prefix: prefix of this module's parameter names.
+            *args: remaining arguments of the overridden method.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

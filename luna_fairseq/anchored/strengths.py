@@ -12,15 +12,15 @@ from luna_fairseq.anchored.places import distance_bias
 from luna_fairseq.errors import InputError
 
 # Initial biases of the logits of tokens in a look-up. Untrained queries choose segments at random, so an open
-# gate would slow learning down. With a diagonal prior, queries choose good segments from the start.
+# gate would slow down learning. With a diagonal prior, queries choose good segments from the start.
 CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
 
 class LearnedStrength(nn.Module):
-    """Learned positive factor gamma for each head, which multiplies a distance.
+    """Learned positive factor gamma per head, which multiplies a distance.
 
-    gamma = softplus(start + change), where ``change`` is the parameter and the buffer ``start`` gives the
-    initial gamma. Weight decay therefore draws gamma to its initial value instead of to 0.
+    gamma = softplus(start + change), where ``change`` is the parameter and the buffer ``start`` determines
+    the initial gamma. Weight decay therefore pulls gamma toward its initial value instead of toward 0.
 
     Args:
         strengths: initial gamma of each head.
@@ -47,20 +47,20 @@ class LearnedStrength(nn.Module):
         self.start.copy_(torch.tensor(self.init))
 
     def strength(self) -> Tensor:
-        """Return gamma, a vector with one value for each head."""
+        """Return gamma, a vector with one value per head."""
         return F.softplus(self.start + self.change)
 
     def forward(self) -> Tensor:
-        """Return gamma, a vector with one value for each head.
+        """Return gamma, a vector with one value per head.
 
-        Unlike :meth:`strength`, a call of the module runs its hooks, for example those that fetch sharded
+        Unlike :meth:`strength`, calling the module runs its hooks, for example those that gather sharded
         parameters.
         """
         return self.strength()
 
 
 class AnchorBias(LearnedStrength):
-    """Bias of attention logits, ``-gamma * distance``, with a learned gamma for each head.
+    """Bias of attention logits, ``-gamma * distance``, with a learned gamma per head.
 
     Args:
         strengths: initial gamma of each head.
@@ -70,7 +70,7 @@ class AnchorBias(LearnedStrength):
     """
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the bias of attention logits for distances.
+        """Return the bias of the attention logits for the given distances.
 
         Shapes: batch size B, H heads, T queries, S keys.
 
@@ -87,15 +87,15 @@ class AnchorBias(LearnedStrength):
 def unpack_strengths(num_heads: int) -> List[float]:
     """Return the initial strength of the distance bias in unpack attention for each head.
 
-    The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head attends to the nearest
-    rows of the packed sequence P, and the last head to all rows almost equally. The heads of ALiBi (Press et
-    al., 2022) range from near to far in the same way.
+    The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head is the most local: it
+    attends to the nearest rows of the packed sequence P. The last head attends to all rows almost equally.
+    The slopes of ALiBi (Press et al., 2022) decrease across heads in the same way.
 
     Args:
         num_heads: number of heads H.
 
     Returns:
-        The strength of each head.
+        Strengths, one per head.
     """
     return [4 * 2 ** (-8 * head / num_heads) for head in range(num_heads)]
 
@@ -107,7 +107,7 @@ def alibi_slopes(num_heads: int) -> List[float]:
         num_heads: number of heads H.
 
     Returns:
-        The slope of each head.
+        Slopes, one per head.
 
     Example:
         >>> alibi_slopes(2)
@@ -136,7 +136,7 @@ class DiagonalPrior(LearnedStrength):
         nn.init.zeros_(self.ratio_change)
 
     def ratio(self) -> Tensor:
-        """Return the ratio of source length to target length, a vector with one value for each head."""
+        """Return the ratio of source length to target length, a vector with one value per head."""
         return 1 + self.ratio_change
 
     def forward(  # type: ignore[override]
@@ -152,21 +152,21 @@ class DiagonalPrior(LearnedStrength):
 
         Args:
             query_place: index [B, T] of each query's token in the target, or in its sentence.
-            key_place: centre [B, N] of each key, in tokens of the source.
+            key_place: centre [B, N] of each key, measured in source tokens.
             masked: mask [B, N], True at keys that are padding (default: None, no padding).
             origin: number [B, T] of source tokens before the query's sentence (default: None, 0).
 
         Returns:
-            The diagonal prior of these queries, which computes biases.
+            The diagonal prior for these queries and keys.
         """
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
 
 
 class LookupGate(nn.Module):
-    """Learned bias of the logits of context tokens in look-up attention, one for each head.
+    """Learned bias of the logits of context tokens in look-up attention, one per head.
 
-    The bias is start + change, where ``change`` is the parameter. Weight decay therefore draws it to its
-    initial value.
+    The bias is start + change, where ``change`` is the parameter. Weight decay therefore pulls the bias
+    toward its initial value.
 
     Args:
         num_heads: number of heads.
@@ -185,7 +185,7 @@ class LookupGate(nn.Module):
         self.start.fill_(self.init)
 
     def forward(self) -> Tensor:
-        """Return the bias, a vector with one value for each head."""
+        """Return the bias, a vector with one value per head."""
         return self.start + self.change
 
 
@@ -203,7 +203,7 @@ def check_strength(strength: float) -> None:
 
 
 def check_lookup(lookup: int) -> None:
-    """Check that the number of segments to look up is not negative.
+    """Check that the number of segments in a look-up is not negative.
 
     Args:
         lookup: number of segments.

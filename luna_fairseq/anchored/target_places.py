@@ -1,4 +1,4 @@
-"""Positions of target tokens for a diagonal prior, counted within the target or within its sentences."""
+"""Positions of target tokens for a diagonal prior, within the target or within its sentences."""
 
 from typing import Optional, Tuple
 
@@ -15,26 +15,27 @@ from luna_fairseq.modules.batch import token_places
 def target_places(
     tokens: Tensor, source: Tensor, padding_idx: int, separators: Optional[Tuple[int, int]] = None
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute the index of each target token, from 0, not counting padding.
+    """Compute the zero-based index of each target token, not counting padding.
 
-    With separators, the index restarts at each separator, and tokens after k separators belong to sentence k.
-    If the target has more sentences than the source, the surplus sentences start at the end of the source.
+    With separators, the index restarts at each separator, and the tokens after k separators belong to
+    sentence k. If the target has more sentences than the source, the surplus sentences start at the end of
+    the source.
 
     Shapes: B sources of S tokens. Each source has n hypotheses of T target tokens, which are adjacent in the
     batch.
 
     Args:
-        tokens: all target token ids so far [B * n, T], shifted right.
+        tokens: ids [B * n, T] of all target tokens so far, shifted right.
         source: source token ids [B, S].
-        padding_idx: id of padding in both dictionaries.
+        padding_idx: id of the padding token in both dictionaries.
         separators: ids of the separator in the source and in the target dictionary (default: None, tokens are
             counted from the beginning of the target).
 
     Returns:
         Tuple of two values:
 
-        - index [B * n, T] of each token in its target or sentence.
-        - number [B * n, T] of source tokens before the sentence, or None without separators.
+        - zero-based index [B * n, T] of each token in its target or sentence.
+        - number [B * n, T] of source tokens before the sentence, or None if there are no separators.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

@@ -1,9 +1,9 @@
-"""Window attention: unpack attention that also reads the neighbouring tokens of each query.
+"""Window attention: unpack attention in which each query also attends to its neighbouring tokens.
 
 The context is divided into equal segments, one for each row of the packed sequence P. In self-attention, a
 token attends to the rows of P and to the tokens of a window: its own segment and the segments on either side.
-Rows summarise the distant context, and the window holds the near tokens. One softmax covers both, with one
-bias against distant keys.
+Rows summarize the distant context, and the window contains the nearby tokens. One softmax covers both, with a
+single bias that penalizes distant keys.
 
 Tokens are arranged by segment (``segments.py``), so that a window is a slice even if the batch has padding.
 """
@@ -29,13 +29,13 @@ class Window(NamedTuple):
 
     Attributes:
         position: index [B, L, W] in the context of each token of each segment.
-        place: index [B, S] of each token in the arrangement by segment, from 0 to L * W - 1.
+        place: index [B, S] of each token in the layout by segment, from 0 to L * W - 1.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, first the rows and then the
-            tokens of the window. In segments, in float32.
+            tokens of the window. Measured in segments, in float32.
         masked: mask [B, 1, L, 1, L + N * W], True at padding rows and where a segment has no token.
         number: number N of segments in a window.
-        full: True if every segment has W tokens in the order of the context, so that no gather is needed
-            (default: False).
+        full: True if every segment contains W consecutive tokens, so that no gather is needed (default:
+            False).
     """
 
     position: Tensor
@@ -58,7 +58,7 @@ def naive_window_attention(
     packed_padding_mask: Tensor,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute window attention by its definition, with a weight for every pair of tokens.
+    """Compute window attention directly from its definition, with a weight for every pair of tokens.
 
     The context is divided into L equal segments, one for each row of the packed context. Each token attends
     to the rows, and to the tokens of its own segment and of the neighbouring segments.
@@ -66,13 +66,13 @@ def naive_window_attention(
     Shapes: batch size B, H heads of width K, S context tokens.
 
     Args:
-        q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5.
+        q: queries [B, H, S, K], one per context token, not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        token_k: keys [B, H, S, K] of the context's tokens.
-        token_v: values [B, H, S, K] of the context's tokens.
-        strength: strength [H] of the distance bias: a distance of one segment lowers the logit by this value.
-        number: odd number of segments in a window, with the query's own segment in the centre.
+        token_k: keys [B, H, S, K] of the context tokens.
+        token_v: values [B, H, S, K] of the context tokens.
+        strength: strength [H] of the distance bias, by which a distance of one segment lowers the logit.
+        number: odd number of segments in a window, centred on the query's own segment.
         context_padding_mask: mask [B, S], True at padding of the context.
         packed_padding_mask: mask [B, L], True at padding rows.
         dropout: dropout probability of the weights (default: 0).
@@ -115,10 +115,10 @@ def find_window(
 
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B and S context tokens.
-        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Each other row
-            has a segment.
+        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Every
+            non-padding row corresponds to one segment.
         number: odd number of segments in a window.
-        complete: True if both masks are known to be False everywhere (default: False).
+        complete: True if both masks are known to contain no padding (default: False).
 
     Returns:
         Positions, distances and masks for :func:`window_attention`.
@@ -148,7 +148,7 @@ def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
     Args:
         x: values [..., L, W] of L segments with W tokens each.
         number: odd number N of segments in a window.
-        fill: value in place of segments before the first and after the last (default: 0).
+        fill: fill value for segments before the first and after the last (default: 0).
 
     Returns:
         Values [..., L, N * W] of each segment's window.
@@ -182,12 +182,12 @@ def window_attention(
     segments with room for W tokens each.
 
     Args:
-        q: queries [B, H, S, K], one for each token of the context, not yet scaled by K^-0.5.
+        q: queries [B, H, S, K], one per context token, not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        token_k: keys [B, H, S, K] of the context's tokens.
-        token_v: values [B, H, S, K] of the context's tokens.
-        strength: strength [H] of the distance bias: a distance of one segment lowers the logit by this value.
+        token_k: keys [B, H, S, K] of the context tokens.
+        token_v: values [B, H, S, K] of the context tokens.
+        strength: strength [H] of the distance bias, by which a distance of one segment lowers the logit.
         window: windows of the batch, returned by :func:`find_window`.
         dropout: dropout probability of the weights (default: 0).
 
@@ -230,7 +230,7 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Restore the order of the context for values that are arranged by segment.
+    """Restore the context order of values that are arranged by segment.
 
     This function is the inverse of :func:`_to_segments`.
 
@@ -266,7 +266,7 @@ def total_window_weights(weights: Tensor, window: Window, pack_weights: Tensor) 
 
     Args:
         weights: weights [B, H, L, W, L + N * W] returned by :func:`window_attention`.
-        window: windows with which :func:`window_attention` was called.
+        window: windows passed to :func:`window_attention`.
         pack_weights: weights [B, H or 1, L, S] of the rows of the packed sequence P over the context.
 
     Returns:

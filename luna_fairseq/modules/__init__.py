@@ -20,14 +20,14 @@ Example:
     >>> output.shape == query.shape, packed_context.shape == packed.shape
     (True, True)
 
-    In decoding, the context is packed once, and every step reads the cached keys and values:
+    In decoding, the context is packed once, and every step uses the cached keys and values:
 
     >>> packed_context, memory = attention.pack(packed, context, Source(padding_mask))
     >>> first, _ = attention.unpack(query[:1], memory)
     >>> torch.allclose(first, output[:1], atol=1e-5)
     True
 
-    Causal attention computes whole sequences, or a few positions at a time with a state of constant size:
+    Causal attention computes whole sequences, or a few positions at a time with a constant-size state:
 
     >>> causal = LunaCausalAttention(C, num_heads=8)
     >>> output = causal(query, packed)

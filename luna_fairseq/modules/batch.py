@@ -21,8 +21,8 @@ class Source(NamedTuple):
         padding_mask: boolean mask [B, S], True at padding of the context (default: None, no padding).
         packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
             padding).
-        sentence_numbers: sentence [B, S] of a document that each token belongs to, counted from 1, and 0 at
-            padding (default: None, the model does not count sentences).
+        sentence_numbers: one-based number [B, S] of the sentence in a document that each token belongs to,
+            and 0 at padding (default: None, sentences are not numbered).
     """
 
     padding_mask: Optional[Tensor] = None
@@ -36,7 +36,7 @@ class Source(NamedTuple):
         each.
 
         Args:
-            step: distance between two selected examples, as in ``x[::step]``.
+            step: step between selected examples, as in ``x[::step]``.
 
         Returns:
             The selected masks.
@@ -48,13 +48,13 @@ NO_PADDING = Source()
 
 
 class Target(NamedTuple):
-    """Target tokens that a decoder reads in one call, with their padding mask and positions.
+    """Target tokens that a decoder processes in one call, with their padding mask and positions.
 
     Shapes: batch size B, T target tokens.
 
     Attributes:
         padding_mask: boolean mask [B, T], True at padding.
-        places: index [B, T] of each token in its sequence, counted from 0 without padding.
+        places: zero-based index [B, T] of each token in its sequence, not counting padding.
         tokens: token ids [B, T], or None if the caller passed embeddings instead.
     """
 
@@ -103,11 +103,11 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 
     Args:
         padding_mask: boolean mask [B, T], True at padding.
-        count: number [B] of earlier tokens of each sequence (default: None, no earlier tokens).
-        has_padding: False if it is known that no position is padding, which saves operations (default: True).
+        count: number [B] of earlier tokens in each sequence (default: None, no earlier tokens).
+        has_padding: False if there is known to be no padding, which saves operations (default: True).
 
     Returns:
-        Indices [B, T], counted from 0, and 0 at padding.
+        Zero-based indices [B, T], with 0 at padding.
 
     Example:
         >>> import torch
@@ -125,16 +125,17 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 
 
 def can_branch_on_values(x: Tensor) -> bool:
-    """Return True if Python may read the values of a tensor, for example in an ``if``.
+    """Return True if Python code may branch on the values of a tensor, for example in an ``if``.
 
-    The result is False for a tensor on a GPU, because the CPU would wait for the GPU. It is also False in a
-    compiled or exported graph, which would keep the branch of its example input.
+    The result is False for a tensor on a GPU, because reading its values would synchronize the CPU with the
+    GPU. It is also False in a compiled or exported graph, where the branch taken for the example input would
+    be hard-coded.
 
     Args:
         x: tensor on any device.
 
     Returns:
-        True for a tensor on the CPU outside of a graph.
+        True for a tensor on the CPU, outside of a graph.
     """
     return x.device.type == "cpu" and not is_recording_graph()
 
@@ -142,7 +143,7 @@ def can_branch_on_values(x: Tensor) -> bool:
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
     """Return None in place of a mask that is False everywhere.
 
-    Attention without a mask is faster and gives the same result.
+    Attention without a mask is faster, and the result is the same.
 
     Args:
         mask: boolean mask of any shape, or None.

@@ -37,8 +37,8 @@ class DecoderAttentions:
     override :meth:`find_geometry` too.
 
     Attributes:
-        for_export: compute positions in a form that holds for all sequence lengths, as an exported graph
-            requires (default: False).
+        for_export: compute positions in a way that is valid for all sequence lengths, as required by an
+            exported graph (default: False).
     """
 
     for_export = False
@@ -55,7 +55,7 @@ class DecoderAttentions:
         return LunaCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the attention of one layer to the source, a :class:`LunaAttention`.
+        """Build the cross-attention of one layer, a :class:`LunaAttention`.
 
         Args:
             options: options of the decoder.
@@ -74,16 +74,17 @@ class DecoderAttentions:
         target: Target,
         before: Any = None,
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute the token positions of a batch for the attentions of all layers (None in this class).
+        """Compute the token positions of a batch for the attention modules of all layers.
 
-        Subclasses override this method if attention weights depend on distance. The decoder calls it once for
-        each batch or decoding step.
+        The base class returns None. Subclasses override this method if attention weights depend on distance.
+        The decoder calls it once per batch or decoding step.
 
         Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
 
         Args:
-            context: encoder output [S, B, C], or None without an encoder.
-            packed: packed sequence P [L, B, C]. None without an encoder, and after the first decoding step.
+            context: encoder output [S, B, C], or None if there is no encoder.
+            packed: packed sequence P [L, B, C]. None if there is no encoder, and after the first decoding
+                step.
             source: padding masks of the encoder output and of P.
             target: target tokens of this call.
             before: state returned by the previous call (default: None, the target starts here).

@@ -16,7 +16,7 @@ def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32
     Args:
         places: positions [...], a tensor of any shape.
         embed_dim: width C of the embeddings.
-        dtype: type of the result and of the angles (default: float32, as in fairseq).
+        dtype: dtype of the result and of the angles (default: float32, as in fairseq).
 
     Returns:
         Position embeddings [..., C].
@@ -68,7 +68,7 @@ class SinusoidalPositions(nn.Module):
         Args:
             positions: position [B, T] of each token, for batch size B and length T. The first token of a
                 sequence has position ``padding_idx + 1``.
-            end: length of the longest sequence. Unused, because no length is too long.
+            end: length of the longest sequence. Unused, because there is no maximum length.
 
         Returns:
             Position embeddings [B, T, C] of width C.
@@ -99,7 +99,7 @@ class LearnedPositions(nn.Embedding):
         Args:
             positions: position [B, T] of each token, for batch size B and length T. The first token of a
                 sequence has position ``padding_idx + 1``.
-            end: length of the longest sequence, padding included.
+            end: length of the longest sequence, including padding.
 
         Returns:
             Position embeddings [B, T, C] of width C.
@@ -118,8 +118,8 @@ class LearnedPositions(nn.Embedding):
 class TokenEmbedding(nn.Module):
     """Base class of the encoder and the decoder, which builds and applies the token embedding.
 
-    The token embedding consists of the embedding matrix, position embeddings, word dropout and dropout. The
-    options can add a linear map and a layer norm.
+    The token embedding consists of the embedding matrix, position embeddings, word dropout and dropout. A
+    linear projection and a layer norm are optional.
     """
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
@@ -161,7 +161,7 @@ class TokenEmbedding(nn.Module):
         return nn.LayerNorm(self.options.embed_dim) if self.options.layernorm_embedding else None
 
     def build_embedding_linear(self) -> Optional[nn.Module]:
-        """Build the linear map of the token embeddings, or return None if the options disable it."""
+        """Build the linear projection of the token embeddings, or return None if the options disable it."""
         C = self.options.embed_dim
         return nn.Linear(C, C, bias=False) if self.options.linear_embedding else None
 
@@ -171,9 +171,9 @@ class TokenEmbedding(nn.Module):
         Shapes: batch size B, T tokens, width C.
 
         Args:
-            places: index [B, T] of each token in its sequence, counted from 0.
-            padding_mask: boolean mask [B, T], True at padding, or None without padding.
-            end: length of the longest sequence so far, padding included.
+            places: zero-based index [B, T] of each token in its sequence.
+            padding_mask: boolean mask [B, T], True at padding, or None if there is no padding.
+            end: length of the longest sequence so far, including padding.
 
         Returns:
             Position embeddings [B, T, C], or None.
@@ -189,11 +189,11 @@ class TokenEmbedding(nn.Module):
 def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
     """Apply dropout to the embeddings of whole tokens.
 
-    In training, the embeddings of random tokens are set to zero and the others are scaled up.
+    In training, the embeddings of randomly chosen tokens are set to zero and the others are scaled up.
 
     Args:
         embeddings: token embeddings [B, T, C], for batch size B, T tokens and width C.
-        dropout_module: dropout module that is applied to one value for each token.
+        dropout_module: dropout module, applied to one value per token.
 
     Returns:
         Token embeddings [B, T, C].

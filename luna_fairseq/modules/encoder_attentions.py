@@ -46,10 +46,10 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(options))
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions of a batch for the attentions of all layers (None in this class).
+        """Compute the token positions of a batch for the attention modules of all layers.
 
-        Subclasses override this method if attention weights depend on distance. The encoder calls it once for
-        each batch.
+        The base class returns None. Subclasses override this method if attention weights depend on distance.
+        The encoder calls it once per batch.
 
         Shapes: S tokens, L rows of the packed sequence P, batch size B, width C.
 

@@ -1,4 +1,4 @@
-"""Helpers of the two Luna attentions: argument checks, projections, and splitting into heads.
+"""Helpers for the two Luna attention modules: argument checks, projections, and splitting into heads.
 
 Modules use the layout [T, B, C] of T positions, batch size B and width C. The functions in ``ops`` use the
 layout [B, H, T, K] of H heads of width K.
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 
-# Gains of the Xavier uniform initialisation: of the input projections, and of the output projection.
+# Gains of the Xavier uniform initialization for the input projections and for the output projection.
 GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 
 
@@ -23,7 +23,7 @@ def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
         name: name of the heads in the error message (default: "heads").
 
     Raises:
-        InputError: ``embed_dim`` is not a multiple of ``num_heads``, or ``num_heads`` is below 1.
+        InputError: ``embed_dim`` is not a multiple of ``num_heads``, or ``num_heads`` is less than 1.
     """
     if num_heads < 1 or embed_dim % num_heads:
         raise InputError(
@@ -47,15 +47,15 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 
 
 class ProjectingAttention(nn.Module):
-    """Base class of attentions that can initialise their linear projections again.
+    """Base class of attention modules that can re-initialize their linear projections.
 
     The projections are the direct children of class ``nn.Linear``. "out_proj" is the output projection.
     """
 
     def reset_projections(self) -> None:
-        """Initialise the weights of all projections with Xavier uniform values.
+        """Initialize the weights of all projections with the Xavier uniform scheme.
 
-        Models that initialise all their linear layers in another way call this method afterwards.
+        Models that initialize all of their linear layers differently call this method afterwards.
         """
         for name, child in self.named_children():
             if isinstance(child, nn.Linear):
@@ -63,16 +63,16 @@ class ProjectingAttention(nn.Module):
 
 
 def build_projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
-    """Build a square linear layer with a Xavier uniform weight, for an attention.
+    """Build a square linear layer with Xavier uniform weights, for an attention module.
 
-    The bias keeps torch's default initialisation, as in the authors' code.
+    The bias keeps torch's default initialization, as in the authors' code.
 
     Args:
-        embed_dim: number of input features and of output features.
-        gain: gain of the Xavier initialisation (default: 1 / sqrt(2)).
+        embed_dim: number of input and output features.
+        gain: gain of the Xavier initialization (default: 1 / sqrt(2)).
 
     Returns:
-        The initialised layer.
+        The initialized layer.
     """
     linear = nn.Linear(embed_dim, embed_dim)
     nn.init.xavier_uniform_(linear.weight, gain=gain)
@@ -80,13 +80,15 @@ def build_projection(embed_dim: int, gain: float = GAIN) -> nn.Linear:
 
 
 def build_output_projection(embed_dim: int) -> nn.Linear:
-    """Build the output projection of an attention, with a Xavier uniform weight of gain 1 and a zero bias.
+    """Build the output projection of an attention module.
+
+    The weights have a Xavier uniform initialization with gain 1, and the bias is zero.
 
     Args:
-        embed_dim: number of input features and of output features.
+        embed_dim: number of input and output features.
 
     Returns:
-        The initialised layer.
+        The initialized layer.
     """
     linear = build_projection(embed_dim, gain=OUTPUT_GAIN)
     nn.init.zeros_(linear.bias)
@@ -96,10 +98,10 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 def dropout_probability(module: nn.Dropout) -> float:
     """Return the probability with which a dropout module currently drops values.
 
-    The value is passed to attention functions that apply dropout themselves.
+    The probability is passed to attention functions that apply dropout themselves.
 
     Args:
-        module: dropout module of an attention.
+        module: dropout module of an attention module.
 
     Returns:
         ``module.p`` in training, or in evaluation with fairseq's ``--retain-dropout``. Otherwise 0.
@@ -110,15 +112,15 @@ def dropout_probability(module: nn.Dropout) -> float:
 def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
     """Return the weight and the bias of a linear layer, if the layer computes nothing else.
 
-    A layer of another class than ``nn.Linear``, such as a quantised layer, can offer a method
-    ``linear_parameters`` that returns both.
+    A layer of a class other than ``nn.Linear``, such as a quantized layer, can provide both through a method
+    ``linear_parameters``.
 
     Args:
-        layer: projection of an attention.
+        layer: projection of an attention module.
 
     Returns:
-        Tuple of weight [outputs, inputs] and bias [outputs]. None if the layer has hooks, has no bias, or is
-        of an unknown class.
+        Tuple of weight [outputs, inputs] and bias [outputs]. None if the layer has hooks or no bias, or
+        belongs to an unknown class.
     """
     if layer._forward_pre_hooks or layer._forward_hooks:
         return None
@@ -178,7 +180,7 @@ def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
         sentences: number of sentences B.
 
     Returns:
-        Queries [B, n * T, C]. A decoding step, with T = 1, copies nothing.
+        Queries [B, n * T, C]. In a decoding step (T = 1), no data is copied.
 
     Raises:
         InputError: The number of hypotheses is not a multiple of the number of sentences.
@@ -220,14 +222,14 @@ def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
 
 
 def hypotheses_per_sentence(hypotheses: int, sentences: int) -> int:
-    """Return the number of hypotheses of each source sentence in beam search.
+    """Return the number of hypotheses per source sentence in beam search.
 
     Args:
         hypotheses: number of hypotheses in the batch.
         sentences: number of source sentences in the batch.
 
     Returns:
-        The quotient of both numbers; 1 outside of beam search.
+        Hypotheses per sentence; 1 outside of beam search.
 
     Raises:
         InputError: ``hypotheses`` is not a multiple of ``sentences``.

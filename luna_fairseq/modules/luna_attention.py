@@ -41,10 +41,10 @@ class AttentionWeights(NamedTuple):
     Shapes: batch size B, H heads, T queries, S context tokens, L rows of the packed sequence P.
 
     Attributes:
-        pack: pack weights [B, H, L, S] of each row of P over the context, or None if the attention does not
-            pack.
+        pack: pack weights [B, H, L, S] of each row of P over the context, or None if the module does not
+            compute pack attention.
         unpack: unpack weights [B, H, T, L] of each query over the rows of P, or None if the queries do not
-            read P.
+            attend to P.
         read: combined weights [B, H, T, S] of each query over the context, through P and directly.
     """
 
@@ -61,22 +61,22 @@ class LunaAttention(ProjectingAttention):
     result: Y_X = Attn(X, Y_P). The cost is linear in the lengths of X and of the context.
 
     Subclasses can add a bias to the logits by overriding :meth:`pack_bias` and :meth:`unpack_bias`. They can
-    cache and read more keys and values by overriding :meth:`remember` and :meth:`read`.
+    cache additional keys and values, and attend to them, by overriding :meth:`remember` and :meth:`read`.
 
     Args:
         embed_dim: width C of the queries, of P, of the context and of the output.
         num_heads: number of heads of unpack attention.
         num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: use separate projections for keys and values. Otherwise one projection gives both (default:
-            False).
+        untie_kv: use separate projections for keys and values. Otherwise a single projection computes both
+            (default: False).
 
     Raises:
-        InputError: ``embed_dim`` is not a multiple of a number of heads.
+        InputError: ``embed_dim`` is not a multiple of ``num_heads`` or of ``num_pack_heads``.
 
     Attributes:
         watcher: callback that :meth:`forward` calls with (attention, query, packed, context, source,
-            geometry), for reports on :meth:`weights` (default: None).
+            geometry), used to log :meth:`weights` (default: None).
 
     Example:
         >>> import torch
@@ -89,7 +89,7 @@ class LunaAttention(ProjectingAttention):
 
     prepares = True  # `prepare` may convert keys and values. Exported graphs set this to False.
     packs = True  # `forward` returns a packed context, which the layer adds to P.
-    reads_only_rows = True  # Queries attend to the packed context only, and not to single tokens.
+    reads_only_rows = True  # Queries attend only to the packed context, not to individual tokens.
 
     def __init__(
         self,
@@ -117,7 +117,7 @@ class LunaAttention(ProjectingAttention):
         self.out_proj = build_output_projection(embed_dim)
 
     def has_projection(self, name: str) -> bool:
-        """Return True if this attention builds the projection of this name (always in this class).
+        """Return True if this module has the projection with the given name (always True in the base class).
 
         Subclasses return False for projections that they do not use.
 
@@ -150,7 +150,7 @@ class LunaAttention(ProjectingAttention):
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
             need_weights: also return the weights over the context (default: False).
-            source: both masks in one value, in place of the two arguments (default: None).
+            source: both masks in one value, as an alternative to the two arguments (default: None).
             geometry: token positions, if the weights depend on distance (default: None, computed by
                 :meth:`find_geometry`).
 
@@ -159,8 +159,8 @@ class LunaAttention(ProjectingAttention):
 
             - output Y_X [T, B, C].
             - packed context Y_P [L, B, C].
-            - weights [H, B, T, S] of the queries over the context, or None without ``need_weights``. They are
-              the unpack weights times the mean of the pack weights over heads.
+            - weights [H, B, T, S] of the queries over the context (None if ``need_weights`` is False), which
+              are the unpack weights times the mean of the pack weights over heads.
 
         Raises:
             InputError: ``source`` was passed together with a mask.
@@ -180,10 +180,10 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the token positions for attention weights that depend on distance (None in this class).
+        """Compute the token positions for attention weights that depend on distance.
 
-        Subclasses whose weights depend on distance override this method. :meth:`forward` calls it if the
-        caller passed no positions.
+        The base class returns None. Subclasses whose weights depend on distance override this method.
+        :meth:`forward` calls this method if the caller passed no positions.
 
         Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -208,7 +208,7 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Optional[Tensor], Any]:
         """Compute pack attention, and cache the keys and values of unpack attention.
 
-        A decoder calls this method once for a source, and :meth:`unpack` at every step.
+        A decoder calls this method once per source, and :meth:`unpack` at every step.
 
         Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -247,8 +247,8 @@ class LunaAttention(ProjectingAttention):
             need_weights: also return the pack weights (default: False).
 
         Returns:
-            Tuple of the packed context Y_P [L, B, C] and the pack weights [B, H, L, S], or None without
-            ``need_weights``.
+            Tuple of the packed context Y_P [L, B, C] and the pack weights [B, H, L, S] (None if
+            ``need_weights`` is False).
         """
         q = project_packed(self.pack_q_proj, packed, self.num_pack_heads)
         bias = self.pack_bias(context, geometry)
@@ -266,9 +266,9 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the logits of pack attention (None in this class).
+        """Return a bias for the logits of pack attention.
 
-        Subclasses override this method to favour some tokens of the context.
+        The base class returns None. Subclasses override this method to favour some tokens of the context.
 
         Args:
             context: S context tokens [S, B, C], for batch size B and width C.
@@ -287,7 +287,7 @@ class LunaAttention(ProjectingAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> Any:
-        """Project the packed context to the keys and values that :meth:`unpack` reads.
+        """Project the packed context to the keys and values used by :meth:`unpack`.
 
         Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -304,19 +304,19 @@ class LunaAttention(ProjectingAttention):
         return PackedMemory(key, value, pack_weights)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values to the form that is fastest to read in decoding.
+        """Convert cached keys and values to a layout for fast incremental decoding.
 
         On a CPU and for a small batch, the query and output projections are multiplied into the keys and
         values, see :class:`AbsorbedMemory`. This is done if the products have at most half the size of the
-        two projection matrices, so that a step reads less memory. The converted form gives no weights over
-        the context.
+        two projection matrices, so that a step reads less memory. The converted layout does not provide
+        attention weights over the context.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
-            An :class:`AbsorbedMemory`, or ``memory`` itself if the conversion does not save time.
+            An :class:`AbsorbedMemory`, or ``memory`` itself if the conversion would not save time.
         """
         B, H, L, _ = memory.key.shape
         is_small = 2 * B * H * L <= self.embed_dim
@@ -349,8 +349,8 @@ class LunaAttention(ProjectingAttention):
             need_weights: also return the weights over the context (default: False).
 
         Returns:
-            Tuple of the output Y_X [T, B * n, C] and the weights over the context [H, B * n, T, S], or None
-            without ``need_weights``.
+            Tuple of the output Y_X [T, B * n, C] and the weights [H, B * n, T, S] over the context (None if
+            ``need_weights`` is False).
 
         Raises:
             InputError: The number of hypotheses is not a multiple of the number of sentences, or
@@ -403,7 +403,7 @@ class LunaAttention(ProjectingAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention for queries that are already projected and split into heads.
+        """Compute unpack attention for queries that have already been projected and split into heads.
 
         Shapes: T queries, S context tokens, batch size B, H heads of width K.
 
@@ -415,8 +415,8 @@ class LunaAttention(ProjectingAttention):
             need_weights: also return the weights over the context.
 
         Returns:
-            Tuple of the output [B, H, T, K] and the weights over the context [B, H, T, S], or None without
-            ``need_weights``.
+            Tuple of the output [B, H, T, K] and the weights [B, H, T, S] over the context (None if
+            ``need_weights`` is False).
         """
         bias = self.unpack_bias(memory, source, geometry)
         dropout = dropout_probability(self.dropout_module)
@@ -427,9 +427,10 @@ class LunaAttention(ProjectingAttention):
         return output, weights @ self.saved_pack_weights(memory)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the logits of unpack attention (None in this class).
+        """Return a bias for the logits of unpack attention.
 
-        Subclasses override this method to favour some rows of the packed sequence P.
+        The base class returns None. Subclasses override this method to favour some rows of the packed
+        sequence P.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
@@ -443,7 +444,7 @@ class LunaAttention(ProjectingAttention):
         return None
 
     def saved_pack_weights(self, memory: Any) -> Tensor:
-        """Return the pack weights that :meth:`pack` has cached.
+        """Return the pack weights cached by :meth:`pack`.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
@@ -468,23 +469,23 @@ class LunaAttention(ProjectingAttention):
         Args:
             step: "pack" or "unpack".
             x: context or packed context [S, B, C], of length S, batch size B and width C.
-            num_heads: number of heads H, of width K = C / H.
+            num_heads: number of heads H, each of width K = C / H.
 
         Returns:
-            Tuple of keys and values [B, H, S, K]. Without ``untie_kv``, both are the same tensor.
+            Tuple of keys and values, both [B, H, S, K]. If ``untie_kv`` is False, both are the same tensor.
         """
         projected = [split_heads(projection(x), num_heads) for projection in self.key_value_projections(step)]
         return projected[0], projected[-1]
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
-        """Return the layers that project to keys and values in pack or unpack attention.
+        """Return the key and value projections of pack or unpack attention.
 
         Args:
             step: "pack" or "unpack".
 
         Returns:
-            With ``untie_kv``, the projection to keys and the projection to values. Otherwise one projection
-            to both.
+            The key projection and the value projection if ``untie_kv`` is True; otherwise their single shared
+            projection.
         """
         names = ("k", "v") if self.untie_kv else ("kv",)
         return [getattr(self, f"{step}_{name}_proj") for name in names]
@@ -499,7 +500,7 @@ class LunaAttention(ProjectingAttention):
     ) -> AttentionWeights:
         """Compute the weights of pack attention and of unpack attention, and their product over the context.
 
-        The weights are computed in full by the naive form of attention, so this method is meant for short
+        The weights are computed in full with the naive implementation, so this method is meant for short
         inputs.
 
         Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
@@ -517,7 +518,7 @@ class LunaAttention(ProjectingAttention):
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
-        # Typed as Any, because need_weights makes these values tensors and never None.
+        # Typed as Any, because these values are never None if need_weights is True.
         pack: Any
         read: Any
         unpack: Any
@@ -526,7 +527,7 @@ class LunaAttention(ProjectingAttention):
         _, read = self.unpack(query, memory, source, geometry, need_weights=True)
         # `unpack` returns unpack weights times pack weights. With an identity matrix in place of the pack
         # weights, it returns the unpack weights themselves. Their L columns follow the S columns of tokens
-        # that the queries read directly.
+        # that the queries attend to directly.
         S, L = context.size(0), packed.size(0)
         identity = torch.cat([packed.new_zeros(L, S), torch.eye(L).to(packed)], dim=1)
         memory = memory._replace(pack_weights=identity.expand(packed.size(1), -1, -1))

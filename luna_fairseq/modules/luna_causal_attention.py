@@ -37,7 +37,7 @@ def check_triton() -> None:
     Called before a model is built, so that training fails early.
 
     Raises:
-        InputError: The kernels cannot run here, for example without a CUDA device.
+        InputError: The kernels cannot run here, for example because there is no CUDA device.
     """
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
@@ -45,10 +45,10 @@ def check_triton() -> None:
 
 
 class LunaCausalAttention(nn.Module):
-    """Causal self-attention through a packed sequence P, with a state of constant size (Luna, section 3.3).
+    """Causal self-attention through a packed sequence P, with a constant-size state (Luna, section 3.3).
 
-    Each position attends to itself and to all earlier positions. P has a fixed number of rows and is read but
-    not updated.
+    Each position attends to itself and to all earlier positions. P has a fixed number of rows and is not
+    updated.
 
     Args:
         embed_dim: width C of the queries, of P and of the output.
@@ -66,7 +66,7 @@ class LunaCausalAttention(nn.Module):
 
     Attributes:
         watcher: callback that :meth:`forward` calls with (attention, query, packed, key_padding_mask,
-            packed_padding_mask), for reports on :meth:`weights` (default: None).
+            packed_padding_mask), used to log :meth:`weights` (default: None).
 
     Example:
         >>> import torch
@@ -120,7 +120,8 @@ class LunaCausalAttention(nn.Module):
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
-            key_padding_mask: boolean mask [B, T], True at padding on either side (default: None, no padding).
+            key_padding_mask: boolean mask [B, T], True at padding (left or right) (default: None, no
+                padding).
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
 
@@ -164,13 +165,13 @@ class LunaCausalAttention(nn.Module):
 
         Args:
             query: queries X [T, B * n, C].
-            packed: packed sequence P [L, B, C]. Not needed if ``state`` holds the projected P (default:
+            packed: packed sequence P [L, B, C]. Not needed if ``state`` contains the projected P (default:
                 None).
-            state: state that the previous call returned (default: None, the sequences start here).
+            state: state returned by the previous call (default: None, the sequences start here).
             key_padding_mask: boolean mask [B * n, T], True at padding (default: None, no padding).
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
-            counts: number of tokens up to each position, if a decoder has computed it for all layers
+            counts: token count up to each position, if a decoder has already computed it for all layers
                 (default: None, computed here and stored in the returned state).
 
         Returns:
@@ -178,7 +179,7 @@ class LunaCausalAttention(nn.Module):
 
         Raises:
             InputError: The number of hypotheses is not a multiple of the number of sentences, or neither
-                ``packed`` nor ``state`` holds P.
+                ``packed`` nor ``state`` contains P.
 
         Example:
             >>> import torch
@@ -217,7 +218,7 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor] = None,
         packed_padding_mask: Optional[Tensor] = None,
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack and unpack weights over whole sequences, by the definition of causal attention.
+        """Compute the pack and unpack weights over whole sequences, directly from their definition.
 
         Shapes: T positions, L rows of the packed sequence P, batch size B, width C, H heads.
 
@@ -237,13 +238,13 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the logarithm of the decay per position for each head (None in this class: no decay).
+        """Return the logarithm of the decay per position and head, or None if there is no decay.
 
-        Subclasses can return a decay. After n more positions, the contribution of a position is then
-        multiplied by ``exp(n * log_decay)``.
+        The base class returns None. If a subclass returns a decay, the contribution of a position is
+        multiplied by ``exp(n * log_decay)`` after n more positions.
 
         Returns:
-            Negative logarithms, one for each head, or None.
+            Negative logarithms, one per head, or None.
         """
         return None
 
@@ -274,7 +275,8 @@ class LunaCausalAttention(nn.Module):
 
         Returns:
             List of tensors [B, H, T, K], for H heads of width K. The order is pack keys (if named), unpack
-            queries, unpack keys and unpack values. Without ``untie_kv``, keys and values are the same tensor.
+            queries, unpack keys and unpack values. If ``untie_kv`` is False, keys and values are the same
+            tensor.
         """
         if names is not None or self.fused_x_proj is None:
             names = names or self.x_projections

@@ -1,6 +1,6 @@
 """Luna decoder: token embedding and a stack of Luna layers, for translation and language modelling.
 
-In translation, the first layer reads the last packed sequence P of the encoder. A language model has no
+In translation, the first layer receives the last packed sequence P of the encoder. A language model has no
 encoder, and each layer has a learned P. To decode step by step, pass the returned state to the next call:
 ``output, state = decoder(tokens, encoded, state)``.
 """
@@ -30,8 +30,8 @@ class DecoderOutput(NamedTuple):
     Attributes:
         x: output features [B, T, C].
         states: hidden states before the first layer and after each layer, each [T, B, C].
-        weights: attention weights [H, B, T, S] over the source for each layer, or None for a layer whose
-            weights were not requested.
+        weights: attention weights [H, B, T, S] over the source for each layer (None for layers whose weights
+            were not requested).
     """
 
     x: Tensor
@@ -75,8 +75,8 @@ class LunaDecoder(TokenEmbedding):
     ) -> None:
         """Build the embedding, the layers and the output projection of the decoder.
 
-        The constructor calls this method. A subclass with a second base class, such as a decoder of fairseq,
-        calls it after the constructor of that base class.
+        The constructor calls this method. A subclass with an additional base class, such as a decoder of
+        fairseq, calls it after the constructor of that base class.
 
         Args:
             options: options of the decoder.
@@ -98,7 +98,7 @@ class LunaDecoder(TokenEmbedding):
         self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the decoder layers, as many as ``options.num_layers``.
+        """Build the ``options.num_layers`` decoder layers.
 
         Args:
             options: options of the decoder.
@@ -113,7 +113,7 @@ class LunaDecoder(TokenEmbedding):
 
         Args:
             options: options of the decoder.
-            number: index of the layer, counted from 0.
+            number: zero-based index of the layer.
 
         Returns:
             The layer, a :class:`LunaDecoderLayer`.
@@ -161,26 +161,25 @@ class LunaDecoder(TokenEmbedding):
         The n hypotheses of a sentence are adjacent in the batch; n is 1 in training.
 
         Args:
-            tokens: target token ids [B * n, T], shifted right and padded on either side. With ``state``, only
-                the next tokens (default: None, ``embeddings`` are given).
+            tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
+                ``state`` is given, only the next tokens (default: None, ``embeddings`` is given).
             encoded: output of the encoder (default: None, the decoder has no encoder).
-            state: state that the previous call returned (default: None, the target starts here).
-            embeddings: token embeddings [B * n, T, C'], used in place of embedding ``tokens`` (default:
-                None).
-            padding_mask: boolean mask [B * n, T], True at padding (default: None, found from the padding
+            state: state returned by the previous call (default: None, the target starts here).
+            embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens`` (default: None).
+            padding_mask: boolean mask [B * n, T], True at padding (default: None, derived from the padding
                 token).
             places: index [B * n, T] of each token in its sequence, for position embeddings (default: None,
-                tokens are counted from 0 without padding).
+                zero-based indices, not counting padding).
             keep_state: return the state after these tokens (default: None, True if ``state`` is given).
             weights_of: indices of the layers whose attention weights over the source are returned (default:
                 none).
 
         Returns:
-            Tuple of the output and the state after these tokens, or None without ``keep_state``.
+            Tuple of the output and the state after these tokens (None if ``keep_state`` is False).
 
         Raises:
-            InputError: ``state`` belongs to a decoder with another number of layers, or neither ``tokens``
-                nor ``padding_mask`` was passed.
+            InputError: ``state`` belongs to a decoder with a different number of layers, or neither
+                ``tokens`` nor ``padding_mask`` was passed.
         """
         if embeddings is None:
             embeddings = self.embed_tokens(tokens)
@@ -240,16 +239,16 @@ class LunaDecoder(TokenEmbedding):
     def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
         """Compute the input of the first layer from token embeddings.
 
-        The order of operations is scaling, word dropout, linear maps, position embeddings, layer norm and
-        dropout. Operations that the options disable are skipped.
+        The order of operations is scaling, word dropout, linear projections, position embeddings, layer norm
+        and dropout. Operations that the options disable are skipped.
 
         Shapes: T tokens, batch size B, width C' of the token embedding, model width C.
 
         Args:
             embeddings: token embeddings [B, T, C'].
-            padding_mask: boolean mask [B, T], True at padding, or None without padding.
-            places: index [B, T] of each token in its sequence, counted from 0.
-            end: length of the sequences so far, padding included.
+            padding_mask: boolean mask [B, T], True at padding, or None if there is no padding.
+            places: zero-based index [B, T] of each token in its sequence.
+            end: length of the sequences so far, including padding.
 
         Returns:
             Input [T, B, C] of the first layer.
@@ -266,14 +265,14 @@ class LunaDecoder(TokenEmbedding):
 
 
 def linear_without_bias(inputs: int, outputs: int) -> nn.Linear:
-    """Build a linear layer without bias, with a Xavier uniform weight as in fairseq.
+    """Build a linear layer without bias, with Xavier uniform weights as in fairseq.
 
     Args:
         inputs: number of input features.
         outputs: number of output features.
 
     Returns:
-        The initialised layer.
+        The initialized layer.
     """
     linear = nn.Linear(inputs, outputs, bias=False)
     nn.init.xavier_uniform_(linear.weight)

@@ -1,4 +1,4 @@
-"""Decoder layer of Luna: causal self-attention, cross-attention and a feed-forward block."""
+"""Luna decoder layer: causal self-attention, cross-attention and a feed-forward block."""
 
 from typing import Optional, Tuple
 
@@ -16,8 +16,8 @@ from luna_fairseq.ops.causal_luna import TokenCounts
 class LunaDecoderLayer(LunaLayer):
     """Decoder layer with causal self-attention, cross-attention and a feed-forward block.
 
-    Both attentions read a packed sequence P of fixed length. In a translation model, P summarises the source.
-    A layer of a language model has no cross-attention and a learned P (Luna, section 3.3).
+    Both attention modules use a packed sequence P of fixed length. In a translation model, P summarizes the
+    source. A layer of a language model has no cross-attention and a learned P (Luna, section 3.3).
 
     Args:
         options: options of the decoder.
@@ -25,7 +25,7 @@ class LunaDecoderLayer(LunaLayer):
         encoder_attn: cross-attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`, or
             None in a language model.
         packed_embedding: learned P of this layer, or None in a translation model.
-        update_packed: return an updated P for the next layer. False in the last layer.
+        update_packed: return an updated P for the next layer; False in the last layer.
 
     Example:
         >>> import torch
@@ -82,13 +82,13 @@ class LunaDecoderLayer(LunaLayer):
             context: encoder output [S, B, C], or None in a language model.
             source: padding masks of the encoder output and of P.
             target_padding_mask: boolean mask [B * n, T], True at padding of X (default: None, no padding).
-            state: state after the earlier positions, read only with ``keep_state`` (default: None, the
+            state: state after the earlier positions, used only if ``keep_state`` is True (default: None, the
                 sequences start here).
             geometry: token positions, if attention weights depend on distance (default: None, cross-attention
                 computes them if needed).
             keep_state: also return the state after these positions (default: False).
             need_weights: also return the weights over the source (default: False).
-            counts: number of tokens up to each position, read only with ``keep_state`` (default: None,
+            counts: token count up to each position, used only if ``keep_state`` is True (default: None,
                 computed by self-attention).
 
         Returns:
@@ -96,13 +96,13 @@ class LunaDecoderLayer(LunaLayer):
 
             - output X [T, B * n, C].
             - updated P [L, B, C] for the next layer, or None if the layer does not update P.
-            - weights over the source [H, B * n, T, S], or None without ``need_weights``.
-            - state after these positions, or None without ``keep_state``.
+            - weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
+            - state after these positions (None if ``keep_state`` is False).
 
         Raises:
-            InputError: Neither ``packed`` nor ``state`` holds the packed source.
+            InputError: Neither ``packed`` nor ``state`` contains the packed source.
         """
-        # Causal attention reads P without a norm even in a pre-norm layer, as in the authors' code.
+        # P enters causal attention without a layer norm even in a pre-norm layer, as in the authors' code.
         y = self.normalize_input(self.self_attn_layer_norm, x)
         if self.packed_embedding is not None and (state is None or state.causal.pack_q is None):
             # All sequences share the learned P, so decoding projects and stores it once.

@@ -13,7 +13,7 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
 class EncoderOutput(NamedTuple):
-    """Output of an encoder, which a decoder takes as input.
+    """Output of an encoder, used as input of a decoder.
 
     Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads.
 
@@ -69,8 +69,8 @@ class LunaEncoder(TokenEmbedding):
     ) -> None:
         """Build the embedding, the learned packed sequence P and the layers of the encoder.
 
-        The constructor calls this method. A subclass with a second base class, such as an encoder of fairseq,
-        calls it after the constructor of that base class.
+        The constructor calls this method. A subclass with an additional base class, such as an encoder of
+        fairseq, calls it after the constructor of that base class.
 
         Args:
             options: options of the encoder.
@@ -116,7 +116,7 @@ class LunaEncoder(TokenEmbedding):
         return sinusoidal_table(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the encoder layers, as many as ``options.num_layers``.
+        """Build the ``options.num_layers`` encoder layers.
 
         Args:
             options: options of the encoder.
@@ -131,7 +131,7 @@ class LunaEncoder(TokenEmbedding):
 
         Args:
             options: options of the encoder.
-            number: index of the layer, counted from 0.
+            number: zero-based index of the layer.
 
         Returns:
             The layer, a :class:`LunaEncoderLayer`.
@@ -168,14 +168,16 @@ class LunaEncoder(TokenEmbedding):
         Shapes: batch size B, S tokens, width C.
 
         Args:
-            tokens: token ids [B, S], padded on either side (default: None, ``embeddings`` are given).
-            embeddings: token embeddings [B, S, C], used in place of embedding ``tokens`` (default: None).
-            padding_mask: boolean mask [B, S], True at padding (default: None, found from the padding token).
-            places: index [B, S] of each token in its sequence, for position embeddings (default: None, tokens
-                are counted from 0 without padding).
+            tokens: token ids [B, S], with padding on the left or right (default: None, ``embeddings`` is
+                given).
+            embeddings: token embeddings [B, S, C], used instead of embedding ``tokens`` (default: None).
+            padding_mask: boolean mask [B, S], True at padding (default: None, derived from the padding
+                token).
+            places: index [B, S] of each token in its sequence, for position embeddings (default: None,
+                zero-based indices, not counting padding).
             return_states: also return the features and the packed sequence P before the first layer and after
                 each layer (default: False).
-            need_weights: also return the weights of self-attention (default: False).
+            need_weights: also return the self-attention weights (default: False).
 
         Returns:
             Output features, the last P and their padding masks.
@@ -220,14 +222,14 @@ class LunaEncoder(TokenEmbedding):
         """Compute the input of the first layer from token embeddings.
 
         The order of operations is word dropout, scaling, position embeddings, layer norm, dropout and the
-        linear map. Operations that the options disable are skipped.
+        linear projection. Operations that the options disable are skipped.
 
         Shapes: batch size B, S tokens, width C.
 
         Args:
             embeddings: token embeddings [B, S, C].
             padding_mask: boolean mask [B, S], True at padding.
-            places: index [B, S] of each token in its sequence, counted from 0.
+            places: zero-based index [B, S] of each token in its sequence.
 
         Returns:
             Input [B, S, C] of the first layer.

@@ -1,4 +1,4 @@
-"""Encoder layer of Luna, and the base class that it shares with the decoder layer.
+"""Luna encoder layer, and the base class that it shares with the decoder layer.
 
 A Luna layer is a Transformer layer with two residual streams: the tokens X and the packed sequence P.
 """
@@ -14,8 +14,8 @@ from luna_fairseq.modules.options import StackOptions
 class LunaLayer(nn.Module):
     """Base class of the Luna layers, with residual connections, layer norms and a feed-forward block.
 
-    A layer consists of blocks: attention blocks and a feed-forward block. A pre-norm layer normalises the
-    input of each block. A post-norm layer normalises the sum of a block's input and output.
+    A layer consists of blocks: attention blocks and a feed-forward block. A pre-norm layer normalizes the
+    input of each block. A post-norm layer normalizes the sum of a block's input and output.
 
     Subclasses build their attentions, then call :meth:`build_feed_forward`. The order of construction is the
     order of the parameters in a checkpoint.
@@ -48,7 +48,7 @@ class LunaLayer(nn.Module):
         self.packed_layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if normalize_packed else None
 
     def normalize_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
-        """Normalise the input of a block in a pre-norm layer.
+        """Normalize the input of a block in a pre-norm layer.
 
         A post-norm layer returns the input unchanged.
 
@@ -65,7 +65,7 @@ class LunaLayer(nn.Module):
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
         """Add the output of a block to its input, with dropout.
 
-        A post-norm layer then normalises the sum.
+        A post-norm layer then normalizes the sum.
 
         Args:
             norm: layer norm of the block, or None.
@@ -96,7 +96,7 @@ class LunaLayer(nn.Module):
     def feed_forward(self, x: Tensor) -> Tensor:
         """Apply the feed-forward block with its residual connection.
 
-        As in the Luna paper, the block is applied to the tokens and not to the packed sequence P.
+        As in the Luna paper, the block is applied only to the tokens, not to the packed sequence P.
 
         Args:
             x: tokens X [T, B, C], of length T, batch size B and width C.
@@ -108,8 +108,8 @@ class LunaLayer(nn.Module):
         return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        # A checkpoint from which later layers were pruned can hold a norm of P that the new last layer does
-        # not have. The output of that norm would be unused.
+        # A checkpoint from which later layers were pruned can contain a norm of P that the new last layer
+        # does not have. The output of that norm would be unused.
         if self.packed_layer_norm is None:
             for name in ("weight", "bias"):
                 state_dict.pop(f"{prefix}packed_layer_norm.{name}", None)
@@ -124,8 +124,8 @@ class LunaEncoderLayer(LunaLayer):
     Args:
         options: options of the encoder.
         self_attn: self-attention, such as :class:`luna_fairseq.modules.LunaAttention`.
-        normalize_packed: in a post-norm layer, normalise the updated P. False in the last layer if the
-            encoder normalises the last P itself (default: True).
+        normalize_packed: in a post-norm layer, normalize the updated P. False in the last layer if the
+            encoder normalizes the last P itself (default: True).
 
     Example:
         >>> import torch
@@ -163,14 +163,14 @@ class LunaEncoderLayer(LunaLayer):
             source: padding masks of X and of P.
             geometry: token positions, if attention weights depend on distance (default: None, self-attention
                 computes them if needed).
-            need_weights: also return the weights of self-attention (default: False).
+            need_weights: also return the self-attention weights (default: False).
 
         Returns:
             Tuple of three values:
 
             - output X [S, B, C].
             - updated P [L, B, C] for the next layer, or None if the layer does not update P.
-            - weights of self-attention [H, B, S, S], or None without ``need_weights``.
+            - self-attention weights [H, B, S, S] (None if ``need_weights`` is False).
         """
         y = self.normalize_input(self.self_attn_layer_norm, x)
         p = self.normalize_input(self.packed_layer_norm, packed)

@@ -1,4 +1,4 @@
-"""Cached keys and values of a packed context, which unpack attention reads at every decoding step."""
+"""Cached keys and values of a packed context, used by unpack attention at every decoding step."""
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
 
@@ -15,12 +15,12 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
     """Apply a function to every tensor of a nested tuple.
 
     Args:
-        function: function from a tensor to a tensor.
+        function: function that maps a tensor to a tensor.
         values: tuple or named tuple that can contain tensors, tuples and other values.
 
     Returns:
-        Tuple of the same type with the new tensors. Other values are unchanged. If a tuple holds a tensor
-        twice, the function is applied once and the result is used twice.
+        Tuple of the same type with the new tensors. Other values are unchanged. If a tuple contains the same
+        tensor twice, the function is applied once and the result is used twice.
     """
     results = {id(x): function(x) for x in values if isinstance(x, Tensor)}
 
@@ -36,16 +36,16 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
 
 
 class PackedMemory(NamedTuple):
-    """Keys and values of a packed context, computed once and read at every decoding step.
+    """Keys and values of a packed context, computed once and reused at every decoding step.
 
-    A packed context Y_P has L rows and summarises a context of S tokens.
+    A packed context Y_P has L rows and summarizes a context of S tokens.
 
     Shapes: batch size B, H heads of width K.
 
     Attributes:
         key: keys [B, H, L, K] projected from Y_P.
-        value: values [B, H, L, K] projected from Y_P. With one projection for keys and values, the same
-            tensor as ``key``.
+        value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
+            projection.
         pack_weights: weights [B, L, S] of the rows over the context, averaged over heads (default: None,
             weights were not requested).
     """
@@ -55,13 +55,13 @@ class PackedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "PackedMemory":
-        """Return the keys and values of some sentences, in the given order.
+        """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return, a vector of any length.
+            sentences: vector of the indices of the sentences to return, of any length.
 
         Returns:
-            Keys and values with one example for each index.
+            Keys and values with one batch entry per index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
@@ -70,18 +70,18 @@ class AbsorbedMemory(NamedTuple):
     """Keys and values of a packed context, multiplied by the query projection and the output projection.
 
     For a head with key k and value v, the logit ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``. The
-    output ``W_o (a v)`` for a weight a equals ``a (W_o v)``. The products with k and v are computed once for
-    a sentence. A decoding step then reads only these products, and not the two projection matrices.
+    output ``W_o (a v)`` for a weight a equals ``a (W_o v)``. The products with k and v are computed once per
+    sentence. A decoding step then reads only these products instead of the two projection matrices.
 
     Shapes: batch size B, width C, H heads of width K, L rows of the packed context.
 
     Attributes:
         key: keys [B, C, H * L] times the query projection, scaled by K^-0.5.
-        key_bias: products [B, 1, H * L] of the scaled keys with the bias of the query projection. The
-            smallest number at padding.
+        key_bias: products [B, 1, H * L] of the scaled keys with the bias of the query projection. The most
+            negative finite value of the dtype at padding.
         value: values [B, H * L, C] times the output projection. 0 at padding.
         value_bias: bias [B, 1, C] of the output projection.
-        pack_weights: always None, because this form gives no weights over the context.
+        pack_weights: always None, because this layout does not provide attention weights over the context.
     """
 
     key: Tensor
@@ -91,18 +91,18 @@ class AbsorbedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AbsorbedMemory":
-        """Return the keys and values of some sentences, in the given order.
+        """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: indices of the sentences to return, a vector of any length.
+            sentences: vector of the indices of the sentences to return, of any length.
 
         Returns:
-            Keys and values with one example for each index.
+            Keys and values with one batch entry per index.
         """
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
     def read(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
-        """Compute unpack attention of queries that are not projected, and the output projection.
+        """Compute unpack attention and the output projection for queries that have not been projected.
 
         Args:
             query: T queries X [B, T, C], for batch size B and width C.
@@ -110,7 +110,7 @@ class AbsorbedMemory(NamedTuple):
             dropout: dropout probability of the weights (default: 0).
 
         Returns:
-            Output Y_X in the shape [B, T, C].
+            Output Y_X [B, T, C].
         """
         logits = torch.baddbmm(self.key_bias, query, self.key)
         weights = logits.unflatten(-1, (num_heads, -1)).softmax(dim=-1)
@@ -136,7 +136,7 @@ def absorb_projections(
             padding).
 
     Returns:
-        Keys and values that can be read without projecting queries or outputs.
+        Keys and values that can be used without projecting queries or outputs.
     """
     key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]

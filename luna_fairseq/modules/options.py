@@ -1,4 +1,4 @@
-"""Options of an encoder and a decoder, independent of fairseq and transformers."""
+"""Encoder and decoder options, independent of fairseq and transformers."""
 
 from dataclasses import dataclass
 from typing import Callable, Optional
@@ -21,8 +21,8 @@ class StackOptions:
         num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
         projection_length: number of rows of the packed sequence P (default: 32).
         untie_kv: use separate projections for keys and values (default: False).
-        non_contextual_packed: pass the initial P to every layer. Otherwise each layer reads the P that the
-            previous layer has updated (default: False).
+        non_contextual_packed: pass the initial P to every layer. Otherwise each layer uses the P updated by
+            the previous layer (default: False).
         normalize_before: use pre-norm layers (default: False).
         activation_fn: activation of the feed-forward blocks (default: ReLU).
         dropout: dropout probability of embeddings and block outputs (default: 0).
@@ -33,8 +33,8 @@ class StackOptions:
         max_positions: maximum sequence length of learned positions (default: 1,024).
         scale_embedding: multiply token embeddings and P by sqrt(C) (default: True).
         layernorm_embedding: apply a layer norm to token embeddings and P (default: False).
-        linear_embedding: apply a linear map to token embeddings, for fairseq's quantisation noise (default:
-            False).
+        linear_embedding: apply a linear projection to token embeddings, for fairseq's quantization noise
+            (default: False).
     """
 
     embed_dim: int
@@ -60,7 +60,7 @@ class StackOptions:
 
 @dataclass(frozen=True)
 class EncoderOptions(StackOptions):
-    """Options of an encoder, in addition to those of :class:`StackOptions`.
+    """Encoder options, in addition to those of :class:`StackOptions`.
 
     P is the packed sequence, whose number of rows is ``projection_length``.
 
@@ -69,8 +69,8 @@ class EncoderOptions(StackOptions):
             rows as it has tokens (default: False).
         sentence_encoder: build an encoder without a decoder. The encoder then applies a layer norm to the
             last P, and sets padding rows of the initial P to zero (default: False).
-        packed_is_read: False if no classification head reads the last P. Its layer norm then has no
-            parameters (default: True).
+        packed_is_read: False if no classification head uses the last P. Its layer norm then has no parameters
+            (default: True).
         layer_repeats: number of times that the stack of layers is applied (default: 1).
 
     Example:
@@ -88,15 +88,15 @@ class EncoderOptions(StackOptions):
     def normalizes_last_packed(self) -> bool:
         """True if the encoder applies a layer norm to the last packed sequence P after all layers.
 
-        This is the case in a sentence encoder. The exception are post-norm layers that are applied several
-        times, whose own layer norms of P serve instead.
+        This is the case in a sentence encoder. The exception is a stack of post-norm layers that is applied
+        several times: the layers normalize P themselves.
         """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 
 
 @dataclass(frozen=True)
 class DecoderOptions(StackOptions):
-    """Options of a decoder, in addition to those of :class:`StackOptions`.
+    """Decoder options, in addition to those of :class:`StackOptions`.
 
     Attributes:
         has_encoder: build cross-attention to an encoder. Otherwise the decoder is a language model with a

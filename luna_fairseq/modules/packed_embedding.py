@@ -14,15 +14,15 @@ from luna_fairseq.ops.attention import is_recording_graph
 class PackedEmbedding(nn.Module):
     """Learned packed sequence P with optional scaling, positions, layer norm and dropout.
 
-    A sentence uses at most as many rows of P as it has tokens, and its further rows are padding. The result
-    for a sentence therefore does not depend on the other sentences of the batch. With ``fix_length``, every
-    sentence uses all rows.
+    A sentence uses at most as many rows of P as it has tokens, and the remaining rows are padding. The result
+    for a sentence therefore does not depend on the other sentences of the batch. If ``fix_length`` is True,
+    every sentence uses all rows.
 
     Args:
         projection_length: number of rows of P.
         embed_dim: width C of each row.
         dropout: dropout probability, sampled separately for each sentence (default: 0).
-        scale: multiply P by sqrt(C), as token embeddings are (default: False).
+        scale: multiply P by sqrt(C), like token embeddings (default: False).
         positions: function ``(length, width) -> position embeddings [length, width]`` (default: None, no
             positions).
         layer_norm: apply a layer norm to P (default: False).
@@ -30,7 +30,7 @@ class PackedEmbedding(nn.Module):
         zero_padding: set padding rows to zero (default: False).
 
     Raises:
-        InputError: ``projection_length`` is below 1.
+        InputError: ``projection_length`` is less than 1.
 
     Attributes:
         has_fixed_shape: return all rows for every batch, with a padding mask, so that no shape depends on the
@@ -78,7 +78,7 @@ class PackedEmbedding(nn.Module):
         """Return the packed sequence P and its padding mask for a batch of sentences.
 
         Args:
-            lengths: number of tokens [B] of each of B sentences, EOS included.
+            lengths: number of tokens [B] in each of B sentences, including EOS.
             at_most: upper bound of the lengths, such as the padded length of the batch. Used on a GPU, where
                 reading the lengths would be slow (default: None, unknown).
 

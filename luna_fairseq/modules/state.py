@@ -1,7 +1,7 @@
-"""Decoder state between two calls, whose size does not depend on the number of decoded tokens.
+"""Decoder state passed from call to call, with a size independent of the number of decoded tokens.
 
-A state holds values for each hypothesis of beam search, and values for each source sentence. The hypotheses
-of a sentence are adjacent in the batch, so each source is packed and stored once. States are immutable: their
+A state consists of values per beam-search hypothesis and values per source sentence. The hypotheses of a
+sentence are adjacent in the batch, so each source is packed and stored once. States are immutable: their
 methods return new states.
 """
 
@@ -27,8 +27,8 @@ class LunaCausalState(NamedTuple):
             :class:`luna_fairseq.ops.causal_luna.CausalLunaState`.
         value_sum: sum [B * n, H, L, K] of the outer products of pack weights and values. None if keys and
             values share a projection, because the sum is then the transpose of ``key_sum`` (default: None).
-        steps: number of earlier tokens [B * n]. None in the state of a decoder, which counts the tokens once
-            for all layers (``DecoderState.count``) (default: None).
+        steps: number of earlier tokens [B * n]. None in a decoder, which counts the tokens once for all
+            layers (``DecoderState.count``) (default: None).
     """
 
     pack_q: Optional[Tensor]
@@ -37,19 +37,19 @@ class LunaCausalState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
-        """Return the two sums and the token counts in the form that the causal attention functions take.
+        """Return the two sums and the token counts as input for the causal attention functions.
 
         If keys and values share a projection, the value sum is the transpose of the key sum.
 
         Args:
-            counts: token counts of a decoder, with the number of earlier tokens (default: None, the state has
-                this number).
+            counts: token counts of a decoder, with the number of earlier tokens (default: None, the state
+                contains this number).
 
         Returns:
-            The state in the form of the functions in ``luna_fairseq.ops.causal_luna``.
+            The state, as expected by the functions in ``luna_fairseq.ops.causal_luna``.
 
         Raises:
-            InputError: Neither the state nor ``counts`` has the number of earlier tokens.
+            InputError: Neither the state nor ``counts`` contains the number of earlier tokens.
         """
         value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
         before = self.steps if counts is None else counts.before
@@ -73,9 +73,9 @@ class LunaCausalState(NamedTuple):
         return map_tensors(lambda x: x.index_select(0, rows), sums)._replace(pack_q=self.pack_q)
 
     def select(self, sentences: Tensor) -> "LunaCausalState":
-        """Select source sentences: return the state with their projected packed sequence P.
+        """Return the state with the projected packed sequence P of selected source sentences.
 
-        The values of the hypotheses are unchanged. A projected P that all hypotheses share is unchanged too.
+        The values of the hypotheses are unchanged. A projected P shared by all hypotheses is also unchanged.
 
         Args:
             sentences: indices of the sentences to keep, in the order of the result.
@@ -114,7 +114,7 @@ class LayerState(NamedTuple):
         return self._replace(causal=self.causal.reorder(rows))
 
     def select(self, sentences: Tensor) -> "LayerState":
-        """Select source sentences: return the state with their cached keys and values.
+        """Return the state with the cached keys and values of selected source sentences.
 
         The values of the hypotheses are unchanged.
 
@@ -133,10 +133,10 @@ class DecoderState(NamedTuple):
 
     Attributes:
         layers: state of each layer.
-        count: number of tokens of each hypothesis so far, not counting padding.
-        position: number of positions so far, padding included.
-        target: token positions in the target, for attention weights that depend on distance. Has a method
-            ``select`` (default: None, no attention needs positions).
+        count: number of tokens per hypothesis so far, not counting padding.
+        position: number of positions so far, including padding.
+        target: token positions in the target, for attention weights that depend on distance. It must have a
+            method ``select`` (default: None, no attention needs positions).
 
     Example:
         >>> import torch
@@ -187,7 +187,7 @@ class DecoderState(NamedTuple):
     def select(self, rows: Tensor) -> "DecoderState":
         """Select hypotheses together with their source sentences.
 
-        Each hypothesis must have a source sentence of its own, as outside of beam search.
+        Each hypothesis must have its own source sentence, as is the case outside of beam search.
 
         Args:
             rows: indices of the hypotheses to keep, in the order of the result.
@@ -201,7 +201,7 @@ class DecoderState(NamedTuple):
         """Return the state with a function applied to every tensor.
 
         Args:
-            function: function from a tensor to a tensor.
+            function: function that maps a tensor to a tensor.
 
         Returns:
             The new state.
@@ -220,5 +220,5 @@ class DecoderState(NamedTuple):
         return self.map(lambda x: x.to(device))
 
     def detach(self) -> "DecoderState":
-        """Return the state detached from the graph, so that no gradient flows into earlier calls."""
+        """Return the state detached from the autograd graph, so that no gradient flows into earlier calls."""
         return self.map(Tensor.detach)

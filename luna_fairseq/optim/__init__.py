@@ -1,6 +1,6 @@
 """Apollo optimizer and milestone learning-rate schedule.
 
-``Apollo`` and ``milestone_lr`` need only torch. Their fairseq versions are imported at the first use.
+``Apollo`` and ``milestone_lr`` need only torch. Their fairseq versions are imported on first use.
 """
 
 from importlib import import_module

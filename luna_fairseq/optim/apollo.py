@@ -4,7 +4,7 @@ This is Apollo of Ma (2020), "Apollo: An Adaptive Parameter-wise Diagonal Quasi-
 Stochastic Optimization", arXiv 2009.13586. The Luna paper uses it for translation. An unrelated optimizer of
 2024 (low-rank gradient scaling) is also called APOLLO.
 
-The formulas below are update number t of one parameter tensor ``p`` with gradient ``g``::
+The formulas below define update t of one parameter tensor ``p`` with gradient ``g``::
 
     a = (1 - beta) / (1 - beta**t)
     y = g - m                                        m: moving average of gradients, before this update
@@ -18,8 +18,8 @@ The formulas below are update number t of one parameter tensor ``p`` with gradie
     p = p - lr * d
 
 The module apollo_update.py implements this update. Norms, inner products and the maximum are taken over a
-whole tensor, so the result depends on how parameters are divided into tensors. Apollo must therefore not be
-used with parameters that are sharded or flattened into one tensor.
+whole tensor, so the result depends on how the parameters are split into tensors. Apollo must therefore not be
+used with parameters that are sharded or flattened into a single tensor.
 """
 
 import itertools
@@ -45,32 +45,33 @@ _OPTIONS = ("lr", "beta", "eps", "rebound", "sigma", "weight_decay", "weight_dec
 _STATE_TENSORS = ("exp_avg_grad", "approx_hessian", "update")
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
-# Largest number of elements of one multi-tensor update, 128 MiB in float32. The multi-tensor form makes two
-# temporary copies of all its tensors, and float32 copies of low-precision tensors.
+# Largest number of elements of one multi-tensor update, 128 MiB in float32. The multi-tensor implementation
+# makes two temporary copies of all its tensors, and float32 copies of low-precision tensors.
 _MULTI_TENSOR_ELEMENTS = 1 << 25
 
 
 class Apollo(Optimizer):
     """Apollo optimizer (Ma, 2020, arXiv 2009.13586, Algorithm 1), with the rebounds "constant" and "belief".
 
-    Apollo needs a warm-up of the learning rate: at least 100 updates from about ``1e-4 * lr``, and usually
-    500 to 1,000. For float16 and bfloat16 parameters, the update is computed in float32 and then rounded.
+    Apollo needs a learning-rate warm-up from about ``1e-4 * lr`` over at least 100 updates, and usually 500
+    to 1,000. For float16 and bfloat16 parameters, the update is computed in float32 and then rounded.
 
     The state of each parameter has four entries: ``step`` (number of updates), ``exp_avg_grad`` (moving
     average of gradients), ``approx_hessian`` (diagonal approximation of the Hessian) and ``update``
-    (direction of the last update). A parameter without a gradient is skipped, and its step count stays.
+    (direction of the last update). A parameter without a gradient is skipped, and its step count is
+    unchanged.
 
     Args:
         params: parameters, or dictionaries of parameter groups, each of which may override any option.
         lr: learning rate, at least 0. Its scale depends on ``sigma``. With the default sigma, 0.1 is usual
             for translation with large batches, and 0.003 to 0.03 for small data sets.
         beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9).
-        eps: term that keeps the first directions finite, above 0 (default: 1e-4).
+        eps: term that keeps the first directions finite, greater than 0 (default: 1e-4).
         rebound: lower bound of the curvature. "constant" means sigma, and "belief" means the largest
             deviation of the gradient from its moving average (default: "constant").
-        sigma: lower bound of the curvature for the rebound "constant", above 0. A learning rate lr with sigma
-            0.01 is the same as 100 lr with sigma 1.0, and both conventions are in use. A warning is given if
-            the learning rate seems to follow the other convention (default: 0.01).
+        sigma: lower bound of the curvature for the rebound "constant", greater than 0. A learning rate of lr
+            with sigma 0.01 is equivalent to 100 lr with sigma 1.0, and both conventions are in use. A warning
+            is issued if the learning rate seems to follow the other convention (default: 0.01).
         weight_decay: weight decay, at least 0 (default: 0).
         weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient of a parameter p, and "decoupled"
             adds it to the direction. "stable" divides it by the mean curvature and adds it to the direction
@@ -112,7 +113,7 @@ class Apollo(Optimizer):
         """Add a parameter group, which may override any option of the optimizer.
 
         Args:
-            param_group: dictionary with the parameters under "params", and options by name.
+            param_group: dictionary with the parameters under "params", and options keyed by name.
 
         Raises:
             InputError: A hyperparameter is out of range, or a parameter is not a real floating-point tensor.
@@ -138,11 +139,11 @@ class Apollo(Optimizer):
         """Restore a pickled optimizer, with defaults for options that were added later.
 
         Args:
-            state: attributes of the pickled optimizer by name.
+            state: attributes of the pickled optimizer, keyed by name.
         """
         super().__setstate__(state)
         for group in self.param_groups:
-            for name in _OPTIONS:  # self.defaults may have further keys, which torch adds
+            for name in _OPTIONS:  # self.defaults may have additional keys, which torch adds
                 group.setdefault(name, self.defaults[name])
             _resolve_weight_decay_type(group)
 
@@ -176,7 +177,7 @@ class Apollo(Optimizer):
         torch has rounded it to the dtype of the parameters.
 
         Args:
-            state_dict: saved state, as ``state_dict`` returned it.
+            state_dict: saved state, as returned by ``state_dict``.
         """
         saved_keys = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         params = itertools.chain.from_iterable(g["params"] for g in self.param_groups)
@@ -194,7 +195,7 @@ class Apollo(Optimizer):
             closure: function that recomputes the gradients and returns the loss (default: None).
 
         Returns:
-            The return value of the closure, or None without a closure.
+            The return value of the closure, or None if there is no closure.
         """
         loss = None
         if closure is not None:
@@ -220,13 +221,14 @@ class Apollo(Optimizer):
         return loss
 
     def _get_state(self, p: Tensor) -> Dict[str, Any]:
-        """Return the optimizer state of a parameter, and create it at the first call.
+        """Return the optimizer state of a parameter, which is created on the first call.
 
         Args:
             p: parameter.
 
         Returns:
-            Step count, and state tensors in the dtype in which the parameter is updated, by name.
+            Dictionary of the step count and the state tensors, in the dtype in which the parameter is
+            updated.
         """
         state = self.state[p]
         dtype = _compute_dtype(p)
@@ -248,7 +250,8 @@ class Apollo(Optimizer):
             params: parameters, updated in place.
             step: number of this update, starting at 1.
             device: device of the parameters.
-            group: parameter group of the parameters, with the options of :class:`Apollo` by name.
+            group: parameter group that contains the parameters, with the options of :class:`Apollo` keyed by
+                name.
         """
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]
@@ -274,7 +277,7 @@ def _compute_dtype(p: Tensor) -> torch.dtype:
         p: parameter.
 
     Returns:
-        float32 for float16 and bfloat16, and otherwise the dtype of the parameter.
+        float32 for float16 and bfloat16 parameters, otherwise the dtype of the parameter.
     """
     return torch.float32 if p.dtype in _LOW_PRECISION else p.dtype
 
@@ -284,7 +287,7 @@ def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
 
     Args:
         params: tensors to divide.
-        limit: maximum total number of elements in a list. A larger tensor forms a list of its own.
+        limit: maximum total number of elements in a list. A larger tensor gets a list of its own.
 
     Yields:
         Lists of tensors, in the order of ``params``.
@@ -314,7 +317,7 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
     """Check that the options of a parameter group are in range.
 
     Args:
-        group: parameter group, with the options of :class:`Apollo` by name.
+        group: parameter group, with the options of :class:`Apollo` keyed by name.
 
     Raises:
         InputError: An option is out of range.
@@ -331,18 +334,18 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
-    """Replace a weight decay type of None by the default for the rebound.
+    """Replace a weight decay type of None with the default for the rebound.
 
     The default is "L2" for the rebound "constant" and "decoupled" for "belief".
 
     Args:
-        group: parameter group, with the options of :class:`Apollo` by name. Updated in place.
+        group: parameter group, with the options of :class:`Apollo` keyed by name. Updated in place.
     """
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 
 
-@lru_cache(maxsize=None)  # the warning is given once
+@lru_cache(maxsize=None)  # the warning is issued only once
 def _warn_about_rounded_belief() -> None:
     """Warn that training in half precision may diverge with the rebound "belief"."""
     warnings.warn(
@@ -354,16 +357,16 @@ def _warn_about_rounded_belief() -> None:
     )
 
 
-@lru_cache(maxsize=None)  # a trainer may build its optimizer several times: one warning for each pair
+@lru_cache(maxsize=None)  # a trainer may build its optimizer several times: one warning per pair
 def _warn_about_learning_rate(lr: float, sigma: float) -> None:
-    """Warn if the learning rate does not fit sigma, because two conventions may be mixed.
+    """Warn if the learning rate does not match sigma, because two conventions may have been mixed up.
 
     The first direction is the gradient over sigma, so the ratio lr / sigma determines the step size. The
     ratio is about 10 in both published conventions, and 0.3 to 10 in all settings that are known to work.
     Mixing the conventions makes the ratio 100 times larger or smaller.
 
-    The warning is given for ratios of at least 100. It is also given for ratios of at most 0.1 if sigma is at
-    least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
+    The warning is issued for ratios of at least 100. It is also issued for ratios of at most 0.1 if sigma is
+    at least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
 
     Args:
         lr: learning rate.

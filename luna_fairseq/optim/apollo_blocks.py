@@ -1,4 +1,4 @@
-"""Apollo update on a CPU in blocks that fit into the cache, which saves memory traffic."""
+"""Apollo update on a CPU in blocks that fit into the cache, which reduces memory traffic."""
 
 from typing import Any, Dict, List
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 from luna_fairseq.optim.apollo_update import norm_offset, single_tensor_update
 
-# Number of elements of a block, and of the largest tensor for which the plain formulas are as fast.
+# Number of elements of a block, and of the largest tensor for which the plain implementation is as fast.
 BLOCK = 1 << 19
 SMALL_TENSOR = 1 << 16
 
@@ -20,10 +20,10 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     depends on the mean curvature.
 
     Args:
-        *tensors: five tensors of one shape: the parameter, its gradient, the moving average of gradients, the
-            approximate Hessian, and the direction of the previous update.
+        *tensors: five tensors of the same shape: the parameter, its gradient, the moving average of
+            gradients, the approximate Hessian, and the direction of the previous update.
         step: number of this update, starting at 1.
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
     """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)

@@ -16,16 +16,16 @@ def single_tensor_update(
 ) -> None:
     """Update one parameter tensor and its state in place, following the formulas in apollo.py.
 
-    This is the reference for the faster implementations.
+    This is the reference implementation for the faster ones.
 
     Args:
         p: parameter, updated in place.
         g: gradient, of the same shape as ``p``.
         m: moving average of gradients, updated in place.
         hessian: diagonal approximation of the Hessian, updated in place.
-        d: direction of the previous update, overwritten by the new direction.
+        d: direction of the previous update, overwritten with the new direction.
         step: number of this update, starting at 1.
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -63,16 +63,16 @@ def multi_tensor_update(
 ) -> None:
     """Update a list of parameter tensors and their states in place with torch's foreach operations.
 
-    The update does not make the CPU wait for a GPU.
+    The update does not synchronize the CPU with the GPU.
 
     Args:
         params: parameters, updated in place.
         grads: gradients.
         exp_avg_grads: moving averages of gradients, updated in place.
         approx_hessians: diagonal approximations of the Hessian, updated in place.
-        updates: directions of the previous update, overwritten by the new directions.
+        updates: directions of the previous update, overwritten with the new directions.
         step: number of this update, starting at 1.
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -108,7 +108,7 @@ def _clamp_min_(tensors: List[Tensor], least: float) -> None:
 
     Args:
         tensors: tensors to clamp.
-        least: smallest allowed value.
+        least: minimum value.
     """
     if hasattr(torch, "_foreach_clamp_min_"):
         torch._foreach_clamp_min_(tensors, least)
@@ -122,8 +122,8 @@ def _update_hessians(
 ) -> None:
     """Update the diagonal approximations of the Hessian for several tensors, in place.
 
-    The update is ``B -= <alpha * y + B * d, d> / n**4 * d**2``, with the letters of apollo.py. Unlike the
-    formula there, it does not need the normalised direction u as a tensor.
+    The update is ``B -= <alpha * y + B * d, d> / n**4 * d**2``, in the notation of apollo.py. Unlike the
+    formula there, it does not need the normalized direction u as a tensor.
 
     Args:
         ys: deviations y of the gradients from their moving averages, overwritten with intermediate results.
@@ -147,7 +147,7 @@ def norm_offset(group: Dict[str, Any]) -> float:
     """Return the offset that is added to the norm of the previous direction.
 
     Args:
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name.
+        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
 
     Returns:
         ``eps / sigma`` for the rebound "constant", and ``eps`` for "belief".

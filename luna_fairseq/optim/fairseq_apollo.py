@@ -1,4 +1,4 @@
-"""Apollo optimizer (Ma, 2020, arXiv 2009.13586) for fairseq, as ``--optimizer apollo``."""
+"""Apollo optimizer (Ma, 2020, arXiv 2009.13586) for fairseq, selected with ``--optimizer apollo``."""
 
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, Optional, Sequence
@@ -26,7 +26,7 @@ class ApolloConfig(FairseqDataclass):
         weight_decay_type: "L2", "decoupled" or "stable" (default: None, depends on the rebound).
         clip_mode: apply --clip-norm to the norm of all gradients together, "total", or to the gradient of
             each parameter, "each" (default: "total").
-        clip_norm: largest allowed gradient norm (default: fairseq's --clip-norm).
+        clip_norm: maximum gradient norm (default: fairseq's --clip-norm).
         amp: training uses fairseq's --amp, which Apollo rejects.
         lr: learning rates (default: fairseq's --lr).
     """
@@ -70,7 +70,7 @@ class ApolloConfig(FairseqDataclass):
 
 @register_optimizer("apollo", dataclass=ApolloConfig)
 class FairseqApollo(FairseqOptimizer):
-    """Apollo optimizer for fairseq's trainer, as ``--optimizer apollo``.
+    """Apollo optimizer for fairseq's trainer, selected with ``--optimizer apollo``.
 
     With ``--clip-mode each``, the gradient of each parameter is clipped in :meth:`step` and not in
     :meth:`clip_grad_norm`. The reason is that fairseq's fp16 and bf16 wrappers call the latter before they
@@ -103,7 +103,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def optimizer_config(self) -> Dict[str, Any]:
-        """Options in the form of keyword arguments of :class:`~luna_fairseq.optim.apollo.Apollo`."""
+        """Options as keyword arguments for :class:`~luna_fairseq.optim.apollo.Apollo`."""
         decay_type = self.cfg.weight_decay_type
         return {
             "lr": self.cfg.lr[0] if isinstance(self.cfg.lr, Sequence) else self.cfg.lr,
@@ -127,7 +127,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def clips_each_parameter(self) -> bool:
-        """True if :meth:`step` clips the gradient of each parameter, so that the trainer must not clip."""
+        """True if :meth:`step` clips the gradient of each parameter, so the trainer must not clip."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
@@ -137,9 +137,9 @@ class FairseqApollo(FairseqOptimizer):
         gradients.
 
         Args:
-            max_norm: largest allowed norm in mode "total"; 0 disables clipping.
-            aggregate_norm_fn: function that combines the norms of several workers' shards. Not used with the
-                clip mode "each" (default: None).
+            max_norm: maximum norm in mode "total"; 0 disables clipping.
+            aggregate_norm_fn: function that aggregates the norms of the shards of several workers. Not used
+                with the clip mode "each" (default: None).
 
         Returns:
             The norm of all gradients together, or in mode "each" the largest norm of one gradient, as a
@@ -157,10 +157,11 @@ class FairseqApollo(FairseqOptimizer):
 
         Args:
             state_dict: state returned by ``state_dict``.
-            optimizer_overrides: options that replace those of the checkpoint (default: None).
+            optimizer_overrides: options that override those of the checkpoint (default: None).
 
         Raises:
-            InputError: The state does not fit the parameters, as in a checkpoint of the authors' code.
+            InputError: The state does not match the parameters, for example in a checkpoint of the authors'
+                code.
         """
         try:
             super().load_state_dict(state_dict, optimizer_overrides)
@@ -190,7 +191,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @torch.no_grad()
     def _gradients(self) -> List[Tensor]:
-        """Return the gradients of all parameters that have one, detached from the graph."""
+        """Return the gradients of all parameters that have one, detached from the autograd graph."""
         return [p.grad.detach() for p in self.params if p.grad is not None]
 
 
@@ -217,7 +218,7 @@ def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
 
     Args:
         grads: gradients, updated in place.
-        max_norm: largest allowed norm; 0 disables clipping.
+        max_norm: maximum norm; 0 disables clipping.
 
     Returns:
         Vector of the norms before clipping.

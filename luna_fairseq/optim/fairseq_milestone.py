@@ -1,4 +1,4 @@
-"""Milestone learning-rate schedule for fairseq, as ``--lr-scheduler milestone``."""
+"""Milestone learning-rate schedule for fairseq, selected with ``--lr-scheduler milestone``."""
 
 import argparse
 import logging
@@ -25,8 +25,8 @@ class MilestoneScheduleConfig(FairseqDataclass):
     Attributes:
         warmup_updates: number of updates of the linear warm-up (default: 0).
         warmup_init_lr: learning rate of the first update of the warm-up (default: -1, which means 0).
-        milestones: numbers of updates after which the learning rate is multiplied by ``lr_decay_rate``
-            (default: none).
+        milestones: update counts after which the learning rate is multiplied by ``lr_decay_rate`` (default:
+            none).
         lr_decay_rate: factor at each milestone, in (0, 1] (default: 0.1).
         lr: list with one learning rate, the peak rate after the warm-up (default: fairseq's --lr).
     """
@@ -62,7 +62,7 @@ class _MilestonesAction(argparse.Action):
         Args:
             parser: not used.
             namespace: namespace of the parsed options, updated in place.
-            values: words of the command line after the option.
+            values: command-line words after the option.
             option_string: not used (default: None).
 
         Raises:
@@ -79,9 +79,9 @@ class _MilestonesAction(argparse.Action):
 
 @register_lr_scheduler("milestone", dataclass=MilestoneScheduleConfig)
 class MilestoneSchedule(FairseqLRScheduler):
-    """Learning-rate scheduler of fairseq with a warm-up and milestones, as ``--lr-scheduler milestone``.
+    """fairseq learning-rate scheduler with a warm-up and milestones (``--lr-scheduler milestone``).
 
-    The learning rate depends on the number of finished updates only, see
+    The learning rate depends only on the number of completed updates, see
     :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr`.
 
     Args:
@@ -133,13 +133,13 @@ class MilestoneSchedule(FairseqLRScheduler):
             action=_MilestonesAction,
             help=MilestoneScheduleConfig()._get_help("milestones"),
         )
-        # fairseq skips an option that the parser already has.
+        # fairseq skips options that the parser already has.
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Load the best validation loss so far from a checkpoint.
 
-        The learning rate is not loaded, because it follows from the number of updates.
+        The learning rate is not loaded, because it is determined by the number of updates.
 
         Args:
             state_dict: state returned by ``state_dict``.
@@ -150,7 +150,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         """Set the learning rate of the next update, and return it.
 
         Args:
-            num_updates: number of finished updates.
+            num_updates: number of completed updates.
 
         Returns:
             The learning rate of the next update.
@@ -161,13 +161,13 @@ class MilestoneSchedule(FairseqLRScheduler):
 
 
 def _check(cfg: MilestoneScheduleConfig) -> None:
-    """Check that the options of the schedule are in range and fit together.
+    """Check that the options of the schedule are in range and compatible.
 
     Args:
         cfg: options of the schedule.
 
     Raises:
-        InputError: An option is out of range or does not fit another option.
+        InputError: An option is out of range or incompatible with another option.
     """
     options = {field.name: getattr(cfg, field.name) for field in fields(MilestoneScheduleConfig)}
     check_bounds({**options, "milestones": list(cfg.milestones), "lr": list(cfg.lr)}, MilestoneScheduleConfig)

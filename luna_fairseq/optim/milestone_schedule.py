@@ -1,7 +1,7 @@
 """Milestone learning-rate schedule: linear warm-up, then a constant rate that is multiplied at given updates.
 
 The translation experiments with Apollo (Ma, 2020, arXiv 2009.13586) and Luna use this schedule, with
-milestones 300,000 and 450,000 of 500,000 updates. The rate depends only on the number of finished updates. A
+milestones 300,000 and 450,000 of 500,000 updates. The rate depends only on the number of completed updates. A
 resumed run, or a run whose optimizer was reset, therefore has the same rates as an uninterrupted run.
 """
 
@@ -20,13 +20,13 @@ def milestone_lr(
     """Compute the learning rate of the next update.
 
     Args:
-        num_updates: number of finished updates, at least 0.
+        num_updates: number of completed updates, at least 0.
         peak_lr: learning rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates.
-        warmup_updates: length of the warm-up in updates. Without a warm-up, training starts at ``peak_lr``
-            (default: 0, no warm-up).
+        warmup_updates: length of the warm-up in updates. If there is no warm-up, training starts at
+            ``peak_lr`` (default: 0, no warm-up).
         warmup_init_lr: learning rate of the first update of the warm-up, from which the rate rises linearly
             (default: 0).
-        milestones: numbers of finished updates after which the rate is multiplied by ``lr_decay_rate``.
+        milestones: numbers of completed updates after which the rate is multiplied by ``lr_decay_rate``.
             Milestones within the warm-up have no effect (default: none).
         lr_decay_rate: factor at each milestone (default: 0.1).
 
