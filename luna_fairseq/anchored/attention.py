@@ -125,9 +125,9 @@ class AnchoredAttention(LunaAttention):
     def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
         """Build the parameters that anchored attention adds to Luna attention.
 
-        These are the projections of tokens, the diagonal prior and the strengths of the distance bias, if
-        they are enabled. Their order is fixed, because the optimizer state in a checkpoint stores parameters
-        by order.
+        Depending on the enabled features, these are the token projections, the diagonal prior and the
+        strengths of the distance bias. Their order is fixed, because the optimizer state in a checkpoint
+        stores parameters by order.
 
         Args:
             embed_dim: model width.

@@ -91,7 +91,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask of the tokens of each query, True at unused slots of a segment and at segments to ignore.
+        """Mask of the tokens of each query, True at unused slots of a segment and in ignored segments.
 
         Shape [B, H, T, M] for batch size B, H heads, T queries and M tokens per query.
         """

@@ -162,8 +162,8 @@ def prepare_places(
         padding_mask: mask [B, N], True at keys that are padding, or None if there is no padding.
 
     Returns:
-        Gamma times the positions, gamma times the ratio, and gamma. Padding keys are placed far from every
-        query.
+        Gamma times the positions [B, H, 1, N], gamma times the ratio, and gamma, both [B, H, 1, 1]. Padding
+        keys are placed far from every query.
     """
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)

@@ -1,7 +1,7 @@
 """Distances and positions for anchored attention, in the context and for the queries of a batch.
 
-The encoder and the decoder compute them once for all layers. An attention module that is called without these
-values computes its own.
+The encoder and the decoder compute these values once for all layers. An attention module that is called
+without them computes its own.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -77,7 +77,7 @@ class TargetPlaces(NamedTuple):
             target is a document.
         origin: in a document, number [B, n * T] of source tokens before the aligned source sentence (default:
             None, the target is a single sentence).
-        middle: centre ``place + 1/2`` [B, 1, n * T, 1] of the token in the dtype of the model, for decoding
+        middle: centre ``place + 1/2`` [B, 1, n * T, 1] of the token, in the dtype of the model, for decoding
             (default: None).
         width: tolerance ``sqrt(place + 1)`` [B, 1, n * T, 1] in the dtype of the model, for decoding
             (default: None).

@@ -2,8 +2,8 @@
 
 A row of the packed context summarizes a segment of many tokens, and individual words cannot be recovered from
 the summary. Each query therefore also attends to the tokens of a few segments, those whose rows have the
-largest logits. One softmax covers rows and tokens. Every query and head chooses by its own logits, so the
-choice of a decoder position does not depend on later target tokens.
+largest logits. One softmax covers rows and tokens. Each query and head chooses segments by its own logits, so
+the choice at a decoder position does not depend on later target tokens.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -97,8 +97,8 @@ class LookedUp(NamedTuple):
 
     All weights are before dropout.
 
-    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context. N segments per query,
-    with at most W tokens each.
+    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context, N chosen segments per
+    query with at most W tokens each.
 
     Attributes:
         output: output [B, H, T, K].
@@ -240,8 +240,7 @@ def _first_tokens(segments: Segments, number: int) -> Tokens:
         number: number N of segments to concatenate, with W tokens each.
 
     Returns:
-        Keys [B, H, N * W, K] and values [B, H, N * W, K] of the tokens, for batch size B and H heads of width
-        K.
+        Tokens with keys and values [B, H, N * W, K], for batch size B and H heads of width K.
     """
     return Tokens(
         key=segments.key[:, :, :number].flatten(2, 3),

@@ -71,7 +71,7 @@ def find_layout(
 
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B.
-        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Every
+        packed_padding_mask: mask [B, L], True at padding, where L is the number of rows of P. Every
             non-padding row corresponds to one segment.
         number: number of segments that each query chooses.
         for_export: use the dense layout with a mask, which is valid for all lengths (default: False, only

@@ -113,15 +113,18 @@ def find_window(
 ) -> Window:
     """Compute the positions, distances and masks of window attention for a batch.
 
+    In window attention, each token attends to all rows and to the tokens of its own and the neighbouring
+    segments. Each segment corresponds to one row of the packed sequence P.
+
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B and S context tokens.
-        packed_padding_mask: mask [B, L], True at padding, for L rows of the packed sequence P. Every
+        packed_padding_mask: mask [B, L], True at padding, where L is the number of rows of P. Every
             non-padding row corresponds to one segment.
         number: odd number of segments in a window.
         complete: True if both masks are known to contain no padding (default: False).
 
     Returns:
-        Positions, distances and masks for :func:`window_attention`.
+        The :class:`Window` of the batch, which :func:`window_attention` takes as input.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape

@@ -36,7 +36,7 @@ class Source(NamedTuple):
         each.
 
         Args:
-            step: step between selected examples, as in ``x[::step]``.
+            step: stride between selected examples, as in ``x[::step]``.
 
         Returns:
             The selected masks.

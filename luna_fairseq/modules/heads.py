@@ -119,8 +119,8 @@ def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
         layer: projection of an attention module.
 
     Returns:
-        Tuple of weight [outputs, inputs] and bias [outputs]. None if the layer has hooks or no bias, or
-        belongs to an unknown class.
+        Tuple of weight [outputs, inputs] and bias [outputs]. None if the layer has hooks, has no bias, or is
+        of an unknown class.
     """
     if layer._forward_pre_hooks or layer._forward_hooks:
         return None

@@ -120,7 +120,7 @@ class LunaCausalAttention(nn.Module):
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
-            key_padding_mask: boolean mask [B, T], True at padding (left or right) (default: None, no
+            key_padding_mask: boolean mask [B, T], True at padding on the left or right (default: None, no
                 padding).
             packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
                 padding).
