@@ -96,9 +96,9 @@ class AnchoredMemory(NamedTuple):
 class AnchoredAttention(LunaAttention):
     """Base class of anchored attention modules, in which each row of P favours one segment.
 
-    The L rows of the packed sequence P divide the context into L equal segments. Pack attention penalizes the logits of tokens
-    far from a row's segment: the logit is reduced by gamma times the distance between the token and the
-    centre of the segment. Each head learns its own gamma.
+    The L rows of the packed sequence P divide the context into L equal segments. Pack attention penalizes
+    tokens far from a row's segment: the logit of the token is reduced by gamma times the distance between the
+    token and the centre of the segment. Each head learns its own gamma.
 
     Args:
         *args: positional arguments of :class:`LunaAttention`.
@@ -143,14 +143,14 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return which distances and positions the encoder or decoder must compute for this attention."""
+        """Return the distances and positions that the encoder or decoder must compute for this module."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the distances and positions for one call with a whole target.
+        """Compute the distances and positions for a call with a whole target.
 
         Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -181,7 +181,7 @@ class AnchoredAttention(LunaAttention):
 
         Returns:
             Bias [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and S tokens. None if
-            the attention has no distance bias.
+            this module has no distance bias.
         """
         if self.pack_anchor is None:
             return None
@@ -209,15 +209,15 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             geometry: distances and positions of the batch, with the positions of the queries.
-            key_place: centre [B, N] of each of N keys measured in tokens from the start of the context, for
+            key_place: centre [B, N] of each of N keys, measured in tokens from the start of the context, for
                 batch size B.
-            mask: mask [B, N], True at keys that are padding; None if no key is padding.
+            mask: mask [B, N], True at padding keys; None if no key is padding.
 
         Returns:
-            The prior for these queries and keys, or None if the attention has no prior.
+            The prior for these queries and keys, or None if this module has no prior.
 
         Raises:
-            InputError: The geometry has no positions of the queries.
+            InputError: The geometry does not contain the positions of the queries.
         """
         if self.diagonal is None:
             return None
@@ -238,12 +238,12 @@ class AnchoredAttention(LunaAttention):
             source: padding masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
-            The argument ``memory``.
+            ``memory`` itself.
         """
         return memory
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters, and reject a checkpoint without the projections of tokens if they are needed.
+        """Load the parameters, and reject checkpoints that lack required token projections.
 
         Overrides the method of ``nn.Module``.
 
@@ -253,7 +253,7 @@ class AnchoredAttention(LunaAttention):
             *args: remaining arguments of the overridden method.
 
         Raises:
-            InputError: The checkpoint has no projections of tokens.
+            InputError: The checkpoint contains no token projections.
         """
         if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:
             if f"{prefix}token_k_proj.weight" not in state_dict:
@@ -265,13 +265,13 @@ class AnchoredAttention(LunaAttention):
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return the distances and positions in the context, and raise an error if they are missing.
+    """Return the distances and positions in the context, or raise an error if they are missing.
 
     Args:
         geometry: distances and positions of the batch, or None.
 
     Returns:
-        The part of ``geometry`` that belongs to the context.
+        The context part of ``geometry``.
 
     Raises:
         InputError: ``geometry`` is None or contains no part for the context.
@@ -332,7 +332,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
-        """Return which distances and positions the encoder must compute for this attention."""
+        """Return the distances and positions that the encoder must compute for this module."""
         return super().needs()._replace(unpack=not self.window, window=self.window)
 
     def remember(
@@ -487,7 +487,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     def needs(self) -> Needs:
-        """Return which distances and positions the decoder must compute for this attention."""
+        """Return the distances and positions that the decoder must compute for this module."""
         return super().needs()._replace(lookup=self.lookup)
 
     def remember(

@@ -1,7 +1,7 @@
 """Look-up attention: choice of the segments that each query attends to, and products with their tokens.
 
-The context is divided into equal segments, one for each row of the packed sequence P. A query chooses the
-segments whose rows have the largest logits.
+The context is divided into equal segments, one per row of the packed sequence P. A query chooses the segments
+whose rows have the largest logits.
 """
 
 from typing import NamedTuple, Optional
@@ -19,7 +19,7 @@ def choose_segments(
     """Choose the segments of the context that each query and head attends to in a look-up.
 
     Row i of the packed sequence P summarizes segment i. The segments whose rows have the largest logits are
-    chosen. No gradient passes through the choice.
+    chosen. No gradient flows through the choice.
 
     Shapes: batch size B, H heads, T queries, L rows of P.
 
@@ -44,8 +44,8 @@ def read_chosen(
     """Choose the segments that each query attends to, and prepare the products with their tokens.
 
     A context of at most 64 tokens is short. Its tokens fill the first segments, and its queries attend to all
-    of them, regardless of the logits. All queries of a batch get the same number of segments, enough for 64
-    tokens if the batch has short contexts. The surplus segments of long contexts are masked.
+    of them, regardless of the logits. All queries of a batch use the same number of segments, which is enough
+    for 64 tokens if the batch contains short contexts. The surplus segments of long contexts are masked.
 
     Args:
         segments: keys and values of the context tokens, arranged by segment.
@@ -71,10 +71,10 @@ def read_chosen(
 
 
 class ChosenTokens(NamedTuple):
-    """Tokens of the segments that each query has chosen in look-up attention.
+    """Tokens of the segments chosen by each query in look-up attention.
 
     Shapes: batch size B, H heads of width K, T queries. Each query has chosen N of L segments, with W tokens
-    each, M = N * W tokens in all.
+    each, and thus M = N * W tokens.
 
     Attributes:
         segments: keys and values of the context tokens, arranged by segment.

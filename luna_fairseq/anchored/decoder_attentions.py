@@ -44,9 +44,9 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 class AnchoredDecoderAttentions(DecoderAttentions):
     """Factory that builds the attention modules of a decoder with the extensions of this package.
 
-    Anchored attention divides the source into segments, one for each row of the packed sequence P. With a
-    look-up, queries attend to tokens of some segments directly. A diagonal prior favours alignments near the
-    diagonal. Decay reduces the weight of distant positions in causal attention.
+    Anchored attention divides the source into segments, one per row of the packed sequence P. With a look-up,
+    queries attend to tokens of some segments directly. A diagonal prior favours alignments near the diagonal.
+    Decay reduces the weight of distant positions in causal attention.
 
     Args:
         options: options that enable the extensions.

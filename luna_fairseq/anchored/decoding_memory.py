@@ -15,7 +15,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.ops.softmax import MAX_PENALTY
 
-# Position of keys that are padding, far enough away never to be the nearest key.
+# Position of padding keys, far enough away never to be the nearest key.
 FAR_AWAY = 1e15
 
 
@@ -76,7 +76,7 @@ class DecodingMemory(NamedTuple):
         Args:
             q: queries [B, H, T, K], not yet scaled by K^-0.5.
             target: positions of the queries in the target, used only with a diagonal prior.
-            dropout: dropout probability of the weights (default: 0).
+            dropout: dropout probability of the attention weights (default: 0).
 
         Returns:
             Tuple of two values:
@@ -132,7 +132,7 @@ def prepare_keys(
         key: keys [B, H, N, K].
         value: values [B, H, N, K].
         bias: bias [B, H or 1, 1, N] of the logits.
-        padding_mask: mask [B, N], True at keys that are padding, or None if there is no padding.
+        padding_mask: mask [B, N], True at padding keys, or None if there is no padding.
 
     Returns:
         Tuple of three values:
@@ -159,7 +159,7 @@ def prepare_places(
         strength: learned strength gamma [H] of the diagonal prior.
         ratio: learned ratio [H] of source length to target length.
         place: centre [B, N] of each key, measured in source tokens.
-        padding_mask: mask [B, N], True at keys that are padding, or None if there is no padding.
+        padding_mask: mask [B, N], True at padding keys, or None if there is no padding.
 
     Returns:
         Gamma times the positions [B, H, 1, N], gamma times the ratio, and gamma, both [B, H, 1, 1]. Padding

@@ -2,7 +2,7 @@
 
 The dense implementation is used if no context in a batch has more than 64 tokens. Choosing among so few
 tokens would save little, and tokens that are not chosen receive no gradient. An exported graph uses the dense
-implementation for all lengths, and masks the tokens that a query has not chosen.
+implementation for all lengths, and masks the tokens that were not chosen by a query.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -53,8 +53,8 @@ def dense_attention(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute look-up attention as softmax attention over the packed context and all tokens.
 
-    The context is divided into equal segments, one for each row of the packed context. Each query attends to
-    all rows, and to the tokens of the segments that it chooses. The result equals that of
+    The context is divided into equal segments, one per row of the packed context. Each query attends to all
+    rows, and to the tokens of the segments that it chooses. The result matches
     :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding.
 
     Shapes: batch size B, H heads of width K, T queries, L rows, S context tokens.
@@ -64,12 +64,12 @@ def dense_attention(
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
         tokens: keys and values of the context tokens.
-        gate: learned bias [H] of the logits of tokens.
+        gate: learned bias [H] of the token logits.
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
-        dropout: dropout probability of the weights (default: 0).
-        diagonal: diagonal prior for the rows, which adds a bias to the logits of rows and tokens (default:
-            None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        diagonal: diagonal prior for the rows, which adds a bias to the row and token logits (default: None,
+            no bias).
         need_weights: also return the weights (default: False).
 
     Returns:

@@ -52,9 +52,8 @@ class Diagonal(NamedTuple):
         strength: strength gamma [H, 1, 1] of each head.
         expected: expected source position [B, H, T, 1] of each query, in tokens.
         width: tolerance [B, 1, T, 1] of each query, in tokens.
-        nearest: distance [B, H, T, 1] of the key that is nearest to the expected position, over the
-            tolerance.
-        further: distance [B, H, T, N] of each key over the tolerance, minus ``nearest``.
+        nearest: distance [B, H, T, 1] of the key nearest to the expected position, divided by the tolerance.
+        further: distance [B, H, T, N] of each key, divided by the tolerance, minus ``nearest``.
     """
 
     strength: Tensor
@@ -77,8 +76,8 @@ class Diagonal(NamedTuple):
     def bias(self) -> Tensor:
         """Return the bias of the attention logits, normalized to 0 for the nearest key of each query.
 
-        The bias equals :func:`naive_diagonal_bias` up to one constant per query, which does not change the
-        softmax. It is at least ``-MAX_PENALTY``.
+        The bias equals the result of :func:`naive_diagonal_bias` up to one constant per query, which does not
+        change the softmax. It is at least ``-MAX_PENALTY``.
 
         Returns:
             Bias [B, H, T, N], for batch size B, H heads, T queries and N keys.
@@ -89,7 +88,7 @@ class Diagonal(NamedTuple):
         """Return the bias for other keys, relative to the nearest key used by :meth:`bias`.
 
         Args:
-            place: centre of each key measured in source tokens, [B, H, T, M] for batch size B, H heads, T
+            place: centre of each key, measured in source tokens, [B, H, T, M] for batch size B, H heads, T
                 queries and M keys. Dimensions of size 1 are broadcast.
 
         Returns:
@@ -125,7 +124,7 @@ def find_diagonal(
         origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
 
     Returns:
-        The diagonal prior, which computes biases for these and for other keys.
+        The diagonal prior, which computes biases for these keys and for other keys.
 
     Example:
         >>> places = torch.tensor([[0]]), torch.tensor([[0.5, 1.5, 2.5]])

@@ -90,7 +90,7 @@ def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
 class AnchoredEncoderAttentions(EncoderAttentions):
     """Factory that builds the attention modules of an encoder with anchored attention.
 
-    Anchored attention divides the context into segments, one for each row of the packed sequence P.
+    Anchored attention divides the context into segments, one per row of the packed sequence P.
 
     Args:
         options: options that enable anchored attention.

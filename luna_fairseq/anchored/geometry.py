@@ -20,11 +20,11 @@ class Needs(NamedTuple):
 
     Attributes:
         pack_heads: number of heads of pack attention with a distance bias (default: 0, no distance bias).
-        unpack: unpack attention has a distance bias (default: False).
+        unpack: True if unpack attention has a distance bias (default: False).
         window: number of segments in the local window that a query additionally attends to (default: 0, no
             window).
         lookup: number of segments that a query chooses, whose tokens it attends to (default: 0, no look-up).
-        diagonal: unpack attention has a diagonal prior (default: False).
+        diagonal: True if unpack attention has a diagonal prior (default: False).
         for_export: use the token layout that is valid for all lengths, for an exported graph (default:
             False).
     """

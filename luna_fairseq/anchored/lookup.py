@@ -36,9 +36,9 @@ def naive_lookup_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute look-up attention directly from its definition, with a weight for every query and token.
 
-    The context is divided into L equal segments, one for each row of the packed context. Each query attends
-    to all rows, and to the tokens of the segments whose rows have the largest logits. All tokens are attended
-    to if the context has at most 64 tokens or at most ``number`` segments.
+    The context is divided into L equal segments, one per row of the packed context. Each query attends to all
+    rows, and to the tokens of the segments whose rows have the largest logits. All tokens are attended to if
+    the context has at most 64 tokens or at most ``number`` segments.
 
     Shapes: batch size B, H heads of width K, T queries, S context tokens.
 
@@ -48,13 +48,13 @@ def naive_lookup_attention(
         v: values [B, H, L, K] of the packed context.
         token_k: keys [B, H, S, K] of the context tokens.
         token_v: values [B, H, S, K] of the context tokens.
-        gate: learned bias [H] of the logits of tokens.
+        gate: learned bias [H] of the token logits.
         number: number of segments that each query and head chooses.
         context_padding_mask: mask [B, S], True at padding of the context.
         packed_padding_mask: mask [B, L], True at padding rows.
-        dropout: dropout probability of the weights (default: 0).
-        row_bias: bias [B, H, T, L] of the logits of rows (default: None, no bias).
-        token_bias: bias [B, H, T, S] of the logits of tokens (default: None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        row_bias: bias [B, H, T, L] of the row logits (default: None, no bias).
+        token_bias: bias [B, H, T, S] of the token logits (default: None, no bias).
 
     Returns:
         Tuple of three values:
@@ -126,7 +126,7 @@ def lookup_attention(
 ) -> LookedUp:
     """Compute look-up attention: queries attend to the packed context and to the tokens of a few segments.
 
-    The result equals that of :func:`naive_lookup_attention` up to rounding. Each query reads at most L +
+    The result matches :func:`naive_lookup_attention` up to rounding. Each query attends to at most L +
     max(number * W, 64) keys. If a batch contains a context of at most 64 tokens, every query attends to as
     many segments as are needed for 64 tokens.
 
@@ -138,12 +138,12 @@ def lookup_attention(
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
         segments: keys and values of the context tokens, arranged by segment.
-        gate: learned bias [H] of the logits of tokens.
+        gate: learned bias [H] of the token logits.
         number: number of segments that each query and head chooses, those with the largest logits.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
-        dropout: dropout probability of the weights (default: 0).
-        diagonal: diagonal prior for the rows, which adds a bias to the logits of rows and tokens (default:
-            None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        diagonal: diagonal prior for the rows, which adds a bias to the row and token logits (default: None,
+            no bias).
 
     Returns:
         Output, weights, and the segments chosen by each query.
@@ -201,10 +201,10 @@ def mixed_lookup_attention(
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
         segments: keys and values of the context tokens, arranged by segment.
-        gate: learned bias [H] of the logits of tokens.
+        gate: learned bias [H] of the token logits.
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
-        dropout: dropout probability of the weights (default: 0).
+        dropout: dropout probability of the attention weights (default: 0).
         diagonal: diagonal prior for the rows (default: None, no bias).
 
     Returns:

@@ -11,7 +11,7 @@ CROSS_ATTENTIONS = ("luna", "softmax")
 class AnchorOptions(FairseqDataclass):
     """Options of anchored attention, in which each row of the packed sequence P favours one segment.
 
-    The context is divided into equal segments, one for each row.
+    The context is divided into equal segments, one per row.
 
     Attributes:
         anchored_packed: use anchored attention (default: False).

@@ -1,7 +1,7 @@
 """Products of queries with the tokens of the segments that they attend to, computed in blocks.
 
-Each of M queries attends to N of R segments. A table [R, W, K] holds the keys or values of all segments, with
-W tokens of width K each. A pair is a query and one of its segments. Pairs with the same segment are
+Each of M queries attends to N of R segments. A table [R, W, K] contains the keys or values of all segments,
+with W tokens of width K each. A pair is a query and one of its segments. Pairs with the same segment are
 multiplied together, so that the tokens of the segment are not gathered for each query.
 """
 
@@ -17,7 +17,7 @@ from luna_fairseq.ops.chunks import chunk_slices
 # Number of queries in a block. They are multiplied by the tokens of their common segment in one product.
 BLOCK = 16
 # On a CPU, blocks are larger if an average segment has at least this many queries. One product of a large
-# block gathers the tokens once for more queries, but the last block of each segment is emptier.
+# block gathers the tokens once for more queries, but leaves more of the last block of each segment empty.
 LARGE_BLOCK, LARGE_BLOCK_QUERIES = 64, 256
 # Number of values that are gathered for one product on a CPU, so that they stay in its cache. A GPU computes
 # all products at once.

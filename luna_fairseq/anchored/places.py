@@ -1,9 +1,8 @@
 """Positions of segments and tokens in the context, and distances between them.
 
-The n non-padding tokens of a context are divided into L equal segments, one for each row of the packed
-sequence P. A segment is w = n / L tokens wide. The centre of segment i is token position i w + (w - 1) / 2.
-Distances are measured in segments, so that a distance has the same meaning in a short sentence and in a long
-document.
+The n non-padding tokens of a context are divided into L equal segments, one per row of the packed sequence P.
+A segment is w = n / L tokens wide. The centre of segment i is token position i w + (w - 1) / 2. Distances are
+measured in segments, so that a distance has the same meaning in a short sentence and in a long document.
 
 Padding on either side does not change the positions of the other tokens. A sentence for which P has padding
 rows has fewer and wider segments.

@@ -89,7 +89,7 @@ def find_layout(
         return Layout(None, context_padding_mask)
     is_short = is_short_context(context_padding_mask)
     has_short = True
-    # If the chosen segments hold 64 tokens, short contexts cost nothing extra. Otherwise the values of the
+    # If the chosen segments have room for 64 tokens, short contexts add no cost. Otherwise the values of the
     # mask decide, although reading them synchronizes the CPU with a GPU. A compiled graph cannot read them.
     if num_segments_read(number, L, max_segment_tokens(S, L), True) > min(number, L):
         if not (is_recording_graph() or is_short.any()):
@@ -135,13 +135,13 @@ def max_segment_tokens(S: int, L: int) -> int:
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     """Return the number of segments that every query attends to, at most L.
 
-    This is ``number``, or enough segments for 64 tokens if the batch may have a short context.
+    This is ``number``, or enough segments for 64 tokens if the batch may contain a short context.
 
     Args:
         number: number of segments that each query chooses.
         L: number of segments.
         W: largest number of tokens in a segment.
-        has_short: True if the batch may have a context of at most 64 tokens.
+        has_short: True if the batch may contain a context of at most 64 tokens.
 
     Returns:
         The number of segments.

@@ -11,7 +11,7 @@ from luna_fairseq.anchored.diagonal import Diagonal, find_diagonal
 from luna_fairseq.anchored.places import distance_bias
 from luna_fairseq.errors import InputError
 
-# Initial biases of the logits of tokens in a look-up. Untrained queries choose segments at random, so an open
+# Initial biases of the token logits in a look-up. Untrained queries choose segments at random, so an open
 # gate would slow down learning. With a diagonal prior, queries choose good segments from the start.
 CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 
@@ -153,7 +153,7 @@ class DiagonalPrior(LearnedStrength):
         Args:
             query_place: index [B, T] of each query's token in the target, or in its sentence.
             key_place: centre [B, N] of each key, measured in source tokens.
-            masked: mask [B, N], True at keys that are padding (default: None, no padding).
+            masked: mask [B, N], True at padding keys (default: None, no padding).
             origin: number [B, T] of source tokens before the query's sentence (default: None, 0).
 
         Returns:
@@ -163,7 +163,7 @@ class DiagonalPrior(LearnedStrength):
 
 
 class LookupGate(nn.Module):
-    """Learned bias of the logits of context tokens in look-up attention, one per head.
+    """Learned bias of the context-token logits in look-up attention, one per head.
 
     The bias is start + change, where ``change`` is the parameter. Weight decay therefore pulls the bias
     toward its initial value.

@@ -1,8 +1,8 @@
 """Window attention: unpack attention in which each query also attends to its neighbouring tokens.
 
-The context is divided into equal segments, one for each row of the packed sequence P. In self-attention, a
-token attends to the rows of P and to the tokens of a window: its own segment and the segments on either side.
-Rows summarize the distant context, and the window contains the nearby tokens. One softmax covers both, with a
+The context is divided into equal segments, one per row of the packed sequence P. In self-attention, a token
+attends to the rows of P and to the tokens of a window: its own segment and the segments on either side. Rows
+summarize the distant context, and the window contains the nearby tokens. One softmax covers both, with a
 single bias that penalizes distant keys.
 
 Tokens are arranged by segment (``segments.py``), so that a window is a slice even if the batch has padding.
@@ -22,8 +22,8 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 class Window(NamedTuple):
     """Positions, distances and masks of window attention for a batch, shared by all layers.
 
-    The context is divided into L segments, one for each row of the packed sequence P. A token attends to the
-    L rows and to the tokens of a window of N segments around it.
+    The context is divided into L segments, one per row of the packed sequence P. A token attends to the L
+    rows and to the tokens of a window of N segments around it.
 
     Shapes: batch size B, S context tokens, room for W tokens in a segment.
 
@@ -60,8 +60,8 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention directly from its definition, with a weight for every pair of tokens.
 
-    The context is divided into L equal segments, one for each row of the packed context. Each token attends
-    to the rows, and to the tokens of its own segment and of the neighbouring segments.
+    The context is divided into L equal segments, one per row of the packed context. Each token attends to the
+    rows, and to the tokens of its own segment and of the neighbouring segments.
 
     Shapes: batch size B, H heads of width K, S context tokens.
 
@@ -75,7 +75,7 @@ def naive_window_attention(
         number: odd number of segments in a window, centred on the query's own segment.
         context_padding_mask: mask [B, S], True at padding of the context.
         packed_padding_mask: mask [B, L], True at padding rows.
-        dropout: dropout probability of the weights (default: 0).
+        dropout: dropout probability of the attention weights (default: 0).
 
     Returns:
         Tuple of three values:
@@ -179,7 +179,7 @@ def window_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute window attention: queries attend to the packed context and to the tokens of nearby segments.
 
-    The result equals that of :func:`naive_window_attention` up to rounding. Each query reads L + N * W keys.
+    The result matches :func:`naive_window_attention` up to rounding. Each query attends to L + N * W keys.
 
     Shapes: batch size B, H heads of width K, S context tokens, L rows of the packed context, windows of N
     segments with room for W tokens each.
@@ -192,7 +192,7 @@ def window_attention(
         token_v: values [B, H, S, K] of the context tokens.
         strength: strength [H] of the distance bias, by which a distance of one segment lowers the logit.
         window: windows of the batch, returned by :func:`find_window`.
-        dropout: dropout probability of the weights (default: 0).
+        dropout: dropout probability of the attention weights (default: 0).
 
     Returns:
         Tuple of two values:

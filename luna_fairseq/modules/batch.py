@@ -19,8 +19,7 @@ class Source(NamedTuple):
 
     Attributes:
         padding_mask: boolean mask [B, S], True at padding of the context (default: None, no padding).
-        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-            padding).
+        packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
         sentence_numbers: one-based number [B, S] of the sentence in a document that each token belongs to,
             and 0 at padding (default: None, sentences are not numbered).
     """
@@ -89,7 +88,7 @@ def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
         Boolean mask [B, T], True at padding.
 
     Raises:
-        InputError: ``tokens`` is None, because the caller passed embeddings without a padding mask.
+        InputError: ``tokens`` is None: the caller passed embeddings but no padding mask.
     """
     if tokens is None:
         raise InputError("Expected tokens or a padding mask, got embeddings alone. Pass the padding mask too")
@@ -150,7 +149,7 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 
     Returns:
         None if no value of the mask is True, and otherwise the unchanged mask. A mask on a GPU or in a
-        compiled graph is not read and is returned unchanged.
+        compiled graph is not inspected and is returned unchanged.
     """
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
@@ -158,7 +157,7 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def longest_sequence(lengths: Tensor, at_most: int) -> int:
-    """Return the longest sequence length, or an upper bound if the lengths cannot be read.
+    """Return the longest sequence length, or an upper bound if the lengths cannot be inspected.
 
     Args:
         lengths: sequence lengths [B] of a batch of size B.
@@ -173,7 +172,7 @@ def longest_sequence(lengths: Tensor, at_most: int) -> int:
 
 
 def shortest_sequence(lengths: Tensor) -> int:
-    """Return the shortest sequence length, or the lower bound 0 if the lengths cannot be read.
+    """Return the shortest sequence length, or the lower bound 0 if the lengths cannot be inspected.
 
     Args:
         lengths: sequence lengths [B] of a batch of size B.

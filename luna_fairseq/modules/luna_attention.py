@@ -147,8 +147,7 @@ class LunaAttention(ProjectingAttention):
             context: context [S, B, C], equal to X in encoder self-attention.
             context_padding_mask: boolean mask [B, S], True at padding of the context (default: None, no
                 padding).
-            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-                padding).
+            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
             need_weights: also return the weights over the context (default: False).
             source: both masks in one value, as an alternative to the two arguments (default: None).
             geometry: token positions, if the weights depend on distance (default: None, computed by
@@ -308,7 +307,7 @@ class LunaAttention(ProjectingAttention):
 
         On a CPU and for a small batch, the query and output projections are multiplied into the keys and
         values, see :class:`AbsorbedMemory`. This is done if the products have at most half the size of the
-        two projection matrices, so that a step reads less memory. The converted layout does not provide
+        two projection matrices, so that a step accesses less memory. The converted layout does not provide
         attention weights over the context.
 
         Args:
@@ -525,9 +524,9 @@ class LunaAttention(ProjectingAttention):
         packed_context, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
         memory = self.remember(packed_context, pack.mean(dim=1), context, geometry)
         _, read = self.unpack(query, memory, source, geometry, need_weights=True)
-        # `unpack` returns unpack weights times pack weights. With an identity matrix in place of the pack
-        # weights, it returns the unpack weights themselves. Their L columns follow the S columns of tokens
-        # that the queries attend to directly.
+        # `unpack` returns unpack weights times pack weights. If the pack weights are replaced with an
+        # identity matrix, it returns the unpack weights themselves. Their L columns follow the S columns of
+        # tokens that the queries attend to directly.
         S, L = context.size(0), packed.size(0)
         identity = torch.cat([packed.new_zeros(L, S), torch.eye(L).to(packed)], dim=1)
         memory = memory._replace(pack_weights=identity.expand(packed.size(1), -1, -1))

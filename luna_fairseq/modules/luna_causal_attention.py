@@ -55,7 +55,7 @@ class LunaCausalAttention(nn.Module):
         num_heads: number of heads.
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for the keys and values of unpack attention (default: False).
-        pack_activation: activation of the logits of pack attention, "softplus" or "elu" (default:
+        pack_activation: activation applied to the pack attention logits, "softplus" or "elu" (default:
             "softplus").
         backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton". See
             :func:`luna_fairseq.ops.causal_luna` (default: "auto").
@@ -122,8 +122,7 @@ class LunaCausalAttention(nn.Module):
             packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
             key_padding_mask: boolean mask [B, T], True at padding on the left or right (default: None, no
                 padding).
-            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-                padding).
+            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
 
         Returns:
             Output [T, B, C].
@@ -169,8 +168,7 @@ class LunaCausalAttention(nn.Module):
                 None).
             state: state returned by the previous call (default: None, the sequences start here).
             key_padding_mask: boolean mask [B * n, T], True at padding (default: None, no padding).
-            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-                padding).
+            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
             counts: token count up to each position, if a decoder has already computed it for all layers
                 (default: None, computed here and stored in the returned state).
 
@@ -226,8 +224,7 @@ class LunaCausalAttention(nn.Module):
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
             key_padding_mask: boolean mask [B, T], True at padding (default: None, no padding).
-            packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-                padding).
+            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
 
         Returns:
             Tuple of the pack weights A_pack and the unpack weights A_unpack, both [B, H, T, L].

@@ -71,7 +71,7 @@ class AbsorbedMemory(NamedTuple):
 
     For a head with key k and value v, the logit ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``. The
     output ``W_o (a v)`` for a weight a equals ``a (W_o v)``. The products with k and v are computed once per
-    sentence. A decoding step then reads only these products instead of the two projection matrices.
+    sentence. A decoding step then loads only these products instead of the two projection matrices.
 
     Shapes: batch size B, width C, H heads of width K, L rows of the packed context.
 
@@ -107,7 +107,7 @@ class AbsorbedMemory(NamedTuple):
         Args:
             query: T queries X [B, T, C], for batch size B and width C.
             num_heads: number of heads H.
-            dropout: dropout probability of the weights (default: 0).
+            dropout: dropout probability of the attention weights (default: 0).
 
         Returns:
             Output Y_X [B, T, C].
@@ -132,8 +132,7 @@ def absorb_projections(
             sequence P.
         query: projection from the input to the queries of each head.
         output: projection from all heads to the output.
-        packed_padding_mask: boolean mask [B, L], True at rows of P that are padding (default: None, no
-            padding).
+        packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
 
     Returns:
         Keys and values that can be used without projecting queries or outputs.

@@ -103,7 +103,7 @@ class DecoderOptions(StackOptions):
             learned packed sequence P in each layer (default: True).
         output_dim: width of the output features (default: None, ``embed_dim``).
         final_norm: apply a layer norm to the output of a pre-norm decoder (default: True).
-        pack_activation: activation of the logits of causal pack attention, "softplus" or "elu" (default:
+        pack_activation: activation applied to the causal pack attention logits, "softplus" or "elu" (default:
             "softplus").
         backend: implementation of causal attention over whole sequences, "auto", "naive", "chunk" or
             "triton". See :func:`luna_fairseq.ops.causal_luna` (default: "auto").

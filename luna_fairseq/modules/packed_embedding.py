@@ -80,7 +80,7 @@ class PackedEmbedding(nn.Module):
         Args:
             lengths: number of tokens [B] in each of B sentences, including EOS.
             at_most: upper bound of the lengths, such as the padded length of the batch. Used on a GPU, where
-                reading the lengths would be slow (default: None, unknown).
+                inspecting the lengths would be slow (default: None, unknown).
 
         Returns:
             Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padding rows. The

@@ -63,8 +63,8 @@ class Apollo(Optimizer):
 
     Args:
         params: parameters, or dictionaries of parameter groups, each of which may override any option.
-        lr: learning rate, at least 0. Its scale depends on ``sigma``. With the default sigma, 0.1 is usual
-            for translation with large batches, and 0.003 to 0.03 for small data sets.
+        lr: learning rate, at least 0. Its scale depends on ``sigma``. With the default sigma, 0.1 is typical
+            for translation with large batches, and 0.003 to 0.03 for small datasets.
         beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9).
         eps: term that keeps the first directions finite, greater than 0 (default: 1e-4).
         rebound: lower bound of the curvature. "constant" means sigma, and "belief" means the largest
@@ -159,7 +159,7 @@ class Apollo(Optimizer):
         if not hasattr(self, "register_load_state_dict_pre_hook"):  # torch < 2.2
             super().load_state_dict(state_dict)
             return self._keep_float32(state_dict)
-        # Other hooks may replace the state, so the state that they return is the one to keep.
+        # Other hooks may replace the state, so the state to keep is the one they return.
         loaded: List[Dict[str, Any]] = []
         hooks = [
             self.register_load_state_dict_pre_hook(lambda _, state: loaded.append(state)),
@@ -172,9 +172,9 @@ class Apollo(Optimizer):
                 hook.remove()
 
     def _keep_float32(self, state_dict: Dict[str, Any]) -> None:
-        """Copy the saved state of float16 and bfloat16 parameters again, in float32.
+        """Restore the saved state of float16 and bfloat16 parameters in float32.
 
-        torch has rounded it to the dtype of the parameters.
+        torch rounds the loaded state to the dtype of the parameters.
 
         Args:
             state_dict: saved state, as returned by ``state_dict``.
@@ -283,10 +283,10 @@ def _compute_dtype(p: Tensor) -> torch.dtype:
 
 
 def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
-    """Divide a list of tensors into lists of limited size.
+    """Split a list of tensors into lists of limited size.
 
     Args:
-        params: tensors to divide.
+        params: tensors to split.
         limit: maximum total number of elements in a list. A larger tensor gets a list of its own.
 
     Yields:

@@ -15,9 +15,9 @@ SMALL_TENSOR = 1 << 16
 def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     """Update one parameter tensor and its state in place, block by block.
 
-    The result equals that of :func:`~luna_fairseq.optim.apollo_update.single_tensor_update` up to rounding.
-    The update makes two passes over the tensors. The weight decay "stable" needs a third pass, because it
-    depends on the mean curvature.
+    The result matches :func:`~luna_fairseq.optim.apollo_update.single_tensor_update` up to rounding. The
+    update makes two passes over the tensors. The weight decay "stable" needs a third pass, because it depends
+    on the mean curvature.
 
     Args:
         *tensors: five tensors of the same shape: the parameter, its gradient, the moving average of
@@ -56,7 +56,7 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
         if group["rebound"] == "belief":
             largest.append(y.abs().max())
     n_squared = fourth.pow(0.25).add_(norm_offset(group)).square_()
-    # The division is done in two steps, because n**4 may underflow.
+    # The division is split into two steps, because n**4 may underflow.
     change = -(product / n_squared / n_squared)
     floor = torch.stack(largest).max() if largest else None
 

@@ -138,7 +138,7 @@ def _update_hessians(
     torch._foreach_addcmul_(ys, hessians, updates)
     torch._foreach_mul_(ys, updates)
     n_squared = n * n
-    # The division is done in two steps, because n**4 may underflow.
+    # The division is split into two steps, because n**4 may underflow.
     scales = torch.stack([y.sum() for y in ys]).div_(n_squared).div_(n_squared)
     torch._foreach_addcmul_(hessians, squares, list(scales.unbind()), value=-1)
 

@@ -24,10 +24,10 @@ class ApolloConfig(FairseqDataclass):
         apollo_sigma: lower bound of the curvature for the rebound "constant" (default: 0.01).
         weight_decay: weight decay (default: 0).
         weight_decay_type: "L2", "decoupled" or "stable" (default: None, depends on the rebound).
-        clip_mode: apply --clip-norm to the norm of all gradients together, "total", or to the gradient of
-            each parameter, "each" (default: "total").
+        clip_mode: "total" applies --clip-norm to the norm of all gradients together, "each" to the gradient
+            of each parameter (default: "total").
         clip_norm: maximum gradient norm (default: fairseq's --clip-norm).
-        amp: training uses fairseq's --amp, which Apollo rejects.
+        amp: True if training uses fairseq's --amp, which Apollo rejects.
         lr: learning rates (default: fairseq's --lr).
     """
 
@@ -142,8 +142,8 @@ class FairseqApollo(FairseqOptimizer):
                 with the clip mode "each" (default: None).
 
         Returns:
-            The norm of all gradients together, or in mode "each" the largest norm of one gradient, as a
-            scalar tensor.
+            Scalar tensor: the norm of all gradients together, or in mode "each" the largest norm of a single
+            gradient.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)
@@ -176,7 +176,7 @@ class FairseqApollo(FairseqOptimizer):
 
         Args:
             closure: function that recomputes the gradients (default: None).
-            scale: number by which the gradients are divided (default: 1).
+            scale: divisor of the gradients (default: 1).
             groups: passed to the overridden method of ``FairseqOptimizer`` (default: None).
         """
         if self.clips_each_parameter:

@@ -28,7 +28,7 @@ class MilestoneScheduleConfig(FairseqDataclass):
         milestones: update counts after which the learning rate is multiplied by ``lr_decay_rate`` (default:
             none).
         lr_decay_rate: factor at each milestone, in (0, 1] (default: 0.1).
-        lr: list with one learning rate, the peak rate after the warm-up (default: fairseq's --lr).
+        lr: list of one learning rate, the peak rate after the warm-up (default: fairseq's --lr).
     """
 
     warmup_updates: int = field(
@@ -57,7 +57,7 @@ class _MilestonesAction(argparse.Action):
     """Argparse action that parses integers, separated by spaces or commas: ``--milestones 100 200,300``."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Parse the integers of the option, and store them in the namespace.
+        """Parse the integers passed to the option, and store them in the namespace.
 
         Args:
             parser: not used.
@@ -89,7 +89,7 @@ class MilestoneSchedule(FairseqLRScheduler):
         optimizer: optimizer whose learning rate is set.
 
     Raises:
-        InputError: An option is out of range, or --lr has several values.
+        InputError: An option is out of range, or --lr has multiple values.
 
     Example:
         Divide the learning rate by 10 after 300,000 and 450,000 updates::
@@ -120,7 +120,7 @@ class MilestoneSchedule(FairseqLRScheduler):
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
         """Add the options of the schedule to a parser.
 
-        Overrides the method of ``FairseqLRScheduler``, so that --milestones accepts several words.
+        Overrides the method of ``FairseqLRScheduler``, so that --milestones accepts multiple words.
 
         Args:
             parser: parser to which the options are added.
