@@ -80,7 +80,7 @@ def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, product
         rows: projected rows [B, H, L, K] of P.
         tokens: sequence [S, B, C].
         projections: projections of the tokens that would not be computed. The result is False if one of them
-            is not a plain linear layer, for example a quantised layer.
+            is not a plain linear layer, for example a quantized layer.
         products: number of products of the rows with the tokens (default: 2, the logits and the output).
 
     Returns:
@@ -134,8 +134,8 @@ def absorbed_pack(
         value: projection of the context to values.
         context_padding_mask: mask [B, S], True at padding. An example whose context is all padding gets an
             output of zeros (default: None, no padding).
-        dropout: dropout probability of the weights (default: 0).
-        bias: term [B, H, L, S] that is added to the logits (default: None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        bias: term [B, H, L, S] added to the logits (default: None, no bias).
 
     Returns:
         The packed context [B, H, L, K].
@@ -174,8 +174,8 @@ def absorbed_unpack(
         query: projection of the input to queries.
         output: projection of all heads to the output.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
-        dropout: dropout probability of the weights (default: 0).
-        bias: term [B, H, T, L] that is added to the logits (default: None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        bias: term [B, H, T, L] added to the logits (default: None, no bias).
 
     Returns:
         The output [T, B, C], after the output projection.
@@ -203,7 +203,7 @@ def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activa
         activation: activation of the logits, "softplus" or "elu".
 
     Returns:
-        The weights [B, H, T, L] of each position for each row of P.
+        The weights [B, H, T, L], one per position and row of P.
     """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 

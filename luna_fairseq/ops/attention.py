@@ -36,8 +36,8 @@ def naive_attention(
         v: values [B, H, S, K].
         key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
             of zeros (default: None, no padding).
-        dropout: dropout probability of the weights (default: 0).
-        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        bias: term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
 
     Returns:
         - output [B, H, T, K] in the dtype of ``q``.
@@ -78,8 +78,8 @@ def luna_attention(
         v: values [B, H, S, K].
         key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
             of zeros (default: None, no padding).
-        dropout: dropout probability of the weights (default: 0).
-        bias: term [B or 1, H or 1, T, S] that is added to the logits (default: None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        bias: term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
 
     Returns:
         The output [B, H, T, K].
@@ -120,7 +120,7 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
     Args:
         q: queries [B, H, T, K]: batch size B, H heads, T queries, and head width K.
         k: keys [B, H, S, K]: S keys.
-        bias: term that is added to the logits (default: None, no bias).
+        bias: term added to the logits (default: None, no bias).
 
     Returns:
         True if :func:`luna_attention` should use plain matrix products.

@@ -1,7 +1,6 @@
 """Block-sparse attention: each position attends to keys in its own block and in a few other blocks.
 
-With a fixed block size and a fixed number of keys for each block, memory grows linearly with the sequence
-length.
+With a fixed block size and a fixed number of keys per block, memory grows linearly with the sequence length.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -73,13 +72,13 @@ def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: floa
     Args:
         q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5: batch size B, H heads, ``size``
             positions in a block, and head width K.
-        k: keys [B, H, blocks, m, K]: m keys for each block of queries.
-        v: values, with the shape of ``k``.
+        k: keys [B, H, blocks, m, K]: m keys per block of queries.
+        v: values, with the same shape as ``k``.
         mask: mask that broadcasts to [B, H, blocks, size, m], True at masked keys.
-        dropout: dropout probability of the weights (default: 0).
+        dropout: dropout probability of the attention weights (default: 0).
 
     Returns:
-        The output, with the shape of ``q``.
+        The output, with the same shape as ``q``.
     """
     B, _, n = q.shape[:3]
     mask = mask.expand(B, -1, n, -1, -1)
@@ -93,7 +92,7 @@ class GlobalKeys(NamedTuple):
 
     Attributes:
         k: keys [B, H, m, K]: batch size B, H heads, m global keys, and head width K.
-        v: values, with the shape of ``k``.
+        v: values, with the same shape as ``k``.
         mask: mask that broadcasts to [B, 1, T, m] for T queries, True if the query must not attend to the
             key.
     """
@@ -118,16 +117,16 @@ def windowed_attention(
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5: batch size B, H heads, T positions, and head width
             K.
-        k: keys, with the shape of ``q``.
-        v: values, with the shape of ``q``.
+        k: keys, with the same shape as ``q``.
+        v: values, with the same shape as ``q``.
         before: number of positions in the window before t.
         after: number of positions in the window after t.
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
-        dropout: dropout probability of the weights (default: 0).
+        dropout: dropout probability of the attention weights (default: 0).
         global_keys: keys and values that all positions attend to as well (default: None).
 
     Returns:
-        The output, with the shape of ``q``.
+        The output, with the same shape as ``q``.
 
     Example:
         >>> import torch
@@ -163,14 +162,14 @@ def make_window_mask(
     The keys of a block of queries are those of this block and of its neighbours, in order.
 
     Args:
-        x: sequence [B, H, T, K] of T positions for a batch of B examples, which gives T and the device.
+        x: sequence [B, H, T, K] of T positions for a batch of B examples, which determines T and the device.
         size: number of positions in a block.
         neighbours: number of neighbouring blocks before and after each block.
         window: number of positions in the window before and after each position.
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
 
     Returns:
-        The mask [1 or B, 1, blocks, size, m], with m = size * (1 + number of neighbours) keys for each block.
+        The mask [1 or B, 1, blocks, size, m], with m = size * (1 + number of neighbours) keys per block.
     """
     (left, right), (before, after) = neighbours, window
     padding = x.new_zeros(1, 1, x.size(2), 1, dtype=torch.bool)
@@ -192,10 +191,10 @@ def partial_attention(
     Args:
         q: queries [.., T, K], already scaled by K^-0.5: T queries of width K.
         k: keys [.., S, K]: the S keys of the subset.
-        v: values, with the shape of ``k``.
+        v: values, with the same shape as ``k``.
         mask: mask that broadcasts to [.., T, S], True at masked keys.
-        dropout: dropout probability of the weights (default: 0).
-        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        bias: term added to the logits, broadcastable to [.., T, S] (default: None, no bias).
 
     Returns:
         - output [.., T, K], normalized over this subset.

@@ -63,7 +63,7 @@ def write_chunk(
     The result tensors are allocated at the first call. Their memory layout is [T, N, D], which the following
     projections read without a copy.
 
-    Shapes: N heads in the batch, T positions, c positions in the chunk, and D values for each position.
+    Shapes: N heads in the batch, T positions, c positions in the chunk, and D values per position.
 
     Args:
         results: results [N, T, D] of the sequence, updated in place; an empty list at the first call.

@@ -16,7 +16,7 @@ def naive_softmax_weights(
         k: keys [.., S, K]: S keys.
         mask: mask that broadcasts to [.., T, S], True at masked keys. A query whose keys are all masked gets
             weights of zero (default: None, no key is masked).
-        bias: term that is added to the logits and broadcasts to [.., T, S] (default: None, no bias).
+        bias: term added to the logits, broadcastable to [.., T, S] (default: None, no bias).
 
     Returns:
         The weights [.., T, S] in float32, or float64 for float64 inputs.

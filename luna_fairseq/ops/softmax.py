@@ -36,8 +36,8 @@ def softmax_attention(
         v: values [B, H, S, K].
         mask: mask that broadcasts to [B, H, T, S], True at masked keys. A query whose keys are all masked
             gets an output of zeros (default: None, no key is masked).
-        dropout: dropout probability of the weights (default: 0).
-        bias: term that is added to the logits and broadcasts to [B, H, T, S] (default: None, no bias).
+        dropout: dropout probability of the attention weights (default: 0).
+        bias: term added to the logits, broadcastable to [B, H, T, S] (default: None, no bias).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.

@@ -29,8 +29,8 @@ class BoundedMemoryAttention(PeerAttention):
     """Bounded-memory attention, ABC (Peng et al., 2022): attention to n memory slots in place of the tokens.
 
     Each slot summarizes the keys and values of all tokens with learned weights. The decoding state has a
-    constant size: the keys and values of the slots, and the sum of the write weights. The constructor
-    arguments are those of :class:`PeerAttention`.
+    constant size: the keys and values of the slots, and the sum of the write weights. See
+    :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "abc"
@@ -41,8 +41,8 @@ class BoundedMemoryAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
-                ``abc_slots`` is used.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only ``abc_slots``
+                is used.
         """
         self.control_proj = nn.Linear(self.embed_dim, self.num_heads * options.abc_slots)
         nn.init.xavier_uniform_(self.control_proj.weight)
@@ -70,13 +70,13 @@ class BoundedMemoryAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             control: logits [B, H, T, n] of the weights with which tokens write to the n slots.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         alpha = write_weights(control, padding_mask)
         if self.form != CAUSAL:
@@ -112,8 +112,8 @@ class BoundedMemoryAttention(PeerAttention):
 
         Args:
             parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
+                padding).
             state: state after the previous positions, or None at the start.
 
         Returns:
@@ -155,7 +155,7 @@ class BoundedMemoryAttention(PeerAttention):
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S tokens, and head width K.
-            v: values, with the shape of ``k``.
+            v: values, with the same shape as ``k``.
             control: logits [B, H, S, n] of the weights with which tokens write to the n slots.
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
@@ -171,7 +171,7 @@ class BoundedMemoryAttention(PeerAttention):
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
-            memory: slot keys and values that :meth:`cache_context` returned.
+            memory: slot keys and values returned by :meth:`cache_context`.
             need_weights: ignored (default: False).
 
         Returns:
@@ -190,13 +190,13 @@ class BoundedMemoryAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             control: logits [B, H, T, n] of the weights with which tokens write to the n slots.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         alpha = write_weights(control, padding_mask)
         outputs = []
@@ -215,7 +215,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
     Args:
         control: logits [B, H, S, n]: batch size B, H heads, S tokens, and n slots. They are clamped to [-32,
             32].
-        padding_mask: mask [B, S], True at padding, or None without padding.
+        padding_mask: mask [B, S], True at padding (None if there is no padding).
 
     Returns:
         Weights [B, H, S, n] in float32 or wider, 0 at padding.
@@ -230,7 +230,7 @@ def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
     Args:
         alpha: write weights [B, H, S, n]: batch size B, H heads, S tokens, and n slots.
         k: keys [B, H, S, K] of head width K.
-        v: values, with the shape of ``k``.
+        v: values, with the same shape as ``k``.
 
     Returns:
         - slot keys [B, H, n, K] in the dtype of ``k``.

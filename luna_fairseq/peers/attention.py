@@ -51,7 +51,7 @@ class PeerAttention(ProjectingAttention):
         qn_block_size: block size of the quantization noise (default: 8).
 
     Raises:
-        InputError: The attention does not have this form, or ``num_heads`` does not divide ``embed_dim``.
+        InputError: The attention does not support this form, or ``num_heads`` does not divide ``embed_dim``.
 
     Attributes:
         name: name of the attention on the command line.
@@ -128,8 +128,8 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             parts: tensors returned by :meth:`project`, such as queries, keys and values.
-            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding, or
-                None without padding.
+            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding (None
+                if there is no padding).
 
         Returns:
             Output [B, H, T, K] of each head: H heads of width K.
@@ -137,14 +137,14 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output of :meth:`attend` with full weight matrices, as a reference for tests.
+        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
 
         Subclasses must implement this method.
 
         Args:
             parts: tensors returned by :meth:`project`, such as queries, keys and values.
-            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding, or
-                None without padding.
+            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding (None
+                if there is no padding).
 
         Returns:
             Output [B, H, T, K] of each head: H heads of width K.
@@ -169,11 +169,11 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             parts: tensors returned by :meth:`project_context`, such as keys and values.
-            padding_mask: keyword argument, mask [B, S] for B contexts of S tokens, True at padding, or None
-                without padding.
+            padding_mask: keyword argument, mask [B, S] for B contexts of S tokens, True at padding (None if
+                there is no padding).
 
         Returns:
-            Tensors by name, each [B, ...], which incremental decoding stores.
+            Dictionary of tensors, each [B, ...], stored by incremental decoding.
         """
         raise NotImplementedError
 
@@ -187,11 +187,11 @@ class PeerAttention(ProjectingAttention):
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
             memory: tensors returned by :meth:`cache_context`.
-            need_weights: return the attention weights, if this attention computes any (default: False).
+            need_weights: return the attention weights, if available (default: False).
 
         Returns:
             - output [B, H, T, K] of each head: H heads of width K.
-            - attention weights [B, H, T, S] over the S tokens of the context, or None.
+            - attention weights [B, H, T, S] over the S tokens of the context (None if they are not computed).
         """
         raise NotImplementedError
 
@@ -205,8 +205,8 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
+                padding).
             state: state after the previous positions, or None at the start.
 
         Returns:
@@ -230,7 +230,7 @@ class PeerAttention(ProjectingAttention):
             projections: names of the projections, such as "q" for ``self.q_proj``.
 
         Returns:
-            One tensor [B, H, T, K] for each projection: H heads of width K.
+            One tensor [B, H, T, K] per projection: H heads of width K.
         """
         return tuple(split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in projections)
 
@@ -253,8 +253,8 @@ class PeerAttention(ProjectingAttention):
         """Return a mask of later positions for causal attention, or None for the other forms.
 
         Args:
-            x: tensor [B, H, T, K] for batch size B and H heads, which gives the number of positions T and the
-                device.
+            x: tensor [B, H, T, K] for batch size B and H heads, which determines the number of positions T
+                and the device.
 
         Returns:
             A mask [T, T], True at pairs of a query and a later key, or None if ``form`` is not "causal".
@@ -291,16 +291,16 @@ class PeerAttention(ProjectingAttention):
             key_padding_mask: mask [B, S], True at padding (default: None, no padding).
             incremental_state: fairseq's dictionary of decoding states. With it, ``query`` holds the new
                 positions only (default: None, all positions at once).
-            need_weights: return weights averaged over heads, if cross-attention computes any (default:
-                False).
+            need_weights: return the attention weights, averaged over heads, if available (default: False).
             static_kv: ignored, because the context of cross-attention never changes during decoding (default:
                 False).
             attn_mask: ignored, because the causal form masks later positions itself (default: None).
-            need_head_weights: return the weights of each head (default: False).
+            need_head_weights: return the attention weights of each head (default: False).
 
         Returns:
             - output [T, B, C].
-            - weights [B, T, S], or [H, B, T, S] with ``need_head_weights``; None if there are none.
+            - weights [B, T, S], or [H, B, T, S] if ``need_head_weights`` is True (None if they are not
+              computed).
         """
         weights: Optional[Tensor] = None
         padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
@@ -324,7 +324,7 @@ class PeerAttention(ProjectingAttention):
     def value_weights(
         self, query: Tensor, key: Optional[Tensor] = None, key_padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the weights of the values, in time and memory quadratic in the length.
+        """Compute the weights of the values, with time and memory quadratic in the sequence length.
 
         The output of a head is the weighted sum of the values with these weights. For an attention that
         computes no weight matrix, each value is replaced by a unit vector, so that the output is the weight
@@ -372,8 +372,8 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             parts: tensors returned by :meth:`project`, such as queries, keys and values.
-            padding_mask: mask [B, T] for B sequences of T positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T positions, True at padding (None if there is no
+                padding).
             attend: function to call, :meth:`attend` or :meth:`attend_naively` (default: None,
                 :meth:`attend`).
 
@@ -434,11 +434,11 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
     Args:
         x: batch [B, ...] of B sequences.
-        shift: number of positions [B, 1] for each sequence; negative numbers roll to the right.
+        shift: number of positions [B, 1] per sequence; negative numbers roll to the right.
         dim: dimension of the positions (default: 1).
 
     Returns:
-        The rolled tensor, with the shape of ``x``.
+        The rolled tensor, with the same shape as ``x``.
 
     Example:
         >>> roll_left(torch.tensor([[0, 0, 5, 6]]), torch.tensor([[2]]))
@@ -457,7 +457,7 @@ def unit_vectors(v: Tensor) -> Tensor:
     weights.
 
     Args:
-        v: values [B, H, S, K] for batch size B, H heads and S positions, which give the shape, dtype and
+        v: values [B, H, S, K] for batch size B, H heads and S positions, which determine the shape, dtype and
             device.
 
     Returns:
@@ -471,8 +471,8 @@ def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
     """Return a padding mask as a tensor, with a mask of False in place of None.
 
     Args:
-        padding_mask: mask [B, T], True at padding, or None without padding.
-        x: tensor [B, H, T, K] for batch size B, H heads and T positions, which gives the shape and the
+        padding_mask: mask [B, T], True at padding (None if there is no padding).
+        x: tensor [B, H, T, K] for batch size B, H heads and T positions, which determines the shape and the
             device.
 
     Returns:
@@ -485,7 +485,7 @@ def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = 
     """Combine a padding mask of keys with a mask of pairs of queries and keys.
 
     Args:
-        padding_mask: mask [B, S] for batch size B and S keys, True at padding, or None without padding.
+        padding_mask: mask [B, S] for batch size B and S keys, True at padding (None if there is no padding).
         pair_mask: mask [..., T, S] for T queries, True if the query must not attend to the key (default:
             None, all pairs are allowed).
 

@@ -20,8 +20,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class BigBirdAttention(PeerAttention):
     """BigBird (Zaheer et al., 2020): block-sparse attention with window, global and random blocks.
 
-    For each block, the keys and values that it attends to are gathered and concatenated. The constructor
-    arguments are those of :class:`PeerAttention`.
+    For each block, the keys and values that it attends to are gathered and concatenated. See
+    :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "bigbird"
@@ -34,7 +34,7 @@ class BigBirdAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``bigbird_block``, ``bigbird_global_blocks`` and ``bigbird_random_blocks`` are used.
         """
         self.size, self.first = options.bigbird_block, options.bigbird_global_blocks
@@ -89,12 +89,12 @@ class BigBirdAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         T = q.size(2)
         key_mask = combine_masks(padding_mask)
@@ -114,18 +114,18 @@ class BigBirdAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         T, padding_mask = q.size(2), materialize_padding(padding_mask, q)
         seen, unused = self.choose_blocks(padding_mask)

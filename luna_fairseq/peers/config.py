@@ -17,7 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Options that choose the encoder's attention, an efficient attention from another paper.
+    """Options that select the encoder's attention, an efficient attention from another paper.
 
     Attributes:
         attention: name of the attention of the encoder.
@@ -40,11 +40,11 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Options that choose the attentions of the encoder and of the decoder.
+    """Options that select the attentions of the encoder and of the decoder.
 
     Attributes:
-        decoder_attention: name of the decoder's causal attention (default: None, that of the encoder).
-        cross_attention: name of the cross-attention (default: None, that of the encoder).
+        decoder_attention: name of the decoder's causal attention (default: None, same as the encoder).
+        cross_attention: name of the cross-attention (default: None, same as the encoder).
     """
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(

@@ -32,7 +32,7 @@ class ConvLinformerAttention(PeerAttention):
     """Convolutional Linformer (Estupinan Ojeda et al.): softmax attention to fewer keys and values.
 
     A convolution along the length and max-pooling shorten keys and values from any length to r / 2 tokens,
-    where r is ``--conv-linformer-r``. The constructor arguments are those of :class:`PeerAttention`.
+    where r is ``--conv-linformer-r``. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "conv_linformer"
@@ -46,7 +46,7 @@ class ConvLinformerAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``conv_linformer_r`` is used.
 
         Raises:
@@ -68,7 +68,7 @@ class ConvLinformerAttention(PeerAttention):
         Args:
             x: keys or values [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             conv: convolution along the length.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
             Shortened keys or values [B, H, r / 2, K].
@@ -90,12 +90,12 @@ class ConvLinformerAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         k, v = self.shorten(k, self.key_conv, padding_mask), self.shorten(v, self.value_conv, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
@@ -109,12 +109,12 @@ class ConvLinformerAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         shorter = []
         for x, conv in ((k, self.key_conv), (v, self.value_conv)):

@@ -6,7 +6,7 @@ phi(q_i) . phi(k_j), divided by the sum over j. For values v_j, the output is::
     y_i = phi(q_i) S / (phi(q_i) . z)    with S = sum_j phi(k_j) v_j^T and z = sum_j phi(k_j)
 
 In causal attention the sums for query i run over j <= i, and they are the decoding state. Time and memory are
-linear in the length. For heads of width K, the state has a constant size of M x (K + 1) per head.
+linear in the sequence length. For heads of width K, the state has a constant size of M x (K + 1) per head.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -40,8 +40,8 @@ class FeatureMapAttention(PeerAttention):
     """Base class of attentions in linear time that map queries and keys to features.
 
     Linear Transformer, Performer and RFA are subclasses. They implement :meth:`map_queries` and
-    :meth:`map_keys`. Attention dropout has no effect, because the weights are never computed. The constructor
-    arguments are those of :class:`PeerAttention`.
+    :meth:`map_keys`. Attention dropout has no effect, because the weights are never computed. See
+    :class:`PeerAttention` for the constructor arguments.
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
@@ -60,8 +60,8 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
-            padding_mask: mask [B, S], True at padding, or None without padding.
-            extra: tensors that :meth:`project` returns after q, k and v.
+            padding_mask: mask [B, S], True at padding (None if there is no padding).
+            extra: tensors returned by :meth:`project` after q, k and v.
 
         Returns:
             Features of the keys, with their scale and decay.
@@ -88,7 +88,7 @@ class FeatureMapAttention(PeerAttention):
         By default, it is the square root of the smallest normal number of the dtype.
 
         Args:
-            sums: weighted sums that will be divided, for their dtype and device.
+            sums: weighted sums that will be divided, used for their dtype and device.
             total: tensors returned by :meth:`weight_totals`; ignored by default.
 
         Returns:
@@ -105,13 +105,13 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
-            extra: further tensors that :meth:`project` returned.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
+            extra: remaining tensors returned by :meth:`project`.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         with torch.autocast(q.device.type, enabled=False):
             keys = self.map_keys(k, padding_mask, *extra)
@@ -129,8 +129,8 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             keys: features of the new keys.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
+                padding).
             before: last total of the previous call during decoding (default: None, no previous call).
 
         Returns:
@@ -148,8 +148,8 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
+                padding).
             state: state after the previous positions, or None at the start.
 
         Returns:
@@ -181,7 +181,7 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S tokens, and head width K.
-            v: values, with the shape of ``k``.
+            v: values, with the same shape as ``k``.
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
@@ -197,7 +197,7 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
-            memory: tensors that :meth:`cache_context` returned.
+            memory: tensors returned by :meth:`cache_context`.
             need_weights: ignored (default: False).
 
         Returns:
@@ -212,9 +212,9 @@ class FeatureMapAttention(PeerAttention):
         """Compute the sums over all keys that bidirectional and cross-attention use for every query.
 
         Args:
-            keys: features of the keys, M for each key.
+            keys: features of the keys, M per key.
             v: values [B, H, S, K]: batch size B, H heads, S keys, and head width K.
-            padding_mask: mask [B, S], True at padding, or None without padding.
+            padding_mask: mask [B, S], True at padding (None if there is no padding).
 
         Returns:
             - ``sums``: sum [B, H, M, K + 1] of the outer products of features and values. The last column is
@@ -230,10 +230,10 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            memory: sums that :meth:`_sum_keys` returned.
+            memory: sums returned by :meth:`_sum_keys`.
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
@@ -245,7 +245,7 @@ class FeatureMapAttention(PeerAttention):
         Args:
             features: features [B, H, T, M] of T queries: batch size B, H heads, and M features.
             keys: features [B, H, S, M] of S keys.
-            padding_mask: mask [B, S] of keys, True at padding, or None without padding.
+            padding_mask: mask [B, S] of keys, True at padding (None if there is no padding).
 
         Returns:
             Weights [B, H, T, S] before normalization.
@@ -286,7 +286,7 @@ def mask_features(features: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
     Args:
         features: features [B, H, S, M]: batch size B, H heads, S positions, and M features.
-        padding_mask: mask [B, S], True at padding, or None without padding.
+        padding_mask: mask [B, S], True at padding (None if there is no padding).
 
     Returns:
         Masked features [B, H, S, M].

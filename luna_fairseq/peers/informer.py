@@ -34,7 +34,7 @@ class InformationBlock(nn.Module):
 
     Args:
         embed_dim: width of the model.
-        longest: maximum number of tokens in a sequence. The convolutions have one channel for each position.
+        longest: maximum number of tokens in a sequence. The convolutions have one channel per position.
         kernel: kernel size and stride of the convolutions; twice the kernel must divide ``embed_dim``.
 
     Raises:
@@ -63,7 +63,7 @@ class InformationBlock(nn.Module):
 
         Args:
             x: input [T, B, C]: T positions, batch size B, and model width C.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
             Output [T, B, C].

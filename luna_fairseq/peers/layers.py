@@ -82,7 +82,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
         Args:
             x: input [T, B, C]: T positions, batch size B, and model width C.
-            encoder_padding_mask: mask [B, T], True at padding, or None without padding.
+            encoder_padding_mask: mask [B, T], True at padding (None if there is no padding).
             attn_mask: ignored (default: None).
 
         Returns:
@@ -174,8 +174,8 @@ class PeerEncoder(TransformerSequenceEncoder):
 
         Args:
             src_tokens: source tokens [B, S]: B sentences of S tokens.
-            args: further positional arguments of fairseq's encoder.
-            kwargs: further keyword arguments of fairseq's encoder.
+            args: remaining positional arguments of fairseq's encoder.
+            kwargs: remaining keyword arguments of fairseq's encoder.
 
         Returns:
             The outputs of fairseq's encoder, with the entry ``src_tokens`` added.
@@ -199,7 +199,7 @@ class PeerEncoder(TransformerSequenceEncoder):
 class PeerDecoder(TransformerDecoderBase):
     """fairseq's Transformer decoder with peer attentions, efficient attentions from other papers.
 
-    The constructor arguments are those of fairseq's ``TransformerDecoderBase``.
+    See fairseq's ``TransformerDecoderBase`` for the constructor arguments.
 
     Attributes:
         separators: index of the sentence separator in the source dictionary and in the target dictionary.
@@ -245,15 +245,15 @@ class PeerDecoder(TransformerDecoderBase):
 
         Args:
             prev_output_tokens: target tokens [B, T], shifted right: B sentences of T tokens.
-            encoder_out: outputs of the encoder, or None without an encoder.
+            encoder_out: outputs of the encoder (None if the model has no encoder).
             incremental_state: fairseq's dictionary of decoding states (default: None, all positions at once).
             full_context_alignment: must be False (default: False).
-            args: further positional arguments of fairseq's decoder.
-            kwargs: further keyword arguments of fairseq's decoder.
+            args: remaining positional arguments of fairseq's decoder.
+            kwargs: remaining keyword arguments of fairseq's decoder.
 
         Returns:
             - features [B, T, C] of model width C.
-            - dictionary of further outputs, as fairseq's decoder returns it.
+            - dictionary of additional outputs of fairseq's decoder.
 
         Raises:
             InputError: ``full_context_alignment`` is set, which is impossible with causal attention.

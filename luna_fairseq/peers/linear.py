@@ -28,10 +28,10 @@ def elu_plus_one(x: Tensor) -> Tensor:
 
 
 class LinearAttention(FeatureMapAttention):
-    """Linear attention (Katharopoulos et al., 2020), in time and memory linear in the length.
+    """Linear attention (Katharopoulos et al., 2020), with time and memory linear in the sequence length.
 
     The softmax is replaced by products of the features elu(x) + 1 of queries and keys x. The number of
-    features is the head width. The constructor arguments are those of :class:`PeerAttention`.
+    features is the head width. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "linear"
@@ -45,7 +45,7 @@ class LinearAttention(FeatureMapAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features in float32 or wider, with the shape of ``q``.
+            Features in float32 or wider, with the same shape as ``q``.
         """
         return elu_plus_one(q)
 
@@ -56,28 +56,28 @@ class LinearAttention(FeatureMapAttention):
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
-            padding_mask: mask [B, S], True at padding, or None without padding.
+            padding_mask: mask [B, S], True at padding (None if there is no padding).
             extra: ignored.
 
         Returns:
-            Features with the shape of ``k``, 0 at padding, without scale and decay.
+            Features with the same shape as ``k``, 0 at padding, without scale and decay.
         """
         return Keys(mask_features(elu_plus_one(k), padding_mask))
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         return weighted_mean(v, self.unnormalized_weights(elu_plus_one(q), elu_plus_one(k), padding_mask))

@@ -22,8 +22,8 @@ from luna_fairseq.peers.feature_maps import mask_features
 class LinformerAttention(PeerAttention):
     """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer tokens.
 
-    A learned matrix projects keys and values along the length to ``--linformer-k`` tokens. The constructor
-    arguments are those of :class:`PeerAttention`.
+    A learned matrix projects keys and values along the length to ``--linformer-k`` tokens. See
+    :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "linformer"
@@ -37,7 +37,7 @@ class LinformerAttention(PeerAttention):
         values, share a matrix.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``linformer_k`` and ``linformer_sharing`` are used.
         """
         self.sharing = options.linformer_sharing
@@ -64,7 +64,7 @@ class LinformerAttention(PeerAttention):
         Args:
             x: keys or values [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             index: 0 for the projection of keys, 1 for the projection of values.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
             Projected keys or values [B, H, linformer_k, K].
@@ -84,12 +84,12 @@ class LinformerAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         k, v = self.shorten(k, 0, padding_mask), self.shorten(v, 1, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
@@ -97,18 +97,18 @@ class LinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)

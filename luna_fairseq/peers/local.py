@@ -27,9 +27,9 @@ from luna_fairseq.peers.attention import (
 class LocalAttention(PeerAttention):
     """Local attention: softmax attention within a sliding window or within blocks of tokens.
 
-    With ``--local-kind window``, ``--local-window`` is the number of tokens on each side. With ``--local-kind
-    blocks``, it is the block size. The decoding state holds the keys and values of as many last positions.
-    The constructor arguments are those of :class:`PeerAttention`.
+    With ``--local-kind window``, ``--local-window`` is the number of tokens on each side. With
+    ``--local-kind blocks``, it is the block size. The decoding state holds the keys and values of as many
+    last positions. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "local"
@@ -41,7 +41,7 @@ class LocalAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``local_window`` and ``local_kind`` are used.
         """
         self.window, self.kind = options.local_window, options.local_kind
@@ -69,12 +69,12 @@ class LocalAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         T, after = q.size(2), 0 if self.form == CAUSAL else self.window
         if self.kind == "window":
@@ -96,8 +96,8 @@ class LocalAttention(PeerAttention):
 
         Args:
             parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
+                padding).
             state: state after the previous positions, or None at the start.
 
         Returns:
@@ -126,18 +126,18 @@ class LocalAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         positions = torch.arange(q.size(2), device=q.device)
         attention_mask = combine_masks(padding_mask, self.mask_pairs(positions[:, None], positions))

@@ -21,8 +21,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer (Beltagy et al., 2020): sliding-window attention, with global tokens at the start.
 
-    Global tokens attend to all tokens, and all tokens attend to them. The constructor arguments are those of
-    :class:`PeerAttention`.
+    Global tokens attend to all tokens, and all tokens attend to them. See :class:`PeerAttention` for the
+    constructor arguments.
     """
 
     name = "longformer"
@@ -36,7 +36,7 @@ class LongformerAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``longformer_window`` and ``longformer_global_tokens`` are used.
 
         Raises:
@@ -62,14 +62,14 @@ class LongformerAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
-            global_parts: queries, keys and values of the global projections, each with the shape of ``q``.
-                Empty without global tokens.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
+            global_parts: queries, keys and values of the global projections, each with the same shape as
+                ``q``. Empty without global tokens.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         T, g = q.size(2), min(self.tokens, q.size(2))
         global_keys = None
@@ -88,20 +88,20 @@ class LongformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
-            global_parts: queries, keys and values of the global projections, each with the shape of ``q``.
-                Empty without global tokens.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
+            global_parts: queries, keys and values of the global projections, each with the same shape as
+                ``q``. Empty without global tokens.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         positions = torch.arange(q.size(2), device=q.device)
         unseen = ((positions[:, None] - positions).abs() > self.half) & (positions >= self.tokens)

@@ -4,9 +4,9 @@ Importing this module registers the models with fairseq:
 
 - ``--arch peer_transformer`` for translation, with ``--attention``, ``--decoder-attention`` and
   ``--cross-attention``;
-- ``--arch peer_roberta`` for masked language modelling, with ``--attention``;
+- ``--arch peer_roberta`` for masked language modeling, with ``--attention``;
 - ``--arch peer_lra_<task>`` for Long Range Arena, with ``--attention``;
-- ``--arch peer_lm`` for causal language modelling, with ``--decoder-attention``.
+- ``--arch peer_lm`` for causal language modeling, with ``--decoder-attention``.
 
 The recurrent model ``rnn_attention`` has a module of its own.
 """

@@ -25,7 +25,7 @@ class PerformerAttention(FeatureMapAttention):
 
     The features are positive, and their random vectors are orthogonal. ``--performer-features`` is their
     number. The vectors are resampled during training only, and a checkpoint stores the seed of the current
-    sample. The constructor arguments are those of :class:`PeerAttention`.
+    sample. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "performer"
@@ -36,7 +36,7 @@ class PerformerAttention(FeatureMapAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``performer_features`` and ``performer_redraw_interval`` are used.
         """
         self.features = ResampledNormal(
@@ -78,7 +78,7 @@ class PerformerAttention(FeatureMapAttention):
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
-            padding_mask: mask [B, S], True at padding, or None without padding.
+            padding_mask: mask [B, S], True at padding (None if there is no padding).
             extra: ignored.
 
         Returns:
@@ -96,18 +96,18 @@ class PerformerAttention(FeatureMapAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         return weighted_mean(
             v, self.unnormalized_weights(self.exponents(q).exp(), self.exponents(k).exp(), padding_mask)

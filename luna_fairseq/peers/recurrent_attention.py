@@ -58,7 +58,7 @@ class DotScore(nn.Module):
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: keys that :meth:`compute_keys` returned for S source tokens.
+            keys: keys returned by :meth:`compute_keys` for S source tokens.
             positions: positions [B, S] of the source tokens, counted from the first token that is not
                 padding. Only :class:`LocationScore` uses them.
 
@@ -71,7 +71,7 @@ class DotScore(nn.Module):
 class GeneralScore(DotScore):
     """Bilinear score ``s . (W h)`` of decoder states s and encoder states h, with a learned matrix W.
 
-    The widths of both states may differ. The constructor arguments are those of :class:`DotScore`.
+    The widths of both states may differ. See :class:`DotScore` for the constructor arguments.
     """
 
     needs_equal_widths = False
@@ -96,7 +96,7 @@ class ConcatScore(GeneralScore):
     """Additive score ``v . tanh(W [s; h])`` of decoder states s and encoder states h.
 
     The vector v and the matrix W are learned. W is stored as two matrices, one for s and one for h, so that
-    its product with h is computed once. The constructor arguments are those of :class:`DotScore`.
+    its product with h is computed once. See :class:`DotScore` for the constructor arguments.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -109,7 +109,7 @@ class ConcatScore(GeneralScore):
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: keys [B, S, Q] that :meth:`compute_keys` returned for S source tokens.
+            keys: keys [B, S, Q] returned by :meth:`compute_keys` for S source tokens.
             positions: ignored.
 
         Returns:
@@ -121,8 +121,8 @@ class ConcatScore(GeneralScore):
 class LocationScore(DotScore):
     """Score ``(W s)_i`` of source position i for a decoder state s, which ignores the encoder states.
 
-    The learned matrix W has one row for each possible position. The constructor arguments are those of
-    :class:`DotScore`.
+    The learned matrix W has one row per possible position. See :class:`DotScore` for the constructor
+    arguments.
     """
 
     needs_equal_widths = False
@@ -161,7 +161,7 @@ class ContentScore(DotScore):
     """Scaled cosine similarity ``beta cos(s, h)`` of decoder states s and encoder states h of equal widths.
 
     The factor beta is one learned number, initially 1. Without it, the softmax of cosines could not be sharp.
-    The constructor arguments are those of :class:`DotScore`.
+    See :class:`DotScore` for the constructor arguments.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -184,7 +184,7 @@ class ContentScore(DotScore):
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: normalized encoder states [B, S, Q] that :meth:`compute_keys` returned for S source tokens.
+            keys: normalized encoder states [B, S, Q] returned by :meth:`compute_keys` for S source tokens.
             positions: ignored.
 
         Returns:
@@ -289,7 +289,7 @@ class RecurrentAttention(nn.Module):
         Args:
             query: decoder states [B, T, Q].
             memory: encoder states [B, S, M].
-            keys: keys that :meth:`compute_keys` returned.
+            keys: keys returned by :meth:`compute_keys`.
             padding_mask: mask [B, S], True at padding, which may be on either side.
             first: position of the first query in its sentence, for monotonic attention (default: 0).
 

@@ -32,7 +32,7 @@ class ReformerAttention(PeerAttention):
     """LSH attention of the Reformer (Kitaev et al., 2020): softmax attention within buckets of a random hash.
 
     The hash functions are resampled at each update. After the positions are sorted by bucket, the keys of a
-    query lie in a window around the query. The constructor arguments are those of :class:`PeerAttention`.
+    query lie in a window around the query. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "reformer"
@@ -45,7 +45,7 @@ class ReformerAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``reformer_buckets``, ``reformer_chunk`` and ``reformer_hashes`` are used.
 
         Raises:
@@ -65,7 +65,7 @@ class ReformerAttention(PeerAttention):
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
             - bucket [B, H, rounds, T] of each position.
@@ -79,13 +79,13 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def visible_mask(self, distance: Tensor) -> Tensor:
-        """Return a mask that is True if a key is near enough to its query, and not later in causal attention.
+        """Return a mask that is True if a key is close to its query, and not later in causal attention.
 
         Args:
             distance: position of the key minus position of the query, counted within their bucket.
 
         Returns:
-            A mask with the shape of ``distance``.
+            A mask with the same shape as ``distance``.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
@@ -96,11 +96,11 @@ class ReformerAttention(PeerAttention):
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            v: values, with the shape of ``qk``.
+            v: values, with the same shape as ``qk``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``qk``.
+            Output of each head, with the same shape as ``qk``.
         """
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)
@@ -121,7 +121,7 @@ class ReformerAttention(PeerAttention):
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            v: values, with the shape of ``qk``.
+            v: values, with the same shape as ``qk``.
             codes: code [B, H, rounds, T] of each position in every round. The difference of two codes is the
                 distance of the positions within a bucket; see :meth:`compute_distances`.
             order: positions sorted by bucket in this round [B, H, T].
@@ -161,17 +161,17 @@ class ReformerAttention(PeerAttention):
         return keys.transpose(3, 4).contiguous() - blocks
 
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            v: values, with the shape of ``qk``.
+            v: values, with the same shape as ``qk``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``qk``.
+            Output of each head, with the same shape as ``qk``.
         """
         buckets, order = self.assign_buckets(qk, padding_mask)
         slots = order.argsort(dim=-1)

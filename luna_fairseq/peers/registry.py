@@ -54,13 +54,13 @@ def build_attention(
         num_heads: number of heads.
         form: "bidirectional", "causal" or "cross".
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
-        kwargs: further arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
+        kwargs: additional arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
     Returns:
         The attention module.
 
     Raises:
-        InputError: There is no attention of this name, or it does not have this form.
+        InputError: There is no attention of this name, or it does not support this form.
 
     Example:
         >>> import torch

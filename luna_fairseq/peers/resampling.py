@@ -42,9 +42,9 @@ class ResampledNormal(nn.Module):
         Overrides ``nn.Module._load_from_state_dict``. ``values`` of older checkpoints are ignored.
 
         Args:
-            state_dict: parameters and buffers of the whole model by name.
+            state_dict: parameters and buffers of the whole model, keyed by name.
             prefix: prefix of this module's names.
-            *args: further arguments of torch's method.
+            *args: remaining arguments of torch's method.
         """
         # Earlier versions stored the values. In an averaged checkpoint they are a mean of different samples.
         state_dict.pop(f"{prefix}values", None)

@@ -36,8 +36,8 @@ class RandomFeatureAttention(FeatureMapAttention):
     """Random feature attention, RFA (Peng et al., 2021): softmax attention approximated in linear time.
 
     The features of queries and keys are sines and cosines of random projections. Each head has its own random
-    vectors, which are drawn once. With ``--rfa-gate``, causal attention forgets earlier positions. The
-    constructor arguments are those of :class:`PeerAttention`.
+    vectors, which are drawn once. With ``--rfa-gate``, causal attention forgets earlier positions. See
+    :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "rfa"
@@ -48,8 +48,8 @@ class RandomFeatureAttention(FeatureMapAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
-                ``rfa_dim``, ``rfa_sigma`` and ``rfa_gate`` are used.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only ``rfa_dim``,
+                ``rfa_sigma`` and ``rfa_gate`` are used.
         """
         self.vectors = ResampledNormal((self.num_heads, options.rfa_dim, self.head_dim))
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
@@ -97,7 +97,7 @@ class RandomFeatureAttention(FeatureMapAttention):
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
-            padding_mask: mask [B, S], True at padding, or None without padding.
+            padding_mask: mask [B, S], True at padding (None if there is no padding).
             extra: logits [B, H, S, 1] of the gate; empty without a gate.
 
         Returns:
@@ -116,7 +116,7 @@ class RandomFeatureAttention(FeatureMapAttention):
         Overrides :meth:`FeatureMapAttention.least_divisor`. A sum of weights below its noise has no meaning.
 
         Args:
-            sums: weighted sums [..., K + 1], for their dtype.
+            sums: weighted sums [..., K + 1], used for their dtype.
             total: one tensor [..., 1], the sum that the weights would have if all features were equal.
 
         Returns:
@@ -133,8 +133,8 @@ class RandomFeatureAttention(FeatureMapAttention):
 
         Args:
             keys: features of the new keys.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
+                padding).
             before: sum [B, 1 or H, 1, 1] up to the last earlier position (default: None, at the start).
 
         Returns:
@@ -158,19 +158,19 @@ class RandomFeatureAttention(FeatureMapAttention):
         gate: Optional[Tensor] = None,
         padding_mask: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             gate: logits [B, H, T, 1] of the gate (default: None, no gate).
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         shares = self.unnormalized_weights(
             torch.ones_like(q[..., :1]), torch.ones_like(k[..., :1]), padding_mask

@@ -99,7 +99,7 @@ def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectio
     """Build recurrent layers, with parameters drawn uniformly from [-0.1, 0.1] as in fairseq's LSTM.
 
     Args:
-        cfg: options of the model, which choose the cell and the dropout between layers.
+        cfg: options of the model, which select the cell and the dropout between layers.
         input_dim: width of the input.
         hidden_dim: width of the states in each direction.
         layers: number of layers.
@@ -145,7 +145,7 @@ class RnnEncoder(FairseqEncoder):
             kwargs: ignored.
 
         Returns:
-            Lists of tensors by name:
+            Dictionary of lists of tensors:
 
             - ``encoder_out``: states [S, B, 2 H] of the last layer.
             - ``encoder_padding_mask``: mask [B, S], True at padding.
@@ -313,7 +313,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
             encoder_out: outputs of :class:`RnnEncoder`.
 
         Returns:
-            Tensors by name, each with the batch size as its first dimension:
+            Dictionary of tensors, each with the batch size as its first dimension:
 
             - ``keys``: keys of the attention.
             - ``state0``: hidden states of all layers.
@@ -333,7 +333,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
         Args:
             x: inputs [B, T, input width] of T positions for B sentences.
-            state: state of the decoder by name, see :meth:`_initial_state`. Updated in place.
+            state: decoder state, keyed by name; see :meth:`_initial_state`. Updated in place.
 
         Returns:
             States [B, T, hidden width] of the last layer.
@@ -351,7 +351,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
         Args:
             x: embeddings [B, T, embedding width] of the previous tokens.
-            state: state of the decoder by name, see :meth:`_initial_state`. Updated in place.
+            state: decoder state, keyed by name; see :meth:`_initial_state`. Updated in place.
             attend: function ``(queries, position of the first query) -> (contexts, weights)``.
             position: position of the first token.
 

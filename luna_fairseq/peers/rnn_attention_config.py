@@ -67,7 +67,7 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """Fill in the defaults that depend on other options, and check that the options fit together.
+    """Fill in the defaults that depend on other options, and check that the options are compatible.
 
     Args:
         cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.

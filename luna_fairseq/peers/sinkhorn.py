@@ -28,8 +28,8 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention (Tay et al., 2020): each block attends to itself and to one other block.
 
-    A small network learns to sort the blocks, which decides the other block. The constructor arguments are
-    those of :class:`PeerAttention`.
+    A small network learns to sort the blocks, which decides the other block. See :class:`PeerAttention` for
+    the constructor arguments.
     """
 
     name = "sinkhorn"
@@ -42,7 +42,7 @@ class SinkhornAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``sinkhorn_block``, ``sinkhorn_iterations`` and ``sinkhorn_temperature`` are used.
         """
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
@@ -91,7 +91,7 @@ class SinkhornAttention(PeerAttention):
 
         Args:
             x: input [B, 1, T, C]: batch size B, T positions, and model width C.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
             R [B, H, blocks, blocks] in float32 or wider, for H heads.
@@ -144,13 +144,13 @@ class SinkhornAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             x: input [B, 1, T, C] of model width C, from which the order of the blocks is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         R = self.compute_permutation(x, padding_mask).to(k.dtype)
         queries, keys, values = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
@@ -165,7 +165,7 @@ class SinkhornAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            padding_mask: mask [B, T], True at padding, or None without padding.
+            padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
             Mask [B, 1, blocks, b, 2 b] for blocks of b positions, True if the query must not attend to the
@@ -193,13 +193,13 @@ class SinkhornAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             x: input [B, 1, T, C] of model width C, from which the order of the blocks is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         R, outputs = self.compute_permutation(x, padding_mask), []
         k, v = (mask_features(y, padding_mask) for y in (k, v))

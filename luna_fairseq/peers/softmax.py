@@ -6,7 +6,7 @@ and head width K, the output is::
     y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j
 
 The slope of head h of H heads is m_h = 2^(-8 h / H) with ALiBi and 0 without. Cross-attention may have the
-diagonal prior of anchored Luna, a bias that favours source tokens near the diagonal.
+diagonal prior of anchored Luna, a bias that favors source tokens near the diagonal.
 """
 
 from typing import Any, Optional, Tuple
@@ -31,8 +31,7 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
-    The decoding state holds all keys and values. The constructor arguments are those of
-    :class:`PeerAttention`.
+    The decoding state holds all keys and values. See :class:`PeerAttention` for the constructor arguments.
 
     Attributes:
         diagonal_positions: positions of the queries for the diagonal prior, set by the decoder. The first
@@ -49,8 +48,8 @@ class SoftmaxAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which ``alibi``
-                and ``diagonal_prior`` are used.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only ``alibi`` and
+                ``diagonal_prior`` are used.
         """
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
@@ -66,7 +65,7 @@ class SoftmaxAttention(PeerAttention):
             keys: keys [B, H, S, K] of all S positions.
 
         Returns:
-            Bias [H, T, S], at most 0, or None without ALiBi.
+            Bias [H, T, S], at most 0 (None if ALiBi is not used).
         """
         if not self.alibi:
             return None
@@ -85,12 +84,12 @@ class SoftmaxAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return softmax_attention(q, k, v, attention_mask, self.dropout, self.alibi_bias(q, k))
@@ -98,18 +97,18 @@ class SoftmaxAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with explicit weights, as a reference for tests.
+        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         attention_mask = combine_masks(padding_mask, self.future_mask(q))
         return naive_softmax_weights(q, k, attention_mask, self.alibi_bias(q, k)) @ v
@@ -121,7 +120,7 @@ class SoftmaxAttention(PeerAttention):
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S tokens, and head width K.
-            v: values, with the shape of ``k``.
+            v: values, with the same shape as ``k``.
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
@@ -145,7 +144,7 @@ class SoftmaxAttention(PeerAttention):
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
-            memory: tensors that :meth:`cache_context` returned for S tokens.
+            memory: tensors returned by :meth:`cache_context` for S tokens.
             need_weights: return the attention weights (default: False).
 
         Returns:
@@ -170,8 +169,8 @@ class SoftmaxAttention(PeerAttention):
 
         Args:
             parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding, or None without
-                padding.
+            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
+                padding).
             state: state after the previous positions, or None at the start.
 
         Returns:

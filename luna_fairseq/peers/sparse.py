@@ -31,7 +31,7 @@ class SparseAttention(PeerAttention):
 
     A query attends to its neighbours and to every l-th position, where l is ``--sparse-stride``. With blocks
     of l positions, the neighbours lie in three blocks. The strided keys have the same index within their
-    blocks as the query. The constructor arguments are those of :class:`PeerAttention`.
+    blocks as the query. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "sparse"
@@ -43,7 +43,7 @@ class SparseAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``sparse_stride`` is used.
         """
         self.stride = options.sparse_stride
@@ -56,12 +56,12 @@ class SparseAttention(PeerAttention):
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = make_window_mask(q, size, (1, after), (size, after * size), padding_mask)
@@ -84,18 +84,18 @@ class SparseAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full mask of pairs, as a reference for tests.
+        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
 
         Overrides :meth:`PeerAttention.attend_naively`.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the shape of ``q``.
-            v: values, with the shape of ``q``.
+            k: keys, with the same shape as ``q``.
+            v: values, with the same shape as ``q``.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
-            Output of each head, with the shape of ``q``.
+            Output of each head, with the same shape as ``q``.
         """
         positions = torch.arange(q.size(2), device=q.device)
         distance = positions - positions[:, None]

@@ -31,7 +31,7 @@ class SynthesizerAttention(PeerAttention):
     """Synthesizer (Tay et al., 2021): attention weights that do not come from products of queries and keys.
 
     The weights are computed from each token alone, or they are learned. Time and memory are quadratic in the
-    length, as in softmax attention. The constructor arguments are those of :class:`PeerAttention`.
+    length, as in softmax attention. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "synthesizer"
@@ -45,7 +45,7 @@ class SynthesizerAttention(PeerAttention):
         Overrides :meth:`PeerAttention.build`.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`, of which
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
                 ``synthesizer_kind`` and ``synthesizer_k`` are used.
         """
         self.kind, n = options.synthesizer_kind, self.max_positions

@@ -1,12 +1,12 @@
-"""Chunkwise causal linear attention, in memory that grows linearly with the sequence length.
+"""Chunkwise causal linear attention, with memory linear in the sequence length.
 
 The sequence is processed in chunks. For query features x, key features y and values z, the sum over the
 positions of a chunk is the masked matrix product ``sum_j D_tj (x_t . y_j) z_j``. D_tj is the decay from
 position j to position t. The sum over earlier chunks is the product of x_t and the state, the sum of the
-outer products of y_j and z_j. The result equals that of the naive form up to rounding.
+outer products of y_j and z_j. The result equals that of the naive implementation up to rounding.
 
-The gradient is written by hand. Only the inputs are saved for the backward pass, which computes the products
-and the states again.
+The backward pass is hand-written. Only the inputs are saved for the backward pass, which recomputes the
+products and the states.
 """
 
 from typing import List, NamedTuple, Optional, Tuple
@@ -22,7 +22,7 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 def chunk_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute causal linear attention chunk by chunk, in memory linear in the sequence length.
+    """Compute causal linear attention chunk by chunk, with memory linear in the sequence length.
 
     The output is ``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``, where decay(j, t) is the exponential
     of the sum of ``log_decay`` over the positions after j up to t. All sums are accumulated in float32
@@ -30,9 +30,9 @@ def chunk_causal_linear(
 
     Args:
         x: features [B, H, T, M] of the queries: batch size B, H heads, T positions, and M features.
-        y: features of the keys, with the shape of ``x``.
+        y: features of the keys, with the same shape as ``x``.
         z: values [B, H, T, N] of width N.
-        log_decay: logarithm [B, H, T] of the decay at each position, at most 0 (default: None, no decay).
+        log_decay: log decay [B, H, T] at each position, at most 0 (default: None, no decay).
         state: sum [B, H, M, N] of the outer products of y and z over earlier positions (default: None, no
             earlier positions).
 
@@ -60,7 +60,7 @@ class Inputs(NamedTuple):
         x: features [n, T, M] of the queries.
         y: features [n, T, M] of the keys.
         z: values [n, T, N].
-        log_decay: logarithm [n, T] of the decay at each position, or None without decay.
+        log_decay: log decay [n, T] at each position (None if there is no decay).
         state: sum [n, M, N] of the outer products of y and z over earlier positions, or None.
     """
 
@@ -87,7 +87,7 @@ class Inputs(NamedTuple):
         return state.to(self.dtype())
 
     def chunk_slices(self) -> List[slice]:
-        """Return the slice of positions of each chunk, in order."""
+        """Return the position slice of each chunk, in order."""
         return chunk_slices(self.x.size(1), chunk_size(self.x, self.z.size(2)))
 
 
@@ -101,7 +101,8 @@ class Chunk(NamedTuple):
         x: features [n, c, M] of the queries.
         y: features [n, c, M] of the keys.
         z: values [n, c, N].
-        decay: decay [n, c, c] from each position to each later position, and 0 elsewhere; None without decay.
+        decay: decay [n, c, c] from each position to each later position, and 0 elsewhere (None if there is no
+            decay).
         decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position, or None.
         decay_to_end: decay [n, c, 1] from each position to the end of the chunk, or None.
     """
@@ -119,7 +120,7 @@ class Chunk(NamedTuple):
         The product of the result and the state before the chunk is the sum over earlier chunks.
 
         Returns:
-            The product, with the shape of ``x``; ``x`` itself without decay.
+            The product, with the same shape as ``x``; ``x`` itself if there is no decay.
         """
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
@@ -129,7 +130,7 @@ class Chunk(NamedTuple):
         The state after the chunk contains the outer product of each of these vectors and its value z.
 
         Returns:
-            The product, with the shape of ``y``; ``y`` itself without decay.
+            The product, with the same shape as ``y``; ``y`` itself if there is no decay.
         """
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
@@ -152,7 +153,7 @@ class Chunk(NamedTuple):
             state: state or gradient [n, M, N]: n heads in the batch, M features, and values of width N.
 
         Returns:
-            The product, or ``state`` itself without decay.
+            The product, or ``state`` itself if there is no decay.
         """
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
@@ -163,7 +164,7 @@ class Chunk(NamedTuple):
             state: state [n, M, N] before the chunk: n heads in the batch, M features, and values of width N.
 
         Returns:
-            The new state, with the shape of ``state``.
+            The new state, with the same shape as ``state``.
         """
         return torch.baddbmm(self.decay_state(state), self.decayed_y().transpose(1, 2), self.z)
 
@@ -177,7 +178,7 @@ class ChunkGradients(NamedTuple):
         x: gradient [n, c, M] of the query features.
         y: gradient [n, c, M] of the key features.
         z: gradient [n, c, N] of the values.
-        log_decay: gradient [n, c, 1] of the logarithms of the decay, or None without decay.
+        log_decay: gradient [n, c, 1] of the logarithms of the decay (None if there is no decay).
     """
 
     x: Tensor
@@ -187,7 +188,7 @@ class ChunkGradients(NamedTuple):
 
 
 class _ChunkCausalLinear(Function):
-    """Autograd function of chunkwise causal linear attention, with a gradient written by hand.
+    """Autograd function of chunkwise causal linear attention, with a hand-written backward pass.
 
     The arguments of ``apply`` are the fields of :class:`Inputs`, in order. Only they are saved for the
     backward pass.

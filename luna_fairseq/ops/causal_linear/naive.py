@@ -1,7 +1,8 @@
 """Definition of causal linear attention, as a loop over positions.
 
 At each position, a state matrix decays, the outer product of key features and value is added, and the query
-features are multiplied by the state. This form is slow. It is the reference for the tests of the other forms.
+features are multiplied by the state. This implementation is slow. Tests of the other implementations use it
+as their reference.
 """
 
 from typing import List, Optional
@@ -20,10 +21,10 @@ def naive_causal_linear(
 
     Args:
         x: features [.., T, M] of the queries: T positions and M features.
-        y: features of the keys, with the shape of ``x``.
+        y: features of the keys, with the same shape as ``x``.
         z: values [.., T, N] of width N. If z has a column of ones, this column of the output is the sum of
-            the weights, by which a weighted mean can be divided.
-        log_decay: logarithm [.., T] of the decay at each position, at most 0 (default: None, no decay).
+            the weights, the divisor of a weighted mean.
+        log_decay: log decay [.., T] at each position, at most 0 (default: None, no decay).
         state: state [.., M, N] before the first position (default: None, zeros).
 
     Returns:

@@ -17,10 +17,10 @@ def recurrent_causal_linear(
 
     Args:
         x: features [B, H, T, M] of the new queries: batch size B, H heads, T positions, and M features.
-        y: features of the new keys, with the shape of ``x``.
+        y: features of the new keys, with the same shape as ``x``.
         z: new values [B, H, T, N] of width N.
-        log_decay: logarithm [B, H, T] of the decay at each position, at most 0 (default: None, no decay).
-        state: state [B, H, M, N] that the previous call returned (default: None, no earlier positions).
+        log_decay: log decay [B, H, T] at each position, at most 0 (default: None, no decay).
+        state: state [B, H, M, N] returned by the previous call (default: None, no earlier positions).
 
     Returns:
         - output [B, H, T, N] in the dtype of ``z``.

@@ -39,16 +39,16 @@ def causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
-        pack_weights: weights [B, H, T, L] of each position for each row of P, from :func:`pack_weights`.
+        pack_weights: weights [B, H, T, L], one per position and row of P, from :func:`pack_weights`.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding. Padding neither enters the sums over positions nor
-            counts as a position (default: None, no padding).
+        key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
+            from the position counts (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
         backend: implementation, "naive", "chunk" or "triton". "auto" selects the faster one of chunk and
             triton, see :func:`fastest_backend` (default: "auto").
-        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay, as
-            in the Luna paper).
+        log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
+            paper).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
@@ -80,15 +80,15 @@ def fastest_backend(
     """Return the faster training backend for these inputs, "chunk" or "triton".
 
     The backend is "chunk" while torch records a graph, and if the dtypes of q, k and v differ. Otherwise both
-    backends are timed. The result is cached for each device, dtype, K, and L rounded up to a power of two.
-    See :func:`choice.choose_backend`.
+    backends are timed. The result is cached per device, dtype, K, and L rounded up to a power of two. See
+    :func:`choice.choose_backend`.
 
     Args:
         q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-        k: keys, with the shape of ``q``.
-        v: values, with the shape of ``q``.
-        pack_weights: weights [B, H, T, L] of each position for each of the L rows of the packed sequence P.
-        log_decay: logarithm [H] of the decay per position of each head (default: None, no decay).
+        k: keys, with the same shape as ``q``.
+        v: values, with the same shape as ``q``.
+        pack_weights: weights [B, H, T, L], one per position and row of the packed sequence P (L rows).
+        log_decay: log decay [H] per position of each head (default: None, no decay).
 
     Returns:
         The name of the backend.

@@ -30,7 +30,7 @@ def choose_backend(
     """Return the faster training backend, "chunk" or "triton", and log the choice.
 
     The outputs and gradients of both backends are compared on random inputs, and both are timed. This happens
-    once for each combination of arguments.
+    once per combination of arguments.
 
     Args:
         device: device of the inputs.

@@ -1,12 +1,12 @@
-"""Chunkwise causal Luna attention, in memory that grows linearly with the sequence length.
+"""Chunkwise causal Luna attention, with memory linear in the sequence length.
 
 Causal Luna attention computes sums ``x_t sum_j y_j^T z_j`` over the positions j up to t. The sequence is
 processed in chunks. Within a chunk, the sum is the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier
 chunks are summed in a state, a matrix of L rows and K columns for each head. The result equals that of the
-naive form up to rounding.
+naive implementation up to rounding.
 
-The gradient is written by hand. Only the inputs and the softmax over the rows of the packed sequence P are
-saved for the backward pass, which computes the products and the states again.
+The backward pass is hand-written. Only the inputs and the softmax over the rows of the packed sequence P are
+saved for the backward pass, which recomputes the products and the states.
 
 In the shapes of this file, N = B x H is batch size times number of heads. T is the sequence length, c the
 number of positions in a chunk, K the head width, and L the number of rows of P. A is the matrix of pack
@@ -68,7 +68,7 @@ def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues
     the same tensor (tied), the values of the result are None.
 
     Args:
-        function: function with one tensor argument for each pair.
+        function: function with one tensor argument per pair.
         *pairs: pairs of keys and values, all tied or all untied.
 
     Returns:
@@ -91,13 +91,14 @@ class Inputs(NamedTuple):
 
     Attributes:
         q: queries [N, T, K].
-        pack_weights: weights A [N, T, L] of each position for each row of P, zero at padding, in the dtype in
+        pack_weights: weights A [N, T, L], one per position and row of P, zero at padding, in the dtype in
             which sums are accumulated.
         inverse_steps: 1 / t [1 or N, T, 1] for the t-th position that is not padding. With decay, 1 / (sum of
             the decay factors of these positions).
-        dropout_factors: factors [N, T, L] that apply dropout to the unpack weights, or None without dropout.
+        dropout_factors: factors [N, T, L] that apply dropout to the unpack weights (None if there is no
+            dropout).
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
-        log_decay: cumulative log decay [H or N, T, 1], or None without decay.
+        log_decay: cumulative log decay [H or N, T, 1] (None if there is no decay).
         keys: keys [N, T, K].
         values: values [N, T, K], or None if keys and values are the same tensor (tied).
         key_sum: sum A^T keys [N, L, K] over earlier positions, or None.
@@ -120,7 +121,7 @@ class Inputs(NamedTuple):
         return None if self.key_sum is None else KeysValues(self.key_sum, self.value_sum)
 
     def chunk_slices(self) -> List[slice]:
-        """Return the slice of positions of each chunk, in order."""
+        """Return the position slice of each chunk, in order."""
         return chunk_slices(self.q.size(1), chunk_size(self.q, self.pack_weights.size(-1)))
 
 
@@ -134,11 +135,12 @@ class Chunk(NamedTuple):
 
     Attributes:
         q: queries [N, c, K].
-        pack_weights: weights A [N, c, L] of each position for each row of P.
+        pack_weights: weights A [N, c, L], one per position and row of P.
         inverse_steps: 1 / t [1 or N, c, 1] for the t-th position. With decay, 1 / (sum of the decay factors).
-        dropout_factors: factors [N, c, L] that apply dropout to the unpack weights, or None without dropout.
+        dropout_factors: factors [N, c, L] that apply dropout to the unpack weights (None if there is no
+            dropout).
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
-        decay: decay between the positions, or None without decay.
+        decay: decay between the positions (None if there is no decay).
         inputs: keys and values, each [N, c, K].
     """
 
@@ -155,7 +157,7 @@ class Chunk(NamedTuple):
 
         Args:
             x: vectors x_t [N, c, D]: N heads in the batch, and c positions of width D.
-            y: vectors y_j, with the shape of ``x``.
+            y: vectors y_j, with the same shape as ``x``.
 
         Returns:
             The products [N, c, c], indexed by t and j. They are 0 for j after t.
@@ -172,7 +174,7 @@ class Chunk(NamedTuple):
             x: vectors [N, c, D]: N heads in the batch, and c positions of width D.
 
         Returns:
-            The product, with the shape of ``x``; ``x`` itself without decay.
+            The product, with the same shape as ``x``; ``x`` itself if there is no decay.
         """
         return x if self.decay is None else scale(x, self.decay.from_start)
 
@@ -185,7 +187,7 @@ class Chunk(NamedTuple):
             x: vectors [N, c, D]: N heads in the batch, and c positions of width D.
 
         Returns:
-            The product, with the shape of ``x``; ``x`` itself without decay.
+            The product, with the same shape as ``x``; ``x`` itself if there is no decay.
         """
         return x if self.decay is None else scale(x, self.decay.to_end)
 
@@ -197,7 +199,7 @@ class Chunk(NamedTuple):
                 sequence P, and head width K.
 
         Returns:
-            The product, or ``state`` itself without decay.
+            The product, or ``state`` itself if there is no decay.
         """
         decay = self.decay
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
@@ -213,7 +215,7 @@ class Chunk(NamedTuple):
                 sequence P.
 
         Returns:
-            The result, with the shape of ``x``.
+            The result, with the same shape as ``x``.
         """
         x = x * self.inverse_steps
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
@@ -413,7 +415,7 @@ def chunk_causal_luna(
     state: Optional[CausalLunaState] = None,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention chunk by chunk, in memory linear in the sequence length.
+    """Compute causal Luna attention chunk by chunk, with memory linear in the sequence length.
 
     All sums are accumulated in float32 (float64 for float64 inputs). If ``v`` is the same tensor as ``k``
     (tied) and there is no state, their sums and gradients are computed once, which saves time.
@@ -424,15 +426,15 @@ def chunk_causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: weights [B, H, T, L] of each position for each row of P.
+        pack_weights: weights [B, H, T, L], one per position and row of P.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding. Padding neither enters the sums over positions nor
-            counts as a position (default: None, no padding).
+        key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
+            from the position counts (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
         state: sums over earlier positions, from which the attention continues (default: None, no earlier
             positions).
-        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
+        log_decay: log decay [H] per position of each head, negative (default: None, no decay).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
@@ -494,7 +496,7 @@ def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
 
 
 class _ChunkCausalLuna(Function):
-    """Autograd function of chunkwise causal Luna attention, with a gradient written by hand.
+    """Autograd function of chunkwise causal Luna attention, with a hand-written backward pass.
 
     The arguments of ``apply`` are the fields of :class:`Inputs`, in order. The inputs and the softmax over
     the rows of the packed sequence P are saved for the backward pass.
@@ -573,7 +575,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
     Args:
         gradients: gradients of one chunk.
-        inputs: inputs of the whole sequence, for their dtypes.
+        inputs: inputs of the whole sequence, used for their dtype.
 
     Returns:
         The gradients, of which the other fields are not converted.

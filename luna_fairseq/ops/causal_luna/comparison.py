@@ -26,8 +26,8 @@ class Sample(NamedTuple):
         q: queries [B, H, T, K].
         k: keys [B, H, T, K].
         v: values [B, H, T, K], or None if keys and values are the same tensor (tied).
-        pack_weights: weights [B, H, T, L] of each position for each row of P.
-        log_decay: logarithm [H] of the decay per position of each head, or None without decay.
+        pack_weights: weights [B, H, T, L], one per position and row of P.
+        log_decay: log decay [H] per position of each head (None if there is no decay).
         grad: gradient [B, H, T, K] of the output.
     """
 
@@ -150,7 +150,7 @@ def output_and_gradients(
     Args:
         implementation: function to call, see :func:`find_disagreement`.
         inputs: sample of inputs for the function.
-        **options: further arguments of the function.
+        **options: additional arguments of the function.
 
     Returns:
         - output [B, H, T, K]: batch size B, H heads, T positions, and head width K.

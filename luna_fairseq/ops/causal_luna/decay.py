@@ -18,13 +18,13 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
     At position t, position j has the weight ``exp(G_t - G_j)``.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each of the H heads.
-        q: queries [B, H, T, K] for B examples of T positions, which give T and the device.
-        key_padding_mask: mask [B, T], True at padding; None without padding.
+        log_decay: log decay [H] per position of each of the H heads.
+        q: queries [B, H, T, K] for B examples of T positions, which determine T and the device.
+        key_padding_mask: mask [B, T], True at padding (None if there is no padding).
 
     Returns:
-        The cumulative log decay [B, H, T, 1], or [1, H, T, 1] without padding. It is in float64, because only
-        differences between these large numbers are used.
+        The cumulative log decay [B, H, T, 1], or [1, H, T, 1] if there is no padding. It is in float64,
+        because only differences between these large numbers are used.
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
@@ -35,7 +35,7 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
     With decay, this sum replaces the number of positions t as the divisor of a mean.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each of the H heads, below 0.
+        log_decay: log decay [H] per position of each of the H heads, negative.
         steps: number of positions t [B, 1, T, 1] for B examples of T positions, or [1, 1, T, 1] if all
             examples have the same numbers.
 
@@ -50,9 +50,9 @@ def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> 
     """Return the factor by which one new position decays the sums over earlier positions.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each of the H heads, below 0.
+        log_decay: log decay [H] per position of each of the H heads, negative.
         key_padding_mask: mask [B, 1] for B examples, True if the new position is padding. Padding does not
-            decay the sums. None without padding.
+            decay the sums. None if there is no padding.
 
     Returns:
         The factors [H, 1, 1], or [B, H, 1, 1] with a mask.

@@ -57,8 +57,8 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
         activation: activation omega, "softplus" or "elu".
 
     Returns:
-        The weights [B * n, H, T, L] of each position for each row of P. They are in float32 (float64 for
-        float64 inputs), because they are summed over positions.
+        The weights [B * n, H, T, L], one per position and row of P. They are in float32 (float64 for float64
+        inputs), because they are summed over positions.
 
     Raises:
         ValueError: The activation is unknown.
@@ -107,7 +107,7 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
     Args:
         pack_weights: weights [B, H, T, L] for batch size B, H heads, T positions, and L rows of the packed
             sequence P.
-        key_padding_mask: mask [B, T], True at padding; None without padding.
+        key_padding_mask: mask [B, T], True at padding (None if there is no padding).
 
     Returns:
         The masked weights [B, H, T, L].
@@ -121,13 +121,13 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
     """Count the positions up to and including each position, without padding.
 
     Args:
-        q: queries [B, H, T, K] for B examples, H heads and T positions, which give T and the device.
-        key_padding_mask: mask [B, T], True at padding; None without padding.
-        before: number [B] of positions in earlier calls (default: None, no earlier calls).
+        q: queries [B, H, T, K] for B examples, H heads and T positions, which determine T and the device.
+        key_padding_mask: mask [B, T], True at padding (None if there is no padding).
+        before: number of positions [B] in earlier calls (default: None, no earlier calls).
 
     Returns:
         The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts. Padding
-        before the first token has the count 0.
+        before the first token has a count of 0.
     """
     if key_padding_mask is None:
         count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
@@ -144,9 +144,9 @@ def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[
     This is the divisor t of equation 7 of the Luna paper.
 
     Args:
-        q: queries [B, H, T, K] for B examples, H heads and T positions, which give T and the device.
-        key_padding_mask: mask [B, T], True at padding; None without padding.
-        before: number [B] of positions in earlier calls (default: None, no earlier calls).
+        q: queries [B, H, T, K] for B examples, H heads and T positions, which determine T and the device.
+        key_padding_mask: mask [B, T], True at padding (None if there is no padding).
+        before: number of positions [B] in earlier calls (default: None, no earlier calls).
 
     Returns:
         The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts.

@@ -1,6 +1,6 @@
 """Definition of causal Luna attention (Luna, section 3.3), written with the function f of equation 7.
 
-This form is slow. It is the reference for the tests of the other forms.
+This implementation is slow. Tests of the other implementations use it as their reference.
 """
 
 from functools import partial
@@ -22,7 +22,7 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 
     Args:
         x: vectors x_t [.., T, M]: T positions of width M.
-        y: left factors y_j of the outer products, with the shape of ``x``.
+        y: left factors y_j of the outer products, with the same shape as ``x``.
         z: right factors z_j [.., T, N] of the outer products, of width N.
         steps: number t of positions up to each position, which broadcasts to [.., T, 1].
 
@@ -40,7 +40,7 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
 
     Args:
         x: vectors x_t [.., T, M]: T positions of width M.
-        y: left factors y_j of the outer products, with the shape of ``x``.
+        y: left factors y_j of the outer products, with the same shape as ``x``.
         z: right factors z_j [.., T, N] of the outer products, of width N.
         shares: weight w_tj [.., T, T] of each position j in the mean at position t, 0 for j after t.
 
@@ -57,8 +57,8 @@ def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int
     the sum of these numbers over all j up to t.
 
     Args:
-        log_decay: logarithm [H] of the decay per position of each of the H heads, at most 0.
-        key_padding_mask: mask [B, T] for B examples, True at padding; None without padding.
+        log_decay: log decay [H] per position of each of the H heads, at most 0.
+        key_padding_mask: mask [B, T] for B examples, True at padding (None if there is no padding).
         T: sequence length.
 
     Returns:
@@ -94,14 +94,14 @@ def naive_causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: weights A_pack [B, H, T, L] of each position for each row of P.
+        pack_weights: weights A_pack [B, H, T, L], one per position and row of P.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding. Padding neither enters the sums over positions nor
-            counts as a position (default: None, no padding).
+        key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
+            from the position counts (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
-        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay, as
-            in the Luna paper).
+        log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
+            paper).
 
     Returns:
         - output [B, H, T, K] in the dtype of ``q``.

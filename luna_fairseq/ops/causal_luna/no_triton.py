@@ -11,7 +11,7 @@ from torch import Tensor
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason why the Triton kernels cannot be used, for any inputs.
+    """Return the reason the Triton kernels cannot be used, for any inputs.
 
     Args:
         device: device of the inputs, ignored.
@@ -26,7 +26,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason why the Triton kernels cannot be used, for any device.
+    """Return the reason the Triton kernels cannot be used, for any device.
 
     Args:
         device: device of the inputs, ignored.
@@ -38,7 +38,7 @@ def why_not_triton_here(device: torch.device) -> str:
 
 
 def triton_causal_luna(q: Tensor, *args: Any) -> Tensor:
-    """Raise an error that says why the Triton kernels cannot be used.
+    """Raise an error that states why the Triton kernels cannot be used.
 
     Args:
         q: queries of causal Luna attention, for their device.

@@ -35,14 +35,14 @@ def recurrent_causal_luna(
         q: queries [B, H, T, K] of the new positions, not yet scaled by K^-0.5.
         k: keys [B, H, T, K] of the new positions.
         v: values [B, H, T, K] of the new positions.
-        pack_weights: weights [B, H, T, L] of each new position for each row of P.
-        state: state that the previous call returned (default: None, no earlier positions).
+        pack_weights: weights [B, H, T, L], one per new position and row of P.
+        state: state returned by the previous call (default: None, no earlier positions).
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
-        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
-        counts: number of positions up to the last new one. Several layers can share the result of one
-            :meth:`TokenCounts.compute` (default: None, computed here).
+        log_decay: log decay [H] per position of each head, negative (default: None, no decay).
+        counts: number of positions up to and including the last new position. Several layers can share the
+            result of one :meth:`TokenCounts.compute` (default: None, computed here).
 
     Returns:
         - output [B, H, T, K] in the dtype of ``q``.
@@ -100,11 +100,11 @@ def update_state(
     Args:
         k: keys [B, H, T, K] of the new positions.
         v: values [B, H, T, K] of the new positions.
-        pack_weights: weights [B, H, T, L] of each new position for each row of P.
+        pack_weights: weights [B, H, T, L], one per new position and row of P.
         state: state after all earlier positions (default: None, no earlier positions).
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
-        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
-        counts: number of positions up to the last new one.
+        log_decay: log decay [H] per position of each head, negative (default: None, no decay).
+        counts: number of positions up to and including the last new position.
 
     Returns:
         The state after the new positions. The old state is not changed.
@@ -134,7 +134,7 @@ def update_state(
 def cast_if_needed(x: Tensor, dtype: torch.dtype) -> Tensor:
     """Convert a tensor to a dtype, or return the tensor itself if it has this dtype already.
 
-    This saves a call of an operator, which counts in a decoding step.
+    This saves a call of an operator, which matters in a decoding step.
 
     Args:
         x: tensor of any shape.
@@ -152,7 +152,7 @@ def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
     Args:
         x: left factor [B, H, M, N]: M x N matrices for batch size B and H heads.
         y: right factor [B, H, N, O].
-        addend: term [B, H, M, O] that is added to the product (default: None, zero).
+        addend: term [B, H, M, O] added to the product (default: None, zero).
 
     Returns:
         The result [B, H, M, O].

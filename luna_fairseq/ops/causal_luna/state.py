@@ -18,7 +18,7 @@ class CausalLunaState(NamedTuple):
             position j and a_j are its pack weights, one for each row of P.
         value_sum: sum [B, H, L, K] of a_j^T v_j over positions j, in float32 or float64. Here v_j is the
             value of position j.
-        steps: number [B] of positions so far, without padding. The dtype is int64, because a count in half
+        steps: number of positions [B] so far, without padding. The dtype is int64, because a count in half
             precision would stop at 2,048.
     """
 
@@ -33,7 +33,7 @@ class TokenCounts(NamedTuple):
     The counts are the same in all layers, so they are computed once and shared. B is the batch size.
 
     Attributes:
-        before: number [B] of positions in earlier calls, int64.
+        before: number of positions [B] in earlier calls, int64.
         steps: number t [B] of positions, int64.
         divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
         mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper, in the dtype of the sums; 1 if t is 0.
@@ -51,9 +51,9 @@ class TokenCounts(NamedTuple):
         """Count the positions so far, including new ones.
 
         Args:
-            before: number [B] of earlier positions in each of B examples, without padding.
+            before: number of earlier positions [B] in each of B examples, without padding.
             length: number T of new positions.
-            padding_mask: mask [B, T], True at new positions that are padding, or None without padding.
+            padding_mask: mask [B, T], True at new positions that are padding (None if there is no padding).
             dtype: dtype of the layers' input. The reciprocals are in float32, or in float64 for a float64
                 input.
 

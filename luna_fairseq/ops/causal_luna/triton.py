@@ -25,7 +25,7 @@ PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason why :func:`triton_causal_luna` does not support these inputs, or an empty string.
+    """Return the reason :func:`triton_causal_luna` does not support these inputs, or an empty string.
 
     Args:
         device: device of the inputs.
@@ -47,7 +47,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 @lru_cache(maxsize=None)
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason why Triton kernels cannot run on a device, or an empty string if they can.
+    """Return the reason Triton kernels cannot run on a device, or an empty string if they can.
 
     Args:
         device: device of the inputs.
@@ -96,12 +96,12 @@ def triton_causal_luna(
             memory is copied.
         k: keys [B, H, T, K] in the dtype of ``q``. A tensor with strides other than those of ``q`` is copied.
         v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once.
-        pack_weights: weights [B, H, T, L] of each position for each row of P, with L at most 256. A tensor
-            whose last dimension is not contiguous is copied.
+        pack_weights: weights [B, H, T, L], one per position and row of P, with L at most 256. A tensor whose
+            last dimension is not contiguous is copied.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
-        log_decay: logarithm [H] of the decay per position of each head, below 0 (default: None, no decay).
+        log_decay: log decay [H] per position of each head, negative (default: None, no decay).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.
@@ -146,7 +146,7 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
         L: packed length, the number of rows of the packed sequence P.
 
     Returns:
-        Sizes by name, most of which are arguments of the kernels:
+        Dictionary of sizes, most of which are kernel arguments:
 
         - ``BLOCK_T``: number of positions in a chunk.
         - ``BLOCK_K``: K rounded up to a power of two.
@@ -186,13 +186,13 @@ class CausalLunaFunction(torch.autograd.Function):
             q: queries [B, H, T, K].
             k: keys [B, H, T, K].
             v: values [B, H, T, K], or None if keys and values are the same tensor (tied).
-            a: weights [B, H, T, L] of each position for each row of P (pack weights).
-            reciprocal: factors 1/t [B, H, T], or None without padding and decay.
-            ages: age [B, H, T] of each position, which is its negative cumulative log decay; None without
-                decay.
+            a: weights [B, H, T, L], one per position and row of P (pack weights).
+            reciprocal: factors 1/t [B, H, T] (None if there is neither padding nor decay).
+            ages: age [B, H, T] of each position, which is its negative cumulative log decay (None if there is
+                no decay).
             padding: mask [B, T] of positions, nonzero at padding, or None.
             packed_padding: mask [B, L] of rows of P, nonzero at masked rows, or None.
-            seed: random seed [1] of dropout, or None without dropout.
+            seed: random seed [1] of dropout (None if there is no dropout).
             dropout: dropout probability.
 
         Returns:
@@ -259,7 +259,7 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Compute the age of each position within its chunk, and the age that passes in each segment.
+    """Compute the age of each position within its chunk, and the increase in age across each segment.
 
     The age of a position is its negative cumulative log decay. A chunk is a block of positions, and a segment
     is a run of chunks that one program processes. Ages within a chunk are small numbers that fit into
@@ -267,14 +267,14 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
 
     Args:
         plan: sizes from :func:`make_plan`.
-        ages: ages [B, H, T] of T positions, for batch size B and H heads; None without decay.
+        ages: ages [B, H, T] of T positions, for batch size B and H heads (None if there is no decay).
 
     Returns:
         - age [B, H, rows] of each position since the beginning of its chunk, where T is rounded up to
           ``plan["rows"]``. The added positions have the age of the last position.
-        - age [B, H, segments] that passes in each segment.
+        - increase in age [B, H, segments] across each segment.
 
-        Both are None without decay.
+        Both are None if there is no decay.
     """
     if ages is None:
         return None, None
@@ -303,7 +303,7 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
     """Return a tensor with the strides of the queries, copied if its strides differ.
 
     Args:
-        x: tensor [B, H, T, K] with the shape of ``q``, or None.
+        x: tensor [B, H, T, K] with the same shape as ``q``, or None.
         q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
     Returns:
@@ -315,12 +315,12 @@ def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Collect the arguments that all kernels share, by name.
+    """Collect the arguments shared by all kernels, keyed by name.
 
     Args:
-        tensors: tensor arguments by name: queries q, keys k, values v (None if they are the keys), pack
-            weights a, and others.
-        numbers: sizes and other numbers by name, such as those from :func:`make_plan`.
+        tensors: tensor arguments, keyed by name: queries q, keys k, values v (None if they are the keys),
+            pack weights a, and others.
+        numbers: sizes and other numbers, keyed by name, such as those from :func:`make_plan`.
 
     Returns:
         The tensors and numbers, with strides, the precision of products, and scratch memory added.
@@ -335,11 +335,11 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
 
 
 def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Allocate an uninitialised tensor with ``size`` elements for each head.
+    """Allocate an uninitialized tensor with ``size`` elements per head.
 
     Args:
-        q: queries [B, H, T, K], which give the device, the batch size B and the number of heads H.
-        size: number of elements for each head.
+        q: queries [B, H, T, K], which determine the device, the batch size B and the number of heads H.
+        size: number of elements per head.
         dtype: dtype of the tensor (default: float32).
 
     Returns:
@@ -355,9 +355,9 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 
     Args:
         kernel: Triton kernel to launch.
-        values: arguments by name. Names that the kernel does not have are ignored.
-        blocks: number of programs for each segment (default: 1).
-        **more: further arguments by name.
+        values: arguments, keyed by name. Names that the kernel does not accept are ignored.
+        blocks: number of programs per segment (default: 1).
+        **more: additional arguments, keyed by name.
     """
     values = {**values, **more}
     q = values["q"]
@@ -375,10 +375,10 @@ def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
     only.
 
     Args:
-        values: arguments of the kernel by name.
+        values: kernel arguments, keyed by name.
 
     Returns:
-        ``num_warps``, ``num_stages`` and ``maxnreg`` by name.
+        Dictionary with the entries ``num_warps``, ``num_stages`` and ``maxnreg``.
     """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4

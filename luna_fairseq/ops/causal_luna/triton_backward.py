@@ -43,27 +43,28 @@ def query_gradient_kernel(
 
     Kernel arguments:
         q, k, v, a: pointers to queries, keys, values and pack weights.
-        lse: pointer to the log-sum-exp [B H, rows] of the softmax. T is rounded up to ``rows``.
+        lse: pointer to the log-sum-exp [B H, rows] of the softmax. ``rows`` is T rounded up to a multiple of
+            BLOCK_T.
         g: pointer to the gradient [B, H, T, K] of the output.
-        dq: pointer to the gradient [B, H, T, K] of the queries, a result.
-        dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits, a result.
-        used: pointer to the unpack weights [B H, rows, WIDTH] after dropout, a result.
-        reads: pointer to the derivatives [B H, rows] for the scale of the sums that a position uses, a
-            result. None without decay.
+        dq: pointer to the gradient [B, H, T, K] of the queries (written).
+        dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits (written).
+        used: pointer to the unpack weights [B H, rows, WIDTH] after dropout (written).
+        reads: pointer to the derivatives [B H, rows] for the scale of the sums that a position uses (written;
+            None if there is no decay).
         sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``scratch`` is its ``memory``.
         later_sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q^T d and of g^T w over each
-            segment, a result. The formulas at the top of this file define d and w.
+            segment (written). The formulas at the top of this file define d and w.
         reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
         padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
             :func:`locate_chunk`.
-        packed_padding: pointer to the mask [B, L] of masked rows of the packed sequence P, or None.
-        seed: pointer to the seed of dropout, or None without dropout.
+        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P, or None.
+        seed: pointer to the seed of dropout (None if there is no dropout).
         dropout: dropout probability of the unpack weights.
-        boost: factor 1 / (1 - dropout) of the weights that are not dropped.
+        boost: factor 1 / (1 - dropout) of the kept weights.
         L: number of rows of P.
         SIDES: 1 if keys and values are the same tensor, otherwise 2.
         WIDTH: number of columns of a state, L rounded up.
-        PRECISION: precision of products in float32.
+        PRECISION: input precision of float32 matrix products.
     """
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
     since = 0.0  # age from the beginning of the segment to the beginning of the chunk
@@ -165,12 +166,12 @@ def key_gradient_kernel(
         q, k, v, a: pointers to queries, keys, values and pack weights.
         g: pointer to the gradient [B, H, T, K] of the output.
         dlogits, used: pointers to results of the first kernel, see :func:`query_gradient_kernel`.
-        dk: pointer to the gradient [B, H, T, K] of the keys, a result. If keys and values are the same
+        dk: pointer to the gradient [B, H, T, K] of the keys (written). If keys and values are the same
             tensor, it includes the gradient of the values.
-        dv: pointer to the gradient [B, H, T, K] of the values, a result. Not used if SIDES is 1.
-        da: pointer to the gradient [B, H, T, L] of the pack weights, a result.
-        adds: pointer to the derivatives [B H, rows] for the scale of the terms that a position adds, a
-            result. None without decay. T is rounded up to ``rows``.
+        dv: pointer to the gradient [B, H, T, K] of the values (written). Not used if SIDES is 1.
+        da: pointer to the gradient [B, H, T, L] of the pack weights (written).
+        adds: pointer to the derivatives [B H, rows] for the scale of the terms that a position adds (written;
+            None if there is no decay). ``rows`` is T rounded up to a multiple of BLOCK_T.
         sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``sums`` are those that the first
             kernel stored, and ``scratch`` is its ``memory``.
         reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
@@ -179,7 +180,7 @@ def key_gradient_kernel(
         L: number of rows of the packed sequence P.
         SIDES: 1 if keys and values are the same tensor, otherwise 2.
         WIDTH: number of columns of a state, L rounded up.
-        PRECISION: precision of products in float32.
+        PRECISION: input precision of float32 matrix products.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):

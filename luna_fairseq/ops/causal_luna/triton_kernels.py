@@ -20,10 +20,10 @@ Without decay all ages are the constant 0, and the compiler removes them.
 Inputs and outputs have T positions and K or L columns. All other memory consists of whole blocks and needs no
 masks. A state has BLOCK_K rows and WIDTH columns, where WIDTH is L rounded up to a multiple of BLOCK_L.
 
-Three measures keep the number of registers small. Inputs are loaded again, from the cache, for every product.
-One loop processes two sides in turn: queries with keys, then weights (or the gradient of the output) with
-values. Results [T, K] are computed transposed. Otherwise Triton would place the warps of all products of a
-kernel side by side along the rows.
+Three measures keep the number of registers small. Inputs are reloaded from the cache for every product. One
+loop processes two sides in turn: queries with keys, then weights (or the gradient of the output) with values.
+Results [T, K] are computed transposed. Otherwise Triton would place the warps of all products of a kernel
+side by side along the rows.
 
 Products of two half-precision inputs are computed in half precision, and all other products in float32 at
 PRECISION. All sums are float32. Names in capital letters are compile-time constants.
@@ -78,7 +78,7 @@ def product(x, y, PRECISION):
     Args:
         x: left factor [M, N].
         y: right factor [N, O].
-        PRECISION: precision of products in float32, "tf32" or "tf32x3".
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
 
     Returns:
         The product [M, O] in float32.
@@ -162,7 +162,7 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
         a_b: distance in memory between two examples of the pack weights.
         a_h: distance in memory between two heads of the pack weights.
         a_t: distance in memory between two positions of the pack weights.
-        padding: pointer to the padding mask [B, T], nonzero at padding, or None without padding.
+        padding: pointer to the padding mask [B, T], nonzero at padding (None if there is no padding).
         K: head width.
         BLOCK_T: number of positions of a chunk.
         BLOCK_K: K rounded up to a power of two.
@@ -202,8 +202,9 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
     Args:
         row: index of the chunk's first position, counted over the positions of all heads.
         start: first position of the chunk in its sequence.
-        reciprocal: pointer to the factors 1/t. None without padding and decay; the factors are then computed.
-        ages: pointer to the ages, or None without decay.
+        reciprocal: pointer to the factors 1/t. If there is neither padding nor decay, this is None and the
+            factors are computed.
+        ages: pointer to the ages (None if there is no decay).
         BLOCK_T: number of positions of a chunk.
 
     Returns:
@@ -246,11 +247,11 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
     Args:
         sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] over each segment.
         memory: pointer to memory for the states of all programs.
-        spans: pointer to the age [B H, segments] that passes in each segment, or None without decay.
+        spans: pointer to the increase in age [B H, segments] across each segment (None if there is no decay).
         segments: number of segments of a head.
         STEP: -1 to sum the segments before this one; 1 to sum those after it.
         SIDES: number of sums of each segment: 1 if keys and values are the same tensor, otherwise 2.
-        STATES: True if the sequence has more than one chunk. Otherwise the states are zero.
+        STATES: True if the sequence spans several chunks. Otherwise the states are zero.
         WIDTH: number of columns of a state.
         BLOCK_K: number of rows of a state.
 
@@ -290,7 +291,7 @@ def read_state(state, memory, first, STATES, WIDTH):
         state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has a single block.
         memory: pointer to the state in memory.
         first: first column of the block.
-        STATES: True if the sequence has more than one chunk.
+        STATES: True if the sequence spans several chunks.
         WIDTH: number of columns of the state.
 
     Returns:
@@ -318,18 +319,18 @@ def advance_states(
         x: pointer to the chunk of the left factor x of the first state.
         other_x: pointer to the chunk of the left factor of the second state.
         at: offsets [BLOCK_T, BLOCK_K] of the elements of both left factors.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements of the left factors that do not exist.
+        inside: mask [BLOCK_T, BLOCK_K], False at out-of-bounds elements of the left factors.
         y: pointer to the chunk of the right factor y of the first state.
         other_y: pointer to the chunk of the right factor of the second state.
         stride: distance in memory between two rows of the right factors.
         exists: mask [BLOCK_T], False at rows of the right factors that become zeros.
         factor: factors [BLOCK_T] by which the rows of ``y`` are multiplied.
         other_factor: factors [BLOCK_T] by which the rows of ``other_y`` are multiplied.
-        end: age that passes in the chunk. Each state decays by exp(-end).
+        end: increase in age across the chunk. Each state decays by exp(-end).
         L: number of columns of the right factors.
         SIDES: number of states that are updated: 1 if keys and values are the same tensor, otherwise 2.
         WIDTH: number of columns of a state, L rounded up.
-        PRECISION: precision of products in float32.
+        PRECISION: input precision of float32 matrix products.
 
     Returns:
         Both updated states.
@@ -357,10 +358,10 @@ def causal_scores(x, y, at, inside, age, J, PRECISION):
         x: pointer to the chunk of the left factor, such as the queries.
         y: pointer to the chunk of the right factor, such as the keys.
         at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements that do not exist.
+        inside: mask [BLOCK_T, BLOCK_K], False at out-of-bounds elements.
         age: ages [BLOCK_T] of the positions (negative cumulative log decay).
         J: 0 if ``y`` is the earlier position of a pair, 1 if ``x`` is; see :func:`apply_decay`.
-        PRECISION: precision of products in float32.
+        PRECISION: input precision of float32 matrix products.
 
     Returns:
         The products [BLOCK_T, BLOCK_T], where rows are positions of ``x`` and columns positions of ``y``.
@@ -378,13 +379,13 @@ def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
     Args:
         x: pointer to the vectors x_t of the chunk.
         at: offsets [BLOCK_T, BLOCK_K] of the elements of x.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements of x that do not exist.
+        inside: mask [BLOCK_T, BLOCK_K], False at out-of-bounds elements of x.
         scores: products x_t . y_j [BLOCK_T, BLOCK_T] within the chunk, from :func:`causal_scores`.
         x_a: rows a_j [BLOCK_T, BLOCK_L] of the chunk.
         age: ages [BLOCK_T] of the positions (negative cumulative log decay).
         state: sum [BLOCK_K, BLOCK_L] of y_j^T a_j over earlier chunks.
-        STATES: True if the sequence has more than one chunk. Otherwise ``state`` is not used.
-        PRECISION: precision of products in float32.
+        STATES: True if the sequence spans several chunks. Otherwise ``state`` is not used.
+        PRECISION: input precision of float32 matrix products.
 
     Returns:
         The sums [BLOCK_T, BLOCK_L].
@@ -424,9 +425,9 @@ def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_
     same factors as the forward pass, even with other block sizes.
 
     Args:
-        seed: pointer to one int64, or None without dropout.
+        seed: pointer to one int64 (None if there is no dropout).
         dropout: dropout probability.
-        boost: factor 1 / (1 - dropout) of the weights that are not dropped.
+        boost: factor 1 / (1 - dropout) of the kept weights.
         position: index of the block's first row, counted over the positions of all heads, int64.
         first: first column of the block.
         WIDTH: number of columns of all blocks together.
@@ -464,7 +465,7 @@ def segment_sums_kernel(
         SIDES: number of sums of each segment: 1 if keys and values are the same tensor, otherwise 2.
         COLUMNS: number of columns that one program computes.
         WIDTH: number of columns of a state, L rounded up.
-        PRECISION: precision of products in float32.
+        PRECISION: input precision of float32 matrix products.
     """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
@@ -495,20 +496,21 @@ def forward_kernel(
 
     Kernel arguments:
         q, k, v, a: pointers to queries, keys, values and pack weights.
-        out: pointer to the output [B, H, T, K], a result.
-        lse: pointer to the log-sum-exp [B H, rows] of the softmax, a result. T is rounded up to ``rows``.
+        out: pointer to the output [B, H, T, K] (written).
+        lse: pointer to the log-sum-exp [B H, rows] of the softmax (written). ``rows`` is T rounded up to a
+            multiple of BLOCK_T.
         sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``scratch`` is its ``memory``.
         reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
         padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
             :func:`locate_chunk`.
-        packed_padding: pointer to the mask [B, L] of masked rows of the packed sequence P, or None.
-        seed: pointer to the seed of dropout, or None without dropout.
+        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P, or None.
+        seed: pointer to the seed of dropout (None if there is no dropout).
         dropout: dropout probability of the unpack weights.
-        boost: factor 1 / (1 - dropout) of the weights that are not dropped.
+        boost: factor 1 / (1 - dropout) of the kept weights.
         L: number of rows of P.
         SIDES: 1 if keys and values are the same tensor, otherwise 2.
         WIDTH: number of columns of a state, L rounded up.
-        PRECISION: precision of products in float32.
+        PRECISION: input precision of float32 matrix products.
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
