@@ -1,10 +1,9 @@
 """Pack and unpack attention without projecting the tokens: the packed sequence P is projected instead.
 
 Attention multiplies rows r of the packed sequence P by projected tokens W x. Because ``r . (W x)`` equals
-``(W^T r) . x``, the rows can be multiplied by W^T in place of multiplying the tokens by W. The projection is
-then called absorbed by the rows. This saves time if there are few rows and many tokens. The projections of
-the values and of the output are absorbed in the same way. The results equal those of ``attention.py`` between
-linear layers, up to rounding.
+``(W^T r) . x``, the rows can be multiplied by W^T in place of multiplying the tokens by W. The rows then
+absorb the projection. This saves time if there are few rows and many tokens. The value and output projections
+are absorbed in the same way. The results match ``attention.py`` with explicit linear layers, up to rounding.
 
 For S tokens of width C, a projection costs S C^2 multiplications. If L rows of H heads absorb it, it costs
 L C^2 multiplications. The products with the tokens then cost H L S C multiplications in place of L S C,
@@ -23,7 +22,7 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 class HeadProjection(NamedTuple):
-    """Weight and bias of a linear layer, divided into H heads of width K, for tokens of width C = H K.
+    """Weight and bias of a linear layer, split into H heads of width K, for tokens of width C = H K.
 
     Attributes:
         weight: weight [H, K, C] of each head.
@@ -36,7 +35,7 @@ class HeadProjection(NamedTuple):
 
 
 def split_input_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Divide the weight and bias of a query, key or value projection into heads.
+    """Split the weight and bias of a query, key or value projection into heads.
 
     The result is a view, so no memory is copied.
 
@@ -52,13 +51,13 @@ def split_input_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Head
 
 
 def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Divide the weight of the output projection, which joins all heads, into heads.
+    """Split the weight of the output projection into heads.
 
     The result is a view, so no memory is copied.
 
     Args:
         weight: weight [C, H K] of the projection from H heads of width K to width C.
-        bias: bias [C] of the projection, which is not divided.
+        bias: bias [C] of the projection, which is not split.
         num_heads: number of heads H.
 
     Returns:
@@ -70,18 +69,18 @@ def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Hea
 def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
     """Return True if it is faster to project the rows of the packed sequence P in place of the tokens.
 
-    ``r . (W x)`` equals ``(W^T r) . x`` for a row r and a token x. The form with W^T must also need no more
-    memory. Only CPUs were measured, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and backward,
-    torch 2.13). The result is therefore False on other devices, and while torch records a graph.
+    ``r . (W x)`` equals ``(W^T r) . x`` for a row r and a token x. Multiplying by W^T must also not need more
+    memory. Only CPUs were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and
+    backward, torch 2.13). The result is therefore False on other devices and while torch records a graph.
 
     Shapes: batch size B, H heads of width K, L rows of P, and S tokens of width C.
 
     Args:
         rows: projected rows [B, H, L, K] of P.
         tokens: sequence [S, B, C].
-        projections: projections of the tokens that would not be computed. The result is False if one of them
-            is not a plain linear layer, for example a quantized layer.
-        products: number of products of the rows with the tokens (default: 2, the logits and the output).
+        projections: token projections that would be skipped. The result is False if any of them is not a
+            plain linear layer (for example, a quantized layer).
+        products: number of matrix products between rows and tokens (default: 2, the logits and the output).
 
     Returns:
         True if the projections should be absorbed by the rows.
@@ -132,10 +131,10 @@ def absorbed_pack(
         context: context [S, B, C].
         key: projection of the context to keys.
         value: projection of the context to values.
-        context_padding_mask: mask [B, S], True at padding. An example whose context is all padding gets an
+        context_padding_mask: mask [B, S], True at padding. An example whose context is all padding has an
             output of zeros (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        bias: term [B, H, L, S] added to the logits (default: None, no bias).
+        bias: bias term [B, H, L, S] added to the logits (default: None, no bias).
 
     Returns:
         The packed context [B, H, L, K].
@@ -175,7 +174,7 @@ def absorbed_unpack(
         output: projection of all heads to the output.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         dropout: dropout probability of the attention weights (default: 0).
-        bias: term [B, H, T, L] added to the logits (default: None, no bias).
+        bias: bias term [B, H, T, L] added to the logits (default: None, no bias).
 
     Returns:
         The output [T, B, C], after the output projection.
@@ -191,7 +190,7 @@ def absorbed_unpack(
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
     """Compute the pack weights of causal Luna attention without projecting the input to keys.
 
-    The result equals that of :func:`luna_fairseq.ops.causal_luna.pack_weights` up to rounding.
+    The result matches :func:`luna_fairseq.ops.causal_luna.pack_weights` up to rounding.
 
     Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and T positions of
     width C.
@@ -209,7 +208,7 @@ def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activa
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
-    """Compute the scaled dot products of rows of the packed sequence P and tokens that are not projected.
+    """Compute the scaled dot products of rows of the packed sequence P and unprojected tokens.
 
     The result equals ``rows . projection(tokens) / sqrt(K)`` up to rounding.
 
@@ -229,10 +228,10 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
 
 
 def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor, Tensor]:
-    """Multiply rows by the transpose of a projection, so that the tokens need not be projected.
+    """Multiply rows by the transpose of a projection, to avoid projecting the tokens.
 
-    For a row r, a token x, and a projection with weight W and bias b, ``r . (W x + b)`` equals
-    ``(W^T r) . x + r . b``. This function returns ``W^T r`` and ``r . b``.
+    The rows are first scaled by K^-0.5. For a scaled row r, a token x, and a projection with weight W and
+    bias b, ``r . (W x + b)`` equals ``(W^T r) . x + r . b``. This function returns ``W^T r`` and ``r . b``.
 
     Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and tokens of width C.
 
@@ -241,7 +240,7 @@ def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor,
         projection: projection of the tokens to heads.
 
     Returns:
-        - scaled rows W^T r [B, H, L, C].
+        - products W^T r [B, H, L, C] of the transposed weight and the scaled rows.
         - products r . b [B, H, L] of the scaled rows and the bias.
     """
     rows = rows * rows.size(-1) ** -0.5
@@ -249,7 +248,7 @@ def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor,
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply the rows of each head by the weight matrix of this head.
+    """Multiply the rows of each head by that head's weight matrix.
 
     Args:
         rows: rows [B, H, L, M]: batch size B, H heads, and L rows of width M.
@@ -259,6 +258,6 @@ def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
         Products [B, H, L, N].
     """
     B, H, L, _ = rows.shape
-    # One product for each head: [L B, M] times [M, N].
+    # One product per head: [L B, M] times [M, N].
     products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, -1), weight)
     return products.unflatten(1, (L, B)).permute(2, 0, 1, 3).contiguous()

@@ -1,8 +1,8 @@
 """Softmax attention for the pack and unpack steps of Luna (equations 3 and 4 of the paper).
 
-Luna attends through the packed sequence P, a short extra sequence. In the pack step the queries come from P,
-and the keys and values from the context. In the unpack step the queries come from the input X, and the keys
-and values from the result of the pack step.
+Luna attends through the packed sequence P, a short additional sequence. In the pack step the queries come
+from P, and the keys and values from the context. In the unpack step the queries come from the input X, and
+the keys and values from the result of the pack step.
 """
 
 from typing import Optional, Tuple
@@ -26,7 +26,7 @@ def naive_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention by its definition, and return the attention weights too.
+    """Compute softmax attention by definition, and also return the attention weights.
 
     Shapes: batch size B, H heads, T queries, S keys, and head width K.
 
@@ -34,10 +34,10 @@ def naive_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, S, K].
         v: values [B, H, S, K].
-        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
-            of zeros (default: None, no padding).
+        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding has an output of
+            zeros (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        bias: term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
+        bias: bias term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
 
     Returns:
         - output [B, H, T, K] in the dtype of ``q``.
@@ -67,8 +67,8 @@ def luna_attention(
 ) -> Tensor:
     """Compute softmax attention with the fastest implementation for these inputs.
 
-    The implementation is torch's fused attention or plain matrix products. The result equals that of
-    :func:`naive_attention` up to rounding, without the weights.
+    The implementation is torch's fused attention or plain matrix products. The result matches the output of
+    :func:`naive_attention` up to rounding.
 
     Shapes: batch size B, H heads, T queries, S keys, and head width K.
 
@@ -76,10 +76,10 @@ def luna_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, S, K].
         v: values [B, H, S, K].
-        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding gets an output
-            of zeros (default: None, no padding).
+        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding has an output of
+            zeros (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        bias: term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
+        bias: bias term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
 
     Returns:
         The output [B, H, T, K].
@@ -110,17 +110,18 @@ def luna_attention(
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     """Return True if plain matrix products are faster than torch's fused attention.
 
-    They are faster on a CPU, in float32 or float64, if there are at most 64 keys. With a bias they are also
-    faster for at most 64 queries, because the fused CPU kernel has no gradient for a bias.
+    They are faster on a CPU, in float32 or float64, if there are at most 64 keys. If there is a bias, they
+    are also faster for at most 64 queries, because the fused CPU kernel does not support gradients through a
+    bias.
 
     The fused CPU kernel works on blocks of hundreds of keys. With 16 keys, 1,000 queries and 1 to 32
-    examples, it had 0.4 to 0.8 of the speed of plain products. (Forward and backward, 8 heads of width 64, 2
-    threads, torch 2.13.)
+    examples, it reached 0.4 to 0.8 times the speed of plain products. (Forward and backward, 8 heads of width
+    64, 2 threads, torch 2.13.)
 
     Args:
         q: queries [B, H, T, K]: batch size B, H heads, T queries, and head width K.
         k: keys [B, H, S, K]: S keys.
-        bias: term added to the logits (default: None, no bias).
+        bias: bias term added to the logits (default: None, no bias).
 
     Returns:
         True if :func:`luna_attention` should use plain matrix products.
@@ -130,18 +131,19 @@ def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bo
 
 
 def is_recording_graph(predicate: str = "is_compiling") -> bool:
-    """Return True while torch traces, compiles or exports the running code.
+    """Return True while torch traces, compiles or exports the current code.
 
-    Code that runs then must not branch on the values of tensors.
+    Such code must not branch on tensor values (no data-dependent control flow).
 
     Args:
         predicate: name of the function in ``torch.compiler`` to call. ``is_compiling`` is True under
-            torch.compile and torch.export. ``is_exporting`` (since torch 2.7) is True under torch.export
-            only, whose graphs are fixed to the lengths of the example inputs (default: "is_compiling").
+            torch.compile and torch.export. ``is_exporting`` (since torch 2.7) is True only under
+            torch.export, which specializes graphs to the lengths of the example inputs (default:
+            "is_compiling").
 
     Returns:
-        True if torch.jit.trace is running or the predicate is True. A predicate that the installed version of
-        torch does not have counts as False.
+        True if torch.jit.trace is running or the predicate is True. A predicate that is missing from the
+        installed version of torch counts as False.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())
@@ -150,8 +152,8 @@ def is_recording_graph(predicate: str = "is_compiling") -> bool:
 def is_eager_on_cpu(x: Tensor) -> bool:
     """Return True if a float32 or float64 tensor is on a CPU and torch runs eagerly.
 
-    Some faster forms of attention were measured in this setting only. They are used only if this function
-    returns True.
+    Some faster implementations of attention were benchmarked in this setting only. They are used only if this
+    function returns True.
 
     Args:
         x: tensor of any shape.

@@ -13,7 +13,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
-    """Cut a sequence into blocks of equal size, and pad the last block.
+    """Split a sequence into blocks of equal size, padding the last block.
 
     Args:
         x: sequence [B, H, T, K]: batch size B, H heads, T positions, and width K.
@@ -33,13 +33,13 @@ def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """Join blocks into a sequence, and remove the padding of the last block.
+    """Concatenate blocks into a sequence, and remove the padding of the last block.
 
     This is the inverse of :func:`to_blocks`.
 
     Args:
         x: blocks [B, H, blocks, size, K]: batch size B, H heads, ``size`` positions in a block, and width K.
-        length: sequence length without padding.
+        length: sequence length, excluding padding.
 
     Returns:
         The sequence [B, H, length, K].
@@ -67,7 +67,7 @@ def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> T
 
 
 def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
-    """Compute softmax attention from each block of queries to that block's own keys.
+    """Compute softmax attention from each block of queries to its own keys.
 
     Args:
         q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5: batch size B, H heads, ``size``
@@ -123,7 +123,7 @@ def windowed_attention(
         after: number of positions in the window after t.
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        global_keys: keys and values that all positions attend to as well (default: None).
+        global_keys: keys and values that all positions additionally attend to (default: None).
 
     Returns:
         The output, with the same shape as ``q``.
@@ -159,7 +159,7 @@ def make_window_mask(
 ) -> Tensor:
     """Return the mask of sliding-window attention in blocks, True at keys outside the window and at padding.
 
-    The keys of a block of queries are those of this block and of its neighbours, in order.
+    The keys for a block of queries come from this block and its neighbours, in order.
 
     Args:
         x: sequence [B, H, T, K] of T positions for a batch of B examples, which determines T and the device.
@@ -184,7 +184,7 @@ def make_window_mask(
 def partial_attention(
     q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0, bias: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention to a subset of the keys, and return the log-sum-exp of the logits too.
+    """Compute softmax attention to a subset of the keys, and also return the log-sum-exp of the logits.
 
     :func:`merge_parts` combines the results for several subsets into attention to all keys.
 
@@ -194,7 +194,7 @@ def partial_attention(
         v: values, with the same shape as ``k``.
         mask: mask that broadcasts to [.., T, S], True at masked keys.
         dropout: dropout probability of the attention weights (default: 0).
-        bias: term added to the logits, broadcastable to [.., T, S] (default: None, no bias).
+        bias: bias term added to the logits, broadcastable to [.., T, S] (default: None, no bias).
 
     Returns:
         - output [.., T, K], normalized over this subset.

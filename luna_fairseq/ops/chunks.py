@@ -1,4 +1,4 @@
-"""Helpers that cut a sequence into chunks, for the chunkwise forms of causal attention."""
+"""Helpers that split a sequence into chunks, for chunkwise causal attention."""
 
 import math
 from typing import List, Optional, Sequence
@@ -8,12 +8,12 @@ from torch import Tensor
 # Smallest and largest number of positions in a chunk. On a CPU, shorter chunks are too little work for one
 # operation, and longer chunks no longer fit into the cache. On a GPU, fewer and larger operations are better.
 CPU_CHUNK, GPU_CHUNK = (32, 64), (256, 256)
-# With at most this many heads in the batch, only the larger chunk is enough work for one operation.
+# With at most this many heads in the batch, only the larger chunk provides enough work for one operation.
 FEW_HEADS = 16
 
 
 def chunk_size(x: Tensor, width: int) -> int:
-    """Choose the number of positions in a chunk, which balances two kinds of cost.
+    """Choose the chunk size that balances two kinds of cost.
 
     The state of a head is a matrix of M rows and ``width`` columns. In a chunk of c positions, each position
     costs c (M + width) operations within the chunk. It also costs M width operations with the state, and its
@@ -21,7 +21,7 @@ def chunk_size(x: Tensor, width: int) -> int:
     these costs.
 
     Args:
-        x: input [N, T, M], for its shape and device: N heads in the batch, and T positions of width M.
+        x: input [N, T, M], used for its shape and device: N heads in the batch, and T positions of width M.
         width: number of columns of the state.
 
     Returns:
@@ -36,7 +36,7 @@ def chunk_size(x: Tensor, width: int) -> int:
 
 
 def chunk_slices(T: int, size: int) -> List[slice]:
-    """Cut a sequence into chunks, and return the slice of positions of each chunk.
+    """Split a sequence into chunks, and return the position slice of each chunk.
 
     Args:
         T: sequence length.
@@ -49,7 +49,7 @@ def chunk_slices(T: int, size: int) -> List[slice]:
         >>> chunk_slices(10, size=4)
         [slice(0, 4, None), slice(4, 8, None), slice(8, 10, None)]
     """
-    # The number of full chunks is the only length here, so torch.compile recompiles for each number of chunks
+    # The number of full chunks is the only length here, so torch.compile recompiles once per number of chunks
     # and not for each T.
     full = [slice(i * size, (i + 1) * size) for i in range((T - 1) // max(1, size))]
     return [*full, slice(len(full) * size, T)]
@@ -60,14 +60,14 @@ def write_chunk(
 ) -> List[Optional[Tensor]]:
     """Copy the results of one chunk into the result tensors of the whole sequence.
 
-    The result tensors are allocated at the first call. Their memory layout is [T, N, D], which the following
-    projections read without a copy.
+    The result tensors are allocated at the first call. Their memory layout is [T, N, D], so the subsequent
+    projections need no copy.
 
     Shapes: N heads in the batch, T positions, c positions in the chunk, and D values per position.
 
     Args:
-        results: results [N, T, D] of the sequence, updated in place; an empty list at the first call.
-        parts: results [N, c, D] of the chunk, each None if it is not computed.
+        results: results [N, T, D] of the sequence, updated in place (an empty list at the first call).
+        parts: results [N, c, D] of the chunk, each None if not computed.
         span: positions of the chunk.
         T: sequence length.
 

@@ -9,14 +9,14 @@ from torch import Tensor
 def naive_softmax_weights(
     q: Tensor, k: Tensor, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the weights of softmax attention by their definition, softmax(q k^T / sqrt(K) + bias).
+    """Compute the attention weights by definition, softmax(q k^T / sqrt(K) + bias).
 
     Args:
         q: queries [.., T, K], not yet scaled by K^-0.5: T queries of width K.
         k: keys [.., S, K]: S keys.
-        mask: mask that broadcasts to [.., T, S], True at masked keys. A query whose keys are all masked gets
+        mask: mask that broadcasts to [.., T, S], True at masked keys. A query whose keys are all masked has
             weights of zero (default: None, no key is masked).
-        bias: term added to the logits, broadcastable to [.., T, S] (default: None, no bias).
+        bias: bias term added to the logits, broadcastable to [.., T, S] (default: None, no bias).
 
     Returns:
         The weights [.., T, S] in float32, or float64 for float64 inputs.
@@ -28,11 +28,11 @@ def naive_softmax_weights(
 
 
 def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Compute the softmax over the last dimension, with a weight of zero wherever the mask is True.
+    """Compute the softmax over the last dimension, with zero weight where the mask is True.
 
     Args:
         logits: logits [.., S] of S keys.
-        mask: mask that broadcasts to the shape of ``logits``, True at masked keys; None if no key is masked.
+        mask: mask that broadcasts to the shape of ``logits``, True at masked keys (None if no key is masked).
 
     Returns:
         The weights [.., S]. They sum to one, or are all zero if every key is masked.
@@ -44,6 +44,6 @@ def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
     """
     if mask is None:
         return logits.softmax(dim=-1)
-    # The smallest finite number, unlike -inf, leaves no NaN in the gradient if every key is masked.
+    # The most negative finite value, unlike -inf, avoids NaN gradients if every key is masked.
     weights = logits.masked_fill(mask, torch.finfo(logits.dtype).min).softmax(dim=-1)
     return weights.masked_fill(mask, 0.0)

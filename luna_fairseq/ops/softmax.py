@@ -1,4 +1,4 @@
-"""Softmax attention with an arbitrary mask. Window, block and bucket attention are built on it."""
+"""Softmax attention with an arbitrary mask. Window, block and bucket attention build on it."""
 
 from typing import Optional
 
@@ -13,7 +13,7 @@ from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 _FUSED = tuple(int(part) for part in torch.__version__.split(".")[:2]) >= (2, 5)
 
 # Largest penalty for distance that a bias subtracts from a logit. A weight of e^-50 is negligible even in
-# float64. Without a limit, the weights of distant keys would be denormal numbers, which slow a CPU down many
+# float64. Without a limit, the weights of distant keys would be denormal numbers, which slow down a CPU many
 # times.
 MAX_PENALTY = 50.0
 
@@ -34,10 +34,10 @@ def softmax_attention(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, S, K].
         v: values [B, H, S, K].
-        mask: mask that broadcasts to [B, H, T, S], True at masked keys. A query whose keys are all masked
-            gets an output of zeros (default: None, no key is masked).
+        mask: mask that broadcasts to [B, H, T, S], True at masked keys. A query whose keys are all masked has
+            an output of zeros (default: None, no key is masked).
         dropout: dropout probability of the attention weights (default: 0).
-        bias: term added to the logits, broadcastable to [B, H, T, S] (default: None, no bias).
+        bias: bias term added to the logits, broadcastable to [B, H, T, S] (default: None, no bias).
 
     Returns:
         The output [B, H, T, K] in the dtype of ``q``.

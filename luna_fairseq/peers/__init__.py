@@ -1,6 +1,6 @@
-"""Efficient attentions from other papers, for comparison with Luna.
+"""Efficient attention mechanisms from other papers, as baselines for Luna.
 
-Each attention has its own module, and :mod:`luna_fairseq.peers.registry` lists all of them by name.
+Each attention has its own module, and :mod:`luna_fairseq.peers.registry` maps names to classes.
 """
 
 import luna_fairseq.models  # noqa: F401  must come first: checks requirements and patches fairseq

@@ -1,4 +1,4 @@
-"""Attention with bounded-memory control, ABC (Peng et al., 2022), in its learned form ABC_MLP.
+"""Attention with bounded-memory control, ABC (Peng et al., 2022), in its learned variant ABC_MLP.
 
 Each head has n memory slots. Token j writes its key k_j and value v_j to the slots with n positive weights
 alpha_j = exp(W x_j), where W is a learned matrix. Queries q_i attend to the slots instead of the tokens::
@@ -57,7 +57,7 @@ class BoundedMemoryAttention(PeerAttention):
 
         Returns:
             - queries, keys and values, each [B, H, T, K]: H heads of width K.
-            - logits [B, H, T, n] of the weights with which each token writes to the n slots.
+            - logits [B, H, T, n] of the write weights of each token for the n slots.
         """
         return self.project_heads(x, "q", "k", "v", "control")
 
@@ -72,7 +72,7 @@ class BoundedMemoryAttention(PeerAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            control: logits [B, H, T, n] of the weights with which tokens write to the n slots.
+            control: logits [B, H, T, n] of the write weights of the tokens for the n slots.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
@@ -114,7 +114,7 @@ class BoundedMemoryAttention(PeerAttention):
             parts: tensors of the new positions, as returned by :meth:`project`.
             padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
                 padding).
-            state: state after the previous positions, or None at the start.
+            state: state after the previous positions (None at the start).
 
         Returns:
             - output [B, H, T, K] of each head at the new positions: H heads of width K.
@@ -142,7 +142,7 @@ class BoundedMemoryAttention(PeerAttention):
 
         Returns:
             - keys and values, each [B, H, S, K]: H heads of width K.
-            - logits [B, H, S, n] of the weights with which each token writes to the n slots.
+            - logits [B, H, S, n] of the write weights of each token for the n slots.
         """
         return self.project_heads(context, "k", "v", "control")
 
@@ -156,7 +156,7 @@ class BoundedMemoryAttention(PeerAttention):
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S tokens, and head width K.
             v: values, with the same shape as ``k``.
-            control: logits [B, H, S, n] of the weights with which tokens write to the n slots.
+            control: logits [B, H, S, n] of the write weights of the tokens for the n slots.
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
@@ -167,7 +167,7 @@ class BoundedMemoryAttention(PeerAttention):
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
         """Attend from the decoder input to the cached memory slots.
 
-        Overrides :meth:`PeerAttention.read_context`. No weights over the context exist.
+        Overrides :meth:`PeerAttention.read_context`. Attention weights over the context are not available.
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
@@ -192,7 +192,7 @@ class BoundedMemoryAttention(PeerAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            control: logits [B, H, T, n] of the weights with which tokens write to the n slots.
+            control: logits [B, H, T, n] of the write weights of the tokens for the n slots.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
@@ -210,7 +210,7 @@ class BoundedMemoryAttention(PeerAttention):
 
 
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Compute the weights with which tokens write to the memory slots, exp(logits).
+    """Compute the write weights of tokens for the memory slots, exp(logits).
 
     Args:
         control: logits [B, H, S, n]: batch size B, H heads, S tokens, and n slots. They are clamped to [-32,

@@ -25,7 +25,7 @@ from luna_fairseq.modules.heads import (
 )
 
 BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
-# Options that choose the attention of each form.
+# Options that select the attention of each form.
 OPTIONS = {BIDIRECTIONAL: "--attention", CAUSAL: "--decoder-attention", CROSS: "--cross-attention"}
 Parts = Tuple[Tensor, ...]
 State = Dict[str, Tensor]
@@ -35,16 +35,16 @@ State = Dict[str, Tensor]
 class PeerAttention(ProjectingAttention):
     """Base class of peer attentions, with the interface of fairseq's MultiheadAttention.
 
-    Peer attentions are efficient attentions from other papers, which Luna is compared with. One object
-    computes one form: bidirectional self-attention, causal self-attention or cross-attention.
+    Peer attentions are efficient attention mechanisms from other papers, used as baselines for Luna. Each
+    instance computes one form: bidirectional self-attention, causal self-attention or cross-attention.
 
     Args:
         embed_dim: width of queries, keys, values and output.
         num_heads: number of heads.
         form: "bidirectional", "causal" or "cross"; must be in ``forms``.
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
-        max_positions: maximum sequence length of attentions whose parameters depend on the length (default:
-            1,024).
+        max_positions: maximum sequence length, used by attentions whose parameters depend on the length
+            (default: 1,024).
         dropout: dropout probability of attention weights (default: 0). Attentions that do not compute weights
             ignore it.
         q_noise: fairseq's quantization noise on the projections (default: 0, none).
@@ -55,13 +55,13 @@ class PeerAttention(ProjectingAttention):
 
     Attributes:
         name: name of the attention on the command line.
-        forms: forms that the attention has.
-        projections: names of the projections, apart from the output projection.
-        needs_left_alignment: True if the attention counts positions from the first token. Padding on the left
-            is then moved to the right before attention.
+        forms: supported forms.
+        projections: names of the projections, except for the output projection.
+        needs_left_alignment: True if the attention counts positions from the first token. Left padding is
+            then moved to the right before attention.
         has_value_weights: True if the output of each head is a weighted sum of the values.
-        watcher: callback that is called with (attention, query, key, key_padding_mask) at the start of each
-            forward call, for example to record attention weights (default: None).
+        watcher: callback invoked with (attention, query, key, key_padding_mask) at the start of each forward
+            pass, for example to record attention weights (default: None).
     """
 
     name: ClassVar[str]
@@ -98,12 +98,12 @@ class PeerAttention(ProjectingAttention):
         self.build(options)
         use_fairseq_layers(self, self.__class__.__name__, q_noise, qn_block_size)
 
-    # Methods that the attentions override
+    # Methods that subclasses override
 
     def build(self, options: Any) -> None:
-        """Create the parameters and settings of this attention, apart from the projections.
+        """Create the parameters and settings of this attention, except for the projections.
 
-        Subclasses override this method. By default there are none.
+        Subclasses override this method. By default, it does nothing.
 
         Args:
             options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
@@ -163,7 +163,7 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute what cross-attention needs from the context, once for all decoding steps.
+        """Precompute the context tensors of cross-attention, once for all decoding steps.
 
         Subclasses with cross-attention must implement this method.
 
@@ -200,14 +200,14 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for new positions, given the state after all previous positions.
 
-        By default, the state holds the projections of all previous positions, and each call computes
-        attention for all positions again. Subclasses override this method if they have a faster way.
+        By default, the state holds the projections of all previous positions, and each call recomputes
+        attention for all positions. Subclasses override this method if there is a faster way.
 
         Args:
             parts: tensors of the new positions, as returned by :meth:`project`.
             padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
                 padding).
-            state: state after the previous positions, or None at the start.
+            state: state after the previous positions (None at the start).
 
         Returns:
             - output [B, H, T, K] of each head at the new positions: H heads of width K.
@@ -220,7 +220,7 @@ class PeerAttention(ProjectingAttention):
         state = {"padding": padding_mask, **{f"part{i}": part for i, part in enumerate(parts)}}
         return self.attend_left_aligned(parts, padding_mask)[:, :, -new:], state
 
-    # Methods that all attentions share
+    # Methods shared by all attentions
 
     def project_heads(self, x: Tensor, *projections: str) -> Parts:
         """Apply named projections to the input, and split each result into heads.
@@ -257,7 +257,7 @@ class PeerAttention(ProjectingAttention):
                 and the device.
 
         Returns:
-            A mask [T, T], True at pairs of a query and a later key, or None if ``form`` is not "causal".
+            A mask [T, T], True at pairs of a query and a later key (None if ``form`` is not "causal").
         """
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
@@ -285,16 +285,16 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             query: input [T, B, C] of self-attention, or queries [T, B, C] of cross-attention.
-            key: context [S, B, C] of cross-attention. Ignored in self-attention, and when
-                ``incremental_state`` already stores the context (default: None).
+            key: context [S, B, C] of cross-attention. Ignored in self-attention, and if ``incremental_state``
+                already stores the context (default: None).
             value: ignored; values are computed from the key (default: None).
             key_padding_mask: mask [B, S], True at padding (default: None, no padding).
-            incremental_state: fairseq's dictionary of decoding states. With it, ``query`` holds the new
-                positions only (default: None, all positions at once).
+            incremental_state: fairseq's dictionary of decoding states. If given, ``query`` holds only the new
+                positions (default: None, all positions at once).
             need_weights: return the attention weights, averaged over heads, if available (default: False).
             static_kv: ignored, because the context of cross-attention never changes during decoding (default:
                 False).
-            attn_mask: ignored, because the causal form masks later positions itself (default: None).
+            attn_mask: ignored, because causal attention masks later positions itself (default: None).
             need_head_weights: return the attention weights of each head (default: False).
 
         Returns:
@@ -326,9 +326,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tensor:
         """Compute the weights of the values, with time and memory quadratic in the sequence length.
 
-        The output of a head is the weighted sum of the values with these weights. For an attention that
-        computes no weight matrix, each value is replaced by a unit vector, so that the output is the weight
-        matrix.
+        The output of a head is the weighted sum of the values with these weights. If an attention computes no
+        weight matrix, each value is replaced with a unit vector, so that the output is the weight matrix.
 
         Shapes: T queries, S keys, batch size B, model width C, and H heads.
 
@@ -365,10 +364,10 @@ class PeerAttention(ProjectingAttention):
     def attend_left_aligned(
         self, parts: Parts, padding_mask: Optional[Tensor], attend: Optional[Callable[..., Tensor]] = None
     ) -> Tensor:
-        """Compute self-attention, with all sequences aligned to the left if this attention needs them so.
+        """Compute self-attention, on left-aligned sequences if this attention requires them.
 
-        With ``needs_left_alignment``, padding on the left is moved to the right, so that the first token is
-        at position 0. The output is moved back.
+        If ``needs_left_alignment`` is True, left padding is moved to the right, so that the first token is at
+        position 0. The output is shifted back.
 
         Args:
             parts: tensors returned by :meth:`project`, such as queries, keys and values.
@@ -401,7 +400,7 @@ class PeerAttention(ProjectingAttention):
         return {}
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the decoding state after a step of beam search. fairseq's generator calls this method.
+        """Reorder the decoding state after a beam search step. fairseq's generator calls this method.
 
         Args:
             incremental_state: fairseq's dictionary of decoding states, updated in place.
@@ -430,7 +429,7 @@ def count_left_padding(padding_mask: Tensor) -> Tensor:
 
 
 def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
-    """Roll each sequence of a batch to the left by its own number of positions.
+    """Roll each sequence of a batch to the left by its own shift.
 
     Args:
         x: batch [B, ...] of B sequences.
@@ -451,7 +450,7 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
 
 def unit_vectors(v: Tensor) -> Tensor:
-    """Return values with which the output of attention is the matrix of attention weights.
+    """Return values for which the attention output is the matrix of attention weights.
 
     The value of position j is the j-th unit vector. The weighted sum of these values is the vector of
     weights.
@@ -468,7 +467,7 @@ def unit_vectors(v: Tensor) -> Tensor:
 
 
 def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
-    """Return a padding mask as a tensor, with a mask of False in place of None.
+    """Return a padding mask as a tensor, replacing None with a mask of False.
 
     Args:
         padding_mask: mask [B, T], True at padding (None if there is no padding).
@@ -482,7 +481,7 @@ def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
 
 
 def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = None) -> Optional[Tensor]:
-    """Combine a padding mask of keys with a mask of pairs of queries and keys.
+    """Combine a key padding mask with a mask of query-key pairs.
 
     Args:
         padding_mask: mask [B, S] for batch size B and S keys, True at padding (None if there is no padding).

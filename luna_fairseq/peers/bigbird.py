@@ -1,9 +1,9 @@
 """BigBird (Zaheer et al., 2020), variant ITC: window, global and random attention between blocks.
 
 Each block of positions attends to itself, its two neighbours, the first g blocks (global blocks), and r
-random blocks. The global blocks attend to everything. Each layer draws a random preference for each pair of
-blocks once. A block attends to the r blocks of its own sentence with the highest preferences. Other sentences
-of the batch therefore do not change the choice.
+random blocks. The global blocks attend to everything. Each layer draws one random preference per pair of
+blocks, once. A block attends to the r blocks of its own sentence with the highest preferences. The choice
+therefore does not depend on the other sentences of the batch.
 """
 
 from typing import Any, Optional, Tuple
@@ -42,7 +42,7 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return the random preference of each block for each other block.
+        """Return the random preference of each block for every other block.
 
         A block attends to the random blocks with the highest preferences. Preferences of shorter sequences
         are the upper left part of one matrix for the maximum length.
@@ -65,8 +65,8 @@ class BigBirdAttention(PeerAttention):
             padding_mask: mask [B, T] for B sequences of T positions, True at padding.
 
         Returns:
-            - indices [B, blocks, m] of the m chosen blocks for each block.
-            - mask [B, blocks, m], True at entries that are not used, such as neighbours beyond the end.
+            - indices [B, blocks, m] of the m chosen blocks per block.
+            - mask [B, blocks, m], True at unused entries, such as neighbours beyond the end.
         """
         padding_blocks = to_blocks(padding_mask[:, None, :, None], self.size, True)
         empty = padding_blocks.all(dim=3).flatten(1)  # [B, blocks]
@@ -140,7 +140,7 @@ def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
 
     Args:
         x: blocks [B, H, blocks, size, K]: batch size B, H heads, ``size`` tokens in a block, and width K.
-        chosen: indices [B, n, m] of the m blocks to gather for each of n blocks.
+        chosen: indices [B, n, m] of the m blocks to gather for each of the n blocks.
 
     Returns:
         Tokens [B, H, n, m * size, K] of the chosen blocks.

@@ -21,7 +21,7 @@ class EncoderAttentionConfig(PeerOptions):
 
     Attributes:
         attention: name of the attention of the encoder.
-        information_block: replace the encoder's feed-forward networks by information organization blocks.
+        information_block: replace the encoder's feed-forward networks with information organization blocks.
         information_kernel: kernel size and stride of the convolutions of these blocks.
     """
 
@@ -59,7 +59,7 @@ class AttentionConfig(EncoderAttentionConfig):
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
     """Options of ``--arch peer_transformer``, a translation model with peer attentions.
 
-    The options are those of fairseq's Transformer and of :class:`AttentionConfig`.
+    Combines the options of fairseq's Transformer with :class:`AttentionConfig`.
     """
 
 
@@ -79,7 +79,7 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
     """Options of ``--arch peer_roberta``, a masked language model with a peer attention.
 
     Attributes:
-        untie_weights_roberta: learn a separate output projection in place of the token embedding.
+        untie_weights_roberta: learn a separate output projection instead of reusing the token embedding.
         no_token_positional_embeddings: disable positional embeddings.
     """
 
@@ -93,5 +93,5 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
     """Options of ``--arch peer_lra_<task>``, a Long Range Arena classifier with a peer attention.
 
-    The options are those of all classifiers (:class:`ClassifierOptions`) and :class:`EncoderAttentionConfig`.
+    Combines the options of all classifiers (:class:`ClassifierOptions`) with :class:`EncoderAttentionConfig`.
     """

@@ -1,4 +1,4 @@
-"""Convolutional Linformer: attention to keys and values that a convolution has shortened.
+"""Convolutional Linformer: attention to keys and values shortened by a convolution.
 
 Source: Estupinan Ojeda et al., "Informer, an Information Organization Transformer Architecture".
 
@@ -9,7 +9,7 @@ the model width. Leaky ReLU and max-pooling by two follow, so r / 2 keys remain.
 The paper does not give the number of channels, but its parameter count supports this choice. With C channels,
 and one convolution each for the keys and the values of every layer, the paper's 135,368,888 parameters leave
 24,572 embedding rows for both vocabularies. The published vocabularies of its corpus (words with five or more
-occurrences) have 24,900 entries together.
+occurrences) have 24,900 entries in total.
 """
 
 from typing import Any, Optional
@@ -63,7 +63,7 @@ class ConvLinformerAttention(PeerAttention):
         )
 
     def shorten(self, x: Tensor, conv: nn.Module, padding_mask: Optional[Tensor]) -> Tensor:
-        """Shorten keys or values to r / 2 tokens by a convolution, leaky ReLU and max-pooling.
+        """Shorten keys or values to r / 2 tokens with a convolution, leaky ReLU and max-pooling.
 
         Args:
             x: keys or values [B, H, T, K]: batch size B, H heads, T positions, and head width K.

@@ -25,10 +25,10 @@ class Keys(NamedTuple):
 
     Attributes:
         features: features phi(k) [B, H, S, M] of the keys, 0 at padding.
-        log_scale: logarithm [B, H, 1, 1] of the number by which all features were divided. Attention weights
-            do not depend on this number (default: None, not divided).
-        log_decay: logarithm [B, H, S] of the factor by which each position scales the sums of earlier
-            positions (default: None, no decay).
+        log_scale: log divisor [B, H, 1, 1] of all features. It does not affect the attention weights
+            (default: None, not divided).
+        log_decay: log of the factor [B, H, S] by which each position scales the sums over earlier positions
+            (default: None, no decay).
     """
 
     features: Tensor
@@ -37,7 +37,7 @@ class Keys(NamedTuple):
 
 
 class FeatureMapAttention(PeerAttention):
-    """Base class of attentions in linear time that map queries and keys to features.
+    """Base class of linear-time attentions that map queries and keys to features.
 
     Linear Transformer, Performer and RFA are subclasses. They implement :meth:`map_queries` and
     :meth:`map_keys`. Attention dropout has no effect, because the weights are never computed. See
@@ -83,7 +83,7 @@ class FeatureMapAttention(PeerAttention):
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the smallest number by which :meth:`divide` may divide, to avoid a division by zero.
+        """Return the smallest divisor that :meth:`divide` may use, to avoid a division by zero.
 
         By default, it is the square root of the smallest normal number of the dtype.
 
@@ -123,9 +123,9 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return the tensors that :meth:`least_divisor` needs in causal attention, none by default.
+        """Return the tensors that :meth:`least_divisor` needs in causal attention (none by default).
 
-        RFA overrides this method and returns the sum that the weights would have if all features were equal.
+        RFA overrides this method and returns the normalizer (total weight) for uniform features.
 
         Args:
             keys: features of the new keys.
@@ -150,7 +150,7 @@ class FeatureMapAttention(PeerAttention):
             parts: tensors of the new positions, as returned by :meth:`project`.
             padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
                 padding).
-            state: state after the previous positions, or None at the start.
+            state: state after the previous positions (None at the start).
 
         Returns:
             - output [B, H, T, K] of each head at the new positions: H heads of width K.
@@ -193,7 +193,7 @@ class FeatureMapAttention(PeerAttention):
     def read_context(self, query: Tensor, memory: State, need_weights: bool = False) -> Tuple[Tensor, None]:
         """Attend from the decoder input to the cached sums over the context.
 
-        Overrides :meth:`PeerAttention.read_context`. No attention weights exist.
+        Overrides :meth:`PeerAttention.read_context`. Attention weights are not available.
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
@@ -209,7 +209,7 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Compute the sums over all keys that bidirectional and cross-attention use for every query.
+        """Compute the sums over all keys that bidirectional and cross-attention share across queries.
 
         Args:
             keys: features of the keys, M per key.
@@ -219,7 +219,7 @@ class FeatureMapAttention(PeerAttention):
         Returns:
             - ``sums``: sum [B, H, M, K + 1] of the outer products of features and values. The last column is
               the sum of the features.
-            - ``total``: number of tokens [B, 1, 1, 1], without padding.
+            - ``total``: number of tokens [B, 1, 1, 1], excluding padding.
         """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
@@ -238,7 +238,7 @@ class FeatureMapAttention(PeerAttention):
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the products phi(q_i) . phi(k_j) of all pairs of features, 0 at masked pairs.
+        """Compute phi(q_i) . phi(k_j) for all query-key pairs, with masked pairs set to 0.
 
         The reference implementations in tests use this matrix. In causal attention, later keys are masked.
 
@@ -269,7 +269,7 @@ def append_ones(v: Tensor) -> Tensor:
 
 
 def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
-    """Compute the weighted mean of values for each query, 0 if all weights are 0.
+    """Compute the weighted mean of the values per query, 0 if all weights are 0.
 
     Args:
         v: values [B, H, S, K]: batch size B, H heads, S keys, and head width K.

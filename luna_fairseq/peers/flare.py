@@ -1,7 +1,7 @@
-"""FLARE, fast low-rank attention routing engine (Puri et al., 2025), a close relative of Luna.
+"""FLARE, fast low-rank attention routing engine (Puri et al., 2025), which is closely related to Luna.
 
 Each head has M learned latent queries Q. First the latents attend to all tokens. Then the tokens attend to
-the latents, with their keys K in place of queries. With values V, the output is Y::
+the latents, with their keys K acting as queries. With values V, the output is Y::
 
     Z = softmax(Q K^T) V
     Y = softmax(K Q^T) Z
@@ -43,7 +43,7 @@ class FlareAttention(PeerAttention):
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Gather the values of all tokens into the latents, then distribute the result to all positions.
+        """Gather the values of all tokens into the latents, then distribute them to all positions.
 
         Overrides :meth:`PeerAttention.attend`.
 

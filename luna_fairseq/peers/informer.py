@@ -1,17 +1,16 @@
-"""Information organization block, which replaces the feed-forward network of the encoder.
+"""Information organization block, a replacement for the encoder's feed-forward network.
 
 Source: Estupinan Ojeda et al., "Informer, an Information Organization Transformer Architecture". That paper
 is unrelated to the Informer for time series.
 
-The block applies a convolution along the width of the model (kernel equal to stride), leaky ReLU and
-max-pooling by two. Then it reverses these steps: max-unpooling to the positions of the maxima and a
-transposed convolution.
+The block applies a convolution along the model width (kernel equal to stride), leaky ReLU and max-pooling by
+two. Then it reverses these steps: max-unpooling to the positions of the maxima and a transposed convolution.
 
 The paper does not give the sizes, but its parameter counts determine them: 135,368,888 with the feed-forward
 network and 126,613,016 with this block. The difference matches exactly for a kernel of 8 and with the n
 positions as channels. A layer then has 2 (8 n^2 + n) = 640,400 parameters for n = 200, instead of 2,099,712.
-The block therefore mixes positions, too. Unpooling to the positions of the maxima is our choice and adds no
-parameters.
+The block therefore also mixes positions. Unpooling to the positions of the maxima is our own choice and adds
+no parameters.
 """
 
 from typing import Optional
@@ -30,11 +29,11 @@ class InformationBlock(nn.Module):
     """Convolutional block in place of a Transformer's feed-forward network.
 
     The block maps a sequence of vectors to a sequence of the same shape. Padding is set to zero first, and
-    padding on the left is moved to the right.
+    left padding is moved to the right.
 
     Args:
-        embed_dim: width of the model.
-        longest: maximum number of tokens in a sequence. The convolutions have one channel per position.
+        embed_dim: model width.
+        longest: maximum sequence length. The convolutions have one channel per position.
         kernel: kernel size and stride of the convolutions; twice the kernel must divide ``embed_dim``.
 
     Raises:

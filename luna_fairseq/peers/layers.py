@@ -17,7 +17,7 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build the attention of an encoder or decoder layer from the options of the model.
+    """Build the attention of an encoder or decoder layer from the model options.
 
     Args:
         cfg: fairseq's nested ``TransformerConfig`` of the model.
@@ -51,7 +51,7 @@ class PeerEncoderLayer(TransformerSequenceLayer):
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
-        # The layer of fairseq 0.12.2 reads projections that some attentions do not have, so the attention is
+        # The layer of fairseq 0.12.2 accesses projections that some attentions lack, so the attention is
         # not built by fairseq's method.
         self.self_attn = build_layer_attention(cfg, cfg.attention, BIDIRECTIONAL)
 
@@ -126,12 +126,12 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
         """Build the causal self-attention. Overrides the method of fairseq's decoder layer.
 
         Args:
-            embed_dim: ignored, because ``cfg`` has the width.
+            embed_dim: ignored, because ``cfg`` contains the width.
             cfg: fairseq's nested ``TransformerConfig`` of the model.
             kwargs: ignored.
 
         Returns:
-            The attention module that ``cfg.decoder_attention`` names.
+            The attention module named by ``cfg.decoder_attention``.
         """
         return build_layer_attention(cfg, cfg.decoder_attention, CAUSAL)
 
@@ -139,11 +139,11 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
         """Build the cross-attention. Overrides the method of fairseq's decoder layer.
 
         Args:
-            embed_dim: ignored, because ``cfg`` has the width.
+            embed_dim: ignored, because ``cfg`` contains the width.
             cfg: fairseq's nested ``TransformerConfig`` of the model.
 
         Returns:
-            The attention module that ``cfg.cross_attention`` names.
+            The attention module named by ``cfg.cross_attention``.
         """
         return build_layer_attention(cfg, cfg.cross_attention, CROSS)
 
@@ -157,7 +157,7 @@ class PeerEncoder(TransformerSequenceEncoder):
         cfg: fairseq's nested ``TransformerConfig`` of the model.
         dictionary: dictionary of the source tokens.
         embed_tokens: token embedding.
-        layer_repeats: number of times that the layers are applied (default: 1).
+        layer_repeats: number of times the stack of layers is applied (default: 1).
     """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
@@ -167,10 +167,10 @@ class PeerEncoder(TransformerSequenceEncoder):
             attention.share_projections(linformers[0])
 
     def forward(self, src_tokens: Tensor, *args: Any, **kwargs: Any) -> Dict[str, Any]:
-        """Encode a batch, and return the source tokens too.
+        """Encode a batch, and also return the source tokens.
 
-        Overrides ``forward`` of fairseq's encoder. The decoder reads the source tokens with
-        ``--diagonal-prior``.
+        Overrides ``forward`` of fairseq's encoder. The decoder needs the source tokens if
+        ``--diagonal-prior`` is set.
 
         Args:
             src_tokens: source tokens [B, S]: B sentences of S tokens.
@@ -202,8 +202,8 @@ class PeerDecoder(TransformerDecoderBase):
     See fairseq's ``TransformerDecoderBase`` for the constructor arguments.
 
     Attributes:
-        separators: index of the sentence separator in the source dictionary and in the target dictionary.
-            ``--sentence-diagonal`` needs them (default: None).
+        separators: indices of the sentence separator in the source and target dictionaries, needed for
+            ``--sentence-diagonal`` (default: None).
     """
 
     separators: Optional[Tuple[int, int]] = None
@@ -238,10 +238,10 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Compute the features of the decoder as fairseq does.
+        """Compute the decoder features, as in fairseq.
 
-        Overrides the method of fairseq's decoder. With ``--diagonal-prior``, this method first tells each
-        cross-attention the positions of the target tokens.
+        Overrides the method of fairseq's decoder. With ``--diagonal-prior``, this method first passes the
+        positions of the target tokens to each cross-attention.
 
         Args:
             prev_output_tokens: target tokens [B, T], shifted right: B sentences of T tokens.

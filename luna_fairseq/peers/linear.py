@@ -30,8 +30,8 @@ def elu_plus_one(x: Tensor) -> Tensor:
 class LinearAttention(FeatureMapAttention):
     """Linear attention (Katharopoulos et al., 2020), with time and memory linear in the sequence length.
 
-    The softmax is replaced by products of the features elu(x) + 1 of queries and keys x. The number of
-    features is the head width. See :class:`PeerAttention` for the constructor arguments.
+    The softmax kernel is replaced with phi(q) . phi(k), where phi(x) = elu(x) + 1. The feature dimension
+    equals the head width. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "linear"
@@ -60,7 +60,7 @@ class LinearAttention(FeatureMapAttention):
             extra: ignored.
 
         Returns:
-            Features with the same shape as ``k``, 0 at padding, without scale and decay.
+            Features with the same shape as ``k``, 0 at padding, without scale or decay.
         """
         return Keys(mask_features(elu_plus_one(k), padding_mask))
 

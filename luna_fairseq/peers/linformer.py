@@ -6,7 +6,7 @@ queries q and head width K, the output is::
     y = softmax(q (E keys)^T / sqrt(K)) (F values)
 
 n is the maximum length. Shorter sequences are left-aligned and use the first columns of E and F. E mixes all
-positions, so there is no causal form.
+positions, so causal attention is not possible.
 """
 
 from typing import Any, List, Optional
@@ -33,7 +33,7 @@ class LinformerAttention(PeerAttention):
     def build(self, options: Any) -> None:
         """Create the matrices that project keys and values along the length.
 
-        Overrides :meth:`PeerAttention.build`. ``linformer_sharing`` decides whether heads, or keys and
+        Overrides :meth:`PeerAttention.build`. ``linformer_sharing`` determines whether heads, or keys and
         values, share a matrix.
 
         Args:

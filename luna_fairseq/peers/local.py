@@ -28,8 +28,8 @@ class LocalAttention(PeerAttention):
     """Local attention: softmax attention within a sliding window or within blocks of tokens.
 
     With ``--local-kind window``, ``--local-window`` is the number of tokens on each side. With
-    ``--local-kind blocks``, it is the block size. The decoding state holds the keys and values of as many
-    last positions. See :class:`PeerAttention` for the constructor arguments.
+    ``--local-kind blocks``, it is the block size. The decoding state holds the keys and values of the same
+    number of most recent positions. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "local"
@@ -48,9 +48,9 @@ class LocalAttention(PeerAttention):
         self.needs_left_alignment = self.kind == "blocks"
 
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return the mask of queries and keys that must not be combined.
+        """Return the mask of query-key pairs that must not attend.
 
-        These are positions that are too far apart and, in causal attention, later keys.
+        It covers pairs that are too far apart and, in causal attention, later keys.
 
         Args:
             i: positions of queries.
@@ -98,7 +98,7 @@ class LocalAttention(PeerAttention):
             parts: tensors of the new positions, as returned by :meth:`project`.
             padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
                 padding).
-            state: state after the previous positions, or None at the start.
+            state: state after the previous positions (None at the start).
 
         Returns:
             - output [B, H, T, K] of each head at the new positions: H heads of width K.

@@ -1,9 +1,8 @@
 """Longformer (Beltagy et al., 2020): a sliding window combined with global tokens.
 
-Query i attends to keys j in [i - w/2, i + w/2], where w is the width of the window. It also attends to the
-first g tokens, which are global. A global token attends to all tokens, with its own projections of queries,
-keys and values. The paper's language model has no global tokens. Use causal ``local`` attention for such a
-model.
+Query i attends to keys j in [i - w/2, i + w/2], where w is the window width. It also attends to the first g
+tokens, which are global. A global token attends to all tokens, with its own projections of queries, keys and
+values. The paper's language model has no global tokens; use causal ``local`` attention for such a model.
 """
 
 from typing import Any, Optional, Tuple
@@ -40,7 +39,7 @@ class LongformerAttention(PeerAttention):
                 ``longformer_window`` and ``longformer_global_tokens`` are used.
 
         Raises:
-            InputError: The width of the window is odd.
+            InputError: The window width is odd.
         """
         if options.longformer_window % 2:
             raise InputError(
@@ -65,7 +64,7 @@ class LongformerAttention(PeerAttention):
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
             global_parts: queries, keys and values of the global projections, each with the same shape as
-                ``q``. Empty without global tokens.
+                ``q``. Empty if there are no global tokens.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
@@ -97,7 +96,7 @@ class LongformerAttention(PeerAttention):
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
             global_parts: queries, keys and values of the global projections, each with the same shape as
-                ``q``. Empty without global tokens.
+                ``q``. Empty if there are no global tokens.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:

@@ -1,4 +1,4 @@
-"""fairseq's Transformer models with peer attentions, for comparison with Luna.
+"""fairseq's Transformer models with peer attentions, as baselines for Luna.
 
 Importing this module registers the models with fairseq:
 
@@ -8,7 +8,7 @@ Importing this module registers the models with fairseq:
 - ``--arch peer_lra_<task>`` for Long Range Arena, with ``--attention``;
 - ``--arch peer_lm`` for causal language modeling, with ``--decoder-attention``.
 
-The recurrent model ``rnn_attention`` has a module of its own.
+The recurrent model ``rnn_attention`` has its own module.
 """
 
 from argparse import Namespace
@@ -50,7 +50,7 @@ __all__ = ["PeerClassifier", "PeerLanguageModel", "PeerRoberta", "PeerTransforme
 class PeerTransformer(EncoderDecoder):
     """fairseq's Transformer with peer attentions, efficient attentions from other papers.
 
-    With softmax attention, parameters and outputs are those of fairseq's Transformer.
+    With softmax attention, the parameters and outputs equal those of fairseq's Transformer.
 
     Args:
         cfg: nested form of a :class:`PeerTransformerConfig`.
@@ -80,8 +80,8 @@ class PeerTransformer(EncoderDecoder):
             The model.
 
         Raises:
-            InputError: An attention does not have the form that its option needs, or the widths, the numbers
-                of heads or other options are invalid.
+            InputError: An attention does not support the form required by its option, or the widths, the
+                numbers of heads or other options are invalid.
         """
         options = fill_in_defaults(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
         if options["diagonal_prior"] and options["cross_attention"] != "softmax":
@@ -94,10 +94,10 @@ class PeerTransformer(EncoderDecoder):
         return super().build_model(cfg, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference as fairseq does, after a check of the generation options.
+        """Prepare the model for inference as in fairseq, after checking the generation options.
 
         Args:
-            cfg: configuration of the whole command. Its ``generation`` options are checked.
+            cfg: full configuration; its ``generation`` options are checked.
 
         Raises:
             InputError: A generation option needs alignments, but the cross-attention computes no weights.
@@ -109,7 +109,7 @@ class PeerTransformer(EncoderDecoder):
         """Raise an error if generation options need attention weights that this model does not compute.
 
         Args:
-            generation: options of the generation, such as ``print_alignment`` and ``replace_unk``, or None.
+            generation: generation options, such as ``print_alignment`` and ``replace_unk``, or None.
 
         Raises:
             InputError: An option needs alignments, but the cross-attention computes no weights.
@@ -143,7 +143,7 @@ class PeerLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
-        """Return the class of the decoder, after a check that the options suit a language model.
+        """Return the decoder class, after checking that the options are valid for a language model.
 
         Overrides the method of :class:`LanguageModel`.
 
@@ -172,7 +172,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
         """Build the sentence encoder. Overrides the method of fairseq's RoBERTa encoder.
 
         Args:
-            args: options of the whole model.
+            args: model options.
             dictionary: dictionary of the tokens.
             embed_tokens: token embedding.
 
@@ -184,7 +184,7 @@ class PeerRobertaEncoder(SentenceModelEncoder):
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa, a masked language model, with an efficient attention from another paper.
+    """fairseq's RoBERTa, a masked language model, with an efficient attention mechanism from another paper.
 
     Args:
         args: namespace with the fields of :class:`PeerRobertaConfig`.
@@ -203,8 +203,8 @@ class PeerRoberta(SentenceModel):
             The model.
 
         Raises:
-            InputError: The attention has no bidirectional form, or the sequences of the task are longer than
-                ``max_positions``.
+            InputError: The attention does not support the bidirectional form, or the task's sequences are
+                longer than ``max_positions``.
         """
         args = Namespace(**flat_options(cfg, PeerRobertaConfig()))
         check_sequences_fit(task, args.max_positions)
@@ -238,7 +238,8 @@ class PeerClassifier(LunaClassifier):
             The model.
 
         Raises:
-            InputError: The attention has no bidirectional form, or options contradict each other.
+            InputError: The attention does not support the bidirectional form, or options contradict each
+                other.
         """
         options = {**vars(LunaClassifierConfig()), **flat_options(cfg, PeerClassifierConfig())}
         args = Namespace(**{**options, "layer_type": "transformer"})
@@ -252,7 +253,7 @@ class PeerClassifier(LunaClassifier):
 _PUBLISHED = {"decoder_attention": "softmax", "cross_attention": "softmax", "max_source_positions": 200}
 _LINFORMER = {"attention": "linformer", "linformer_k": 8, "linformer_sharing": "layerwise"}
 _CONVOLUTION = {**_PUBLISHED, "attention": "conv_linformer"}
-# For each model and architecture, the options that differ from the defaults of the model's dataclass. The
+# For each model and architecture, options that differ from the defaults of the model's dataclass. The
 # small and tiny architectures have the sizes of luna_small_512 and luna_tiny_512.
 ARCHITECTURES: Dict[str, Presets] = {
     "peer_transformer": {

@@ -14,8 +14,8 @@ SYNTHESIZER_KINDS = ("dense", "random", "factorized-dense", "factorized-random")
 class PeerOptions(FairseqDataclass):
     """Options of all peer attentions, such as ``--performer-features``.
 
-    The name of an option begins with the name of its attention. Only the options of softmax attention
-    (``alibi``, ``diagonal_prior`` and ``sentence_diagonal``) have no such prefix.
+    Option names start with the name of the attention, except for the options of softmax attention (``alibi``,
+    ``diagonal_prior`` and ``sentence_diagonal``).
 
     Example:
         >>> PeerOptions(local_window=3).local_kind

@@ -7,8 +7,9 @@ FAVOR+ approximates softmax attention with M positive random features of queries
 The random vectors w_r are orthogonal, with normally distributed entries. The mean of phi(q) . phi(k) over w
 is exp(q . k / sqrt(K)), so more features give a better approximation.
 
-To avoid overflow, the largest exponent of each query is subtracted from its exponents, and the largest
-exponent of all keys of a sequence from theirs. Both cancel in the division by the sum of the weights.
+To avoid overflow, the maximum exponent of each query is subtracted from its exponents, and the maximum
+exponent over all keys of a sequence is subtracted from the exponents of the keys. Both cancel in the division
+by the sum of the weights.
 """
 
 from typing import Any, Optional
@@ -23,9 +24,9 @@ from luna_fairseq.peers.resampling import ResampledNormal
 class PerformerAttention(FeatureMapAttention):
     """Performer (Choromanski et al., 2020): softmax attention approximated in linear time by random features.
 
-    The features are positive, and their random vectors are orthogonal. ``--performer-features`` is their
-    number. The vectors are resampled during training only, and a checkpoint stores the seed of the current
-    sample. See :class:`PeerAttention` for the constructor arguments.
+    The features are positive, and their random vectors are orthogonal. ``--performer-features`` sets the
+    number of features. The vectors are resampled during training only, and a checkpoint stores the seed of
+    the current sample. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "performer"
@@ -44,7 +45,7 @@ class PerformerAttention(FeatureMapAttention):
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """Compute the logarithms of the features, w_r . x' - |x'|^2 / 2, without the constant factor.
+        """Compute the log features, w_r . x' - |x'|^2 / 2, without the constant factor.
 
         w_r are the random vectors, and x' is x divided by the fourth root of the head width.
 
@@ -58,7 +59,7 @@ class PerformerAttention(FeatureMapAttention):
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the features of queries, divided by the largest feature of each query.
+        """Compute the features of queries, divided by the maximum feature of each query.
 
         Overrides :meth:`FeatureMapAttention.map_queries`.
 
@@ -72,7 +73,7 @@ class PerformerAttention(FeatureMapAttention):
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the features of keys, divided by the largest feature of each sequence and head.
+        """Compute the features of keys, divided by the maximum feature per sequence and head.
 
         Overrides :meth:`FeatureMapAttention.map_keys`.
 
@@ -82,7 +83,7 @@ class PerformerAttention(FeatureMapAttention):
             extra: ignored.
 
         Returns:
-            Features [B, H, S, M] for M random vectors, 0 at padding, and the logarithm of their divisor as
+            Features [B, H, S, M] for M random vectors, 0 at padding, and the log of the divisor as
             ``log_scale``.
         """
         exponents = self.exponents(k)

@@ -1,4 +1,4 @@
-"""Attention of a recurrent decoder to the states of an encoder.
+"""Attention from a recurrent decoder to encoder states.
 
 For decoder state s_t, the context c_t is the weighted sum of the encoder states h_i::
 
@@ -29,7 +29,7 @@ class DotScore(nn.Module):
     Args:
         query_dim: width of the decoder states.
         memory_dim: width of the encoder states.
-        longest: maximum number of source tokens. Only :class:`LocationScore` uses it.
+        longest: maximum source length. Only :class:`LocationScore` uses it.
 
     Attributes:
         needs_equal_widths: True if both states must have the same width.
@@ -41,7 +41,7 @@ class DotScore(nn.Module):
         super().__init__()
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the part of the score that depends on the encoder states only.
+        """Compute the part of the score that depends only on the encoder states.
 
         The result can be reused for all decoder states.
 
@@ -54,7 +54,7 @@ class DotScore(nn.Module):
         return memory
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores of all pairs of a decoder state and a source token.
+        """Compute the scores of all pairs of decoder states and source tokens.
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
@@ -105,7 +105,7 @@ class ConcatScore(GeneralScore):
         self.v = Linear(query_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the additive scores of all pairs of a decoder state and a source token.
+        """Compute the additive scores of all pairs of decoder states and source tokens.
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
@@ -119,10 +119,10 @@ class ConcatScore(GeneralScore):
 
 
 class LocationScore(DotScore):
-    """Score ``(W s)_i`` of source position i for a decoder state s, which ignores the encoder states.
+    """Location-based score: ``(W s)_i`` for source position i and decoder state s.
 
-    The learned matrix W has one row per possible position. See :class:`DotScore` for the constructor
-    arguments.
+    The encoder states are ignored. The learned matrix W has one row per possible position. See
+    :class:`DotScore` for the constructor arguments.
     """
 
     needs_equal_widths = False
@@ -144,7 +144,7 @@ class LocationScore(DotScore):
             Scores [B, T, S].
 
         Raises:
-            InputError: A source has more tokens than ``longest``.
+            InputError: A source is longer than ``longest``.
         """
         longest = self.place_proj.out_features
         if positions.size(1) > longest and int(positions.max()) >= longest:
@@ -160,8 +160,8 @@ class LocationScore(DotScore):
 class ContentScore(DotScore):
     """Scaled cosine similarity ``beta cos(s, h)`` of decoder states s and encoder states h of equal widths.
 
-    The factor beta is one learned number, initially 1. Without it, the softmax of cosines could not be sharp.
-    See :class:`DotScore` for the constructor arguments.
+    The factor beta is a learned scalar, initialized to 1. Without it, the softmax of the cosines could not be
+    sharp. See :class:`DotScore` for the constructor arguments.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -180,7 +180,7 @@ class ContentScore(DotScore):
         return F.normalize(memory, dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scaled cosine similarities of all pairs of a decoder state and a source token.
+        """Compute the scaled cosine similarities of all pairs of decoder states and source tokens.
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
@@ -193,7 +193,7 @@ class ContentScore(DotScore):
         return self.strength * (F.normalize(query, dim=-1) @ keys.transpose(1, 2))
 
 
-# Classes of the scores by name.
+# Score classes, keyed by name.
 SCORES: Dict[str, Type[DotScore]] = {
     "dot": DotScore,
     "general": GeneralScore,
@@ -204,12 +204,12 @@ SCORES: Dict[str, Type[DotScore]] = {
 
 
 class RecurrentAttention(nn.Module):
-    """Attention of decoder states to encoder states, optionally within a local window.
+    """Attention from decoder states to encoder states, optionally within a local window.
 
     For the decoder state s_t at position t, local attention covers the window [p_t - D, p_t + D] of the
     source. There are two kinds:
 
-    - monotonic: p_t is t, but at most the position of the last token.
+    - monotonic: p_t is t, clipped to the position of the last token.
     - predictive: p_t = S sigmoid(v . tanh(W s_t)) for S source tokens, with learned v and W. The weights are
       multiplied by exp(-(i - p_t)^2 / (2 (D / 2)^2)) at position i, and then do not sum to 1.
 
@@ -218,13 +218,13 @@ class RecurrentAttention(nn.Module):
         query_dim: width of the decoder states.
         memory_dim: width of the encoder states.
         local: kind of the window, "none", "monotonic" or "predictive" (default: "none").
-        window: number D of tokens on each side of the middle of the window; must be None without ``local``
+        window: number D of tokens on each side of the window center; must be None if ``local`` is "none"
             (default: None).
-        longest: maximum number of source tokens, for :class:`LocationScore` (default: 1,024).
+        longest: maximum source length, used by :class:`LocationScore` (default: 1,024).
 
     Raises:
-        InputError: The score needs equal widths, local attention has no window, or there is a window without
-            local attention.
+        InputError: The score requires equal widths, local attention has no window, or there is a window
+            without local attention.
 
     Example:
         >>> attention = RecurrentAttention("general", query_dim=8, memory_dim=6)
@@ -267,7 +267,7 @@ class RecurrentAttention(nn.Module):
             self.place_v = Linear(query_dim, 1, bias=False)
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the part of the scores that depends on the encoder states only.
+        """Compute the part of the scores that depends only on the encoder states.
 
         The result can be reused for all decoder states.
 
@@ -297,7 +297,7 @@ class RecurrentAttention(nn.Module):
             - contexts [B, T, M], the weighted sums of encoder states.
             - weights [B, T, S], 0 at padding and outside the window.
         """
-        positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, arbitrary at padding
+        positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, undefined at padding
         scores = self.score(query, keys, positions)
         scores = scores.to(torch.promote_types(scores.dtype, torch.float32))
         attention_mask = padding_mask[:, None]
@@ -313,15 +313,15 @@ class RecurrentAttention(nn.Module):
         return weights @ memory, weights
 
     def window_middle(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the middle of the local window for each decoder state.
+        """Compute the center of the local window for each decoder state.
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            lengths: numbers [B, 1, 1] of source tokens.
+            lengths: source lengths [B, 1, 1].
             first: position of the first query in its sentence.
 
         Returns:
-            Source positions that broadcast to [B, T, 1]. They need not be integers in predictive attention.
+            Source positions that broadcast to [B, T, 1]. In predictive attention, they need not be integers.
         """
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]

@@ -2,14 +2,14 @@
 
 Queries and keys share one projection; the keys are normalized to length 1. A hash function assigns each
 position to a bucket, ``h(x) = argmax([x R; -x R])`` with a random matrix R. A position attends to the nearest
-positions of its bucket: ``chunk`` positions on each side, or on the left side in causal attention. It attends
+positions in its bucket: ``chunk`` positions on each side, or only on the left in causal attention. It attends
 to itself only if there is no other position to attend to.
 
 Several rounds of hashing use different matrices R. One softmax covers the keys of all rounds. A key that
 occurs in several rounds counts once (the paper's correction by log N).
 
-The paper instead cuts the sorted positions into chunks, whose borders depend on later positions. The nearest
-positions of a bucket do not depend on later positions, so causal attention is exactly causal here.
+The paper instead splits the sorted positions into chunks, whose boundaries depend on later positions. The
+nearest positions of a bucket do not depend on later positions, so causal attention is exactly causal here.
 """
 
 from typing import Any, Optional, Tuple
@@ -61,7 +61,7 @@ class ReformerAttention(PeerAttention):
         )
 
     def assign_buckets(self, qk: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Assign the positions to buckets in each round of hashing. Padding gets a bucket of its own.
+        """Assign the positions to buckets in each round of hashing. Padding has its own bucket.
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
@@ -152,8 +152,7 @@ class ReformerAttention(PeerAttention):
 
         Returns:
             Distances [B, H, blocks, chunk, keys] for blocks of ``chunk`` queries. Keys beyond the ends of the
-            sequence
-            have distances outside the window.
+            sequence have distances outside the window.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)

@@ -1,4 +1,4 @@
-"""Registry of the peer attentions (attentions from other papers): their classes by name."""
+"""Registry of the peer attentions (attentions from other papers): classes keyed by name."""
 
 from typing import Any, Dict, Type
 
@@ -20,7 +20,7 @@ from luna_fairseq.peers.softmax import SoftmaxAttention
 from luna_fairseq.peers.sparse import SparseAttention
 from luna_fairseq.peers.synthesizer import SynthesizerAttention
 
-# Classes of the attentions by name.
+# Attention classes, keyed by name.
 ATTENTIONS: Dict[str, Type[PeerAttention]] = {
     attention.name: attention
     for attention in (
@@ -46,7 +46,7 @@ ATTENTIONS: Dict[str, Type[PeerAttention]] = {
 def build_attention(
     name: str, embed_dim: int, num_heads: int, form: str, options: Any, **kwargs: Any
 ) -> PeerAttention:
-    """Build a peer attention, an efficient attention from another paper, by its name.
+    """Build a peer attention, an efficient attention from another paper, from its name.
 
     Args:
         name: name of the attention in ``ATTENTIONS``, such as "performer".
@@ -60,7 +60,7 @@ def build_attention(
         The attention module.
 
     Raises:
-        InputError: There is no attention of this name, or it does not support this form.
+        InputError: No attention has this name, or it does not support this form.
 
     Example:
         >>> import torch

@@ -1,4 +1,4 @@
-"""Random numbers that are resampled during training and can be reproduced from a seed on every machine."""
+"""Random numbers that are resampled during training and reproducible from a seed on any machine."""
 
 from typing import Any, Dict, Tuple
 
@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class ResampledNormal(nn.Module):
-    """Normally distributed random tensor, resampled every ``interval`` updates of the parameters.
+    """Normally distributed random tensor, resampled every ``interval`` parameter updates.
 
     A checkpoint stores the seed and the sample number instead of the values. Checkpoint averaging therefore
     cannot average two unrelated samples.
@@ -37,13 +37,13 @@ class ResampledNormal(nn.Module):
         self.draw(0)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the seed and the sample number from a checkpoint, and draw the sample again.
+        """Load the seed and the sample number from a checkpoint, and regenerate the sample.
 
-        Overrides ``nn.Module._load_from_state_dict``. ``values`` of older checkpoints are ignored.
+        Overrides ``nn.Module._load_from_state_dict``. ``values`` in older checkpoints are ignored.
 
         Args:
             state_dict: parameters and buffers of the whole model, keyed by name.
-            prefix: prefix of this module's names.
+            prefix: prefix of this module's parameter names.
             *args: remaining arguments of torch's method.
         """
         # Earlier versions stored the values. In an averaged checkpoint they are a mean of different samples.
@@ -52,7 +52,7 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with a given number into ``values``, in place.
+        """Draw the sample with the given number into ``values``, in place.
 
         Equal seeds and sample numbers give equal values.
 
@@ -69,12 +69,12 @@ class ResampledNormal(nn.Module):
         self.drawn.fill_(number)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Draw a new sample if ``interval`` updates have passed since the last one.
+        """Draw a new sample if ``interval`` updates have passed since the last sample.
 
-        fairseq calls this method after each update of the parameters. In evaluation mode, the sample is kept.
+        fairseq calls this method after each parameter update. In evaluation mode, the sample is kept.
 
         Args:
-            num_updates: number of updates of the whole training run so far.
+            num_updates: number of updates so far in the training run.
         """
         if self.interval and self.training and num_updates // self.interval != int(self.drawn):
             self.draw(num_updates // self.interval)

@@ -5,8 +5,8 @@ Queries and keys x are normalized to length 1 and mapped to 2 D random features:
     phi(x) = D^(-1/2) [sin(w_1 . x), .., sin(w_D . x), cos(w_1 . x), .., cos(w_D . x)]
 
 Each w_r is a normally distributed vector times a learned sigma for each dimension. The mean of
-phi(q) . phi(k) over w is exp(-|sigma (q - k)|^2 / 2). For sigma = 1 the weights are those of a softmax of
-q . k.
+``phi(q) . phi(k)`` over w is exp(-|sigma (q - k)|^2 / 2). For sigma = 1, the weights equal a softmax of q .
+k.
 
 Causal attention keeps the sums S_t and z_t over the keys k and values v. With the gate
 g_t = sigmoid(w_g . x_t + b_g) of each head (RFA-Gate), the sums forget earlier positions::
@@ -15,7 +15,7 @@ g_t = sigmoid(w_g . x_t + b_g) of each head (RFA-Gate), the sums forget earlier 
     z_t = g_t z_(t-1) + (1 - g_t) phi(k_t)
 
 Sines can be negative, so the sum of the weights may come close to 0 if there are few features. The sum is
-therefore clamped from below. The bound is its own noise, which is half of D^(-1/2) for each key.
+therefore clamped from below. The bound is the noise of the sum, half of D^(-1/2) per key.
 """
 
 from typing import Any, Optional
@@ -61,7 +61,7 @@ class RandomFeatureAttention(FeatureMapAttention):
             nn.init.constant_(self.gate_proj.bias, GATE_BIAS)
 
     def project(self, x: Tensor) -> Parts:
-        """Project the input to queries, keys and values and, if there is a gate, to the logits of the gate.
+        """Project the input to queries, keys, values and, if there is a gate, gate logits.
 
         Overrides :meth:`PeerAttention.project`.
 
@@ -111,13 +111,14 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the noise of the sum of the weights, as the smallest divisor of the weighted mean.
+        """Return the noise of the sum of the weights as the smallest divisor of the weighted mean.
 
-        Overrides :meth:`FeatureMapAttention.least_divisor`. A sum of weights below its noise has no meaning.
+        Overrides :meth:`FeatureMapAttention.least_divisor`. A sum of weights below its noise level is
+        meaningless.
 
         Args:
             sums: weighted sums [..., K + 1], used for their dtype.
-            total: one tensor [..., 1], the sum that the weights would have if all features were equal.
+            total: one tensor [..., 1], the normalizer for uniform features.
 
         Returns:
             The smallest divisors [..., 1].
@@ -127,9 +128,10 @@ class RandomFeatureAttention(FeatureMapAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute the sum that the causal weights would have if all features were equal.
+        """Compute the normalizer (total weight) of each position for uniform features.
 
-        Overrides :meth:`FeatureMapAttention.weight_totals`.
+        Overrides :meth:`FeatureMapAttention.weight_totals`. In causal attention with a gate g, position j
+        contributes (1 - g_j) g_(j+1) .. g_t to position t. Without a gate, every position contributes 1.
 
         Args:
             keys: features of the new keys.
@@ -138,9 +140,8 @@ class RandomFeatureAttention(FeatureMapAttention):
             before: sum [B, 1 or H, 1, 1] up to the last earlier position (default: None, at the start).
 
         Returns:
-            A tuple of one tensor. Without a gate, it is the number of tokens [B, 1, T, 1] up to each
-            position. With
-            a gate, it is 1 minus the product of all gates so far [B, H, T, 1], for H heads.
+            A one-element tuple. Without a gate, the tensor is the number of tokens [B, 1, T, 1] up to each
+            position. With a gate, it is 1 minus the product of all gates so far [B, H, T, 1], for H heads.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

@@ -5,13 +5,13 @@ output before the projection to the vocabulary. y_t is the embedding of a target
 cell.
 
 With ``--attention bahdanau`` (Bahdanau et al., 2015), the previous decoder state is the query, and the
-context enters the cell with the previous token::
+context enters the cell together with the previous token::
 
     c_t = attention(s_(t-1))
     s_t = f(s_(t-1), [y_(t-1); c_t])
     o_t = tanh(W [s_t; c_t; y_(t-1)])
 
-The paper has a maxout in place of the tanh.
+The paper uses maxout in place of tanh.
 
 With ``--attention luong`` (Luong et al., 2015), the current decoder state is the query, and the context
 enters the output only::
@@ -44,7 +44,7 @@ from luna_fairseq.peers.attention import count_left_padding, roll_left
 from luna_fairseq.peers.recurrent_attention import RecurrentAttention
 from luna_fairseq.peers.rnn_attention_config import RnnAttentionConfig, fill_defaults
 
-# Classes of the recurrent cells by name.
+# Recurrent cell classes, keyed by name.
 CELLS = {"lstm": nn.LSTM, "gru": nn.GRU}
 EncoderOut = Dict[str, List[Tensor]]
 
@@ -96,14 +96,14 @@ class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
 
 
 def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
-    """Build recurrent layers, with parameters drawn uniformly from [-0.1, 0.1] as in fairseq's LSTM.
+    """Build recurrent layers, initialized uniformly in [-0.1, 0.1] as in fairseq's LSTM.
 
     Args:
-        cfg: options of the model, which select the cell and the dropout between layers.
+        cfg: model options, which select the cell and the dropout between layers.
         input_dim: width of the input.
         hidden_dim: width of the states in each direction.
         layers: number of layers.
-        bidirectional: read the sequences in both directions (default: False).
+        bidirectional: process the sequences in both directions (default: False).
 
     Returns:
         torch's LSTM or GRU.
@@ -121,7 +121,7 @@ class RnnEncoder(FairseqEncoder):
     Padding may be on either side and does not change the result.
 
     Args:
-        cfg: options of the model, see :class:`RnnAttentionConfig`.
+        cfg: model options, see :class:`RnnAttentionConfig`.
         dictionary: source dictionary.
         embed_tokens: token embedding.
     """
@@ -141,7 +141,7 @@ class RnnEncoder(FairseqEncoder):
 
         Args:
             src_tokens: source tokens [B, S], padded on either side.
-            src_lengths: ignored, because lengths are counted from ``src_tokens``.
+            src_lengths: ignored, because lengths are computed from ``src_tokens``.
             kwargs: ignored.
 
         Returns:
@@ -164,11 +164,11 @@ class RnnEncoder(FairseqEncoder):
         return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding_mask], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the encoder's outputs for beam search. fairseq's generator calls this method.
+        """Reorder the encoder outputs for beam search. fairseq's generator calls this method.
 
         Args:
             encoder_out: outputs of :meth:`forward`.
-            new_order: for each of n new hypotheses, index [n] of the sentence that it translates.
+            new_order: for each of n new hypotheses, index [n] of the source sentence.
 
         Returns:
             Outputs for the n hypotheses.
@@ -187,7 +187,7 @@ def state_tensors(state: Any) -> Tuple[Tensor, ...]:
     """Return the state of an LSTM or a GRU as a tuple of tensors.
 
     Args:
-        state: state as torch returns it: a pair of tensors for an LSTM, one tensor for a GRU.
+        state: state returned by torch: a pair of tensors for an LSTM, one tensor for a GRU.
 
     Returns:
         Hidden state and cell state for an LSTM, or the hidden state for a GRU.
@@ -203,7 +203,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     layer.
 
     Args:
-        cfg: options of the model, as :func:`fill_defaults` returns them.
+        cfg: model options, as returned by :func:`fill_defaults`.
         dictionary: target dictionary.
         embed_tokens: token embedding.
     """
@@ -220,7 +220,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         self.encoder_attn = RecurrentAttention(
             cfg.score, hidden, memory, cfg.local, cfg.local_window, cfg.max_source_positions
         )
-        fed_dim = 0  # width of what enters the cell besides the token
+        fed_dim = 0  # width of the cell input in addition to the token
         if self.is_bahdanau:
             fed_dim = memory
         elif self.input_feeding:
@@ -307,7 +307,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return features, {"attn": [weights]}
 
     def _initial_state(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
-        """Return the state of the decoder before the first token.
+        """Return the decoder state before the first token.
 
         Args:
             encoder_out: outputs of :class:`RnnEncoder`.
@@ -317,8 +317,8 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
             - ``keys``: keys of the attention.
             - ``state0``: hidden states of all layers.
-            - ``state1``: cell states of all layers, for an LSTM only.
-            - ``fed``: previous output, zero at the start, with input feeding only.
+            - ``state1``: cell states of all layers (LSTM only).
+            - ``fed``: previous output, zero at the start (input feeding only).
         """
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         state = {"keys": self.encoder_attn.compute_keys(memory)}
@@ -329,7 +329,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return state
 
     def _run_rnn(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
-        """Run the recurrent layers on the next positions, and update the decoder's state.
+        """Run the recurrent layers on the next positions, and update the decoder state.
 
         Args:
             x: inputs [B, T, input width] of T positions for B sentences.
@@ -384,7 +384,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return self.output_projection(features)
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the decoding state after a step of beam search. fairseq's generator calls this method.
+        """Reorder the decoding state after a beam search step. fairseq's generator calls this method.
 
         Args:
             incremental_state: fairseq's dictionary of decoding states, updated in place.

@@ -12,7 +12,7 @@ from luna_fairseq.models.luna import flat_options
 from luna_fairseq.models.options import option
 from luna_fairseq.peers.recurrent_attention import LOCAL, SCORES
 
-# Default scores, those of the two papers.
+# Default scores, as in the two papers.
 OWN_SCORES = {"bahdanau": "concat", "luong": "general"}
 
 

@@ -1,17 +1,17 @@
-"""Sparse Sinkhorn attention (Tay et al., 2020): attention to a block and to one block sorted to its place.
+"""Sparse Sinkhorn attention (Tay et al., 2020): attention to a block and to the block sorted into its place.
 
 The sequence is divided into blocks of b positions. A position in block i attends to its own block and to the
 sorted block ``sum_j R_ij block_j``. The matrix R is close to a permutation of the blocks::
 
     R = Sinkhorn(P(x'))
 
-x' is the mean embedding of each block, and P is a small network with one output for each possible block.
-Sinkhorn divides the logits by a temperature, applies the exponential function, and normalizes rows and
-columns in turn. In training, Gumbel noise is added to the logits.
+x' is the mean embedding of each block, and P is a small network with one output per possible block. Sinkhorn
+divides the logits by a temperature, applies the exponential function, and normalizes rows and columns in
+turn. In training, Gumbel noise is added to the logits.
 
 In causal attention, R_ij is 0 unless block j is earlier than block i. x' is then the mean of all positions up
-to the first position of the block. A column is divided by the sum of its entries so far. The paper uses sums
-of embeddings for x'. Means are used here because they do not grow with the length.
+to the first position of the block. Each column is divided by the running sum of its entries. The paper uses
+sums of embeddings for x'. Means are used here because they do not grow with the length.
 """
 
 from typing import Any, Optional
@@ -28,8 +28,8 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention (Tay et al., 2020): each block attends to itself and to one other block.
 
-    A small network learns to sort the blocks, which decides the other block. See :class:`PeerAttention` for
-    the constructor arguments.
+    A small network learns to sort the blocks, which determines the other block. See :class:`PeerAttention`
+    for the constructor arguments.
     """
 
     name = "sinkhorn"
@@ -57,7 +57,7 @@ class SinkhornAttention(PeerAttention):
     def project(self, x: Tensor) -> Parts:
         """Project the input to queries, keys and values, and append the input itself.
 
-        Overrides :meth:`PeerAttention.project`. The input is needed to sort the blocks.
+        Overrides :meth:`PeerAttention.project`. The blocks are sorted based on the input.
 
         Args:
             x: input [T, B, C]: T positions, batch size B, and model width C.
@@ -69,7 +69,7 @@ class SinkhornAttention(PeerAttention):
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
-        """Compute the mean embedding of each block, from which the order of the blocks is computed.
+        """Compute the mean embedding of each block, from which the block order is computed.
 
         Args:
             x: input [B, 1, T, C]: batch size B, T positions, and model width C.
@@ -87,7 +87,7 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the matrix R that sorts the blocks. It is close to a permutation.
+        """Compute the matrix R that sorts the blocks, which is close to a permutation matrix.
 
         Args:
             x: input [B, 1, T, C]: batch size B, T positions, and model width C.
@@ -138,7 +138,7 @@ class SinkhornAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute attention of each block to its own keys and to those of the block sorted to its place.
+        """Compute attention from each block to its own keys and to the block sorted into its place.
 
         Overrides :meth:`PeerAttention.attend`.
 
@@ -146,7 +146,7 @@ class SinkhornAttention(PeerAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            x: input [B, 1, T, C] of model width C, from which the order of the blocks is computed.
+            x: input [B, 1, T, C] of model width C, from which the block order is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
@@ -169,13 +169,12 @@ class SinkhornAttention(PeerAttention):
 
         Returns:
             Mask [B, 1, blocks, b, 2 b] for blocks of b positions, True if the query must not attend to the
-            key. The
-            first b keys are those of the query's own block.
+            key. The first b keys are those of the query's own block.
         """
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)
         # A sorted position is padding if this position of every block is padding. Padding is on the right, so
-        # that it suffices to look at the first block.
+        # it suffices to check the first block.
         other = own[:, :, :1].expand_as(own)
         own, other = (y.expand(-1, -1, -1, self.size, -1) for y in (own, other))
         if self.form == CAUSAL:
@@ -195,7 +194,7 @@ class SinkhornAttention(PeerAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            x: input [B, 1, T, C] of model width C, from which the order of the blocks is computed.
+            x: input [B, 1, T, C] of model width C, from which the block order is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:

@@ -1,11 +1,11 @@
 """Softmax attention (Vaswani et al., 2017), with an optional bias on the logits.
 
-Self-attention may have the distance bias of ALiBi (Press et al., 2022). For queries q_i, keys k_j, values v_j
+Self-attention supports the distance bias of ALiBi (Press et al., 2022). For queries q_i, keys k_j, values v_j
 and head width K, the output is::
 
     y_i = sum_j softmax_j(q_i . k_j / sqrt(K) - m_h |i - j|) v_j
 
-The slope of head h of H heads is m_h = 2^(-8 h / H) with ALiBi and 0 without. Cross-attention may have the
+The slope of head h of H heads is m_h = 2^(-8 h / H) with ALiBi and 0 without. Cross-attention supports the
 diagonal prior of anchored Luna, a bias that favors source tokens near the diagonal.
 """
 
@@ -34,16 +34,16 @@ class SoftmaxAttention(PeerAttention):
     The decoding state holds all keys and values. See :class:`PeerAttention` for the constructor arguments.
 
     Attributes:
-        diagonal_positions: positions of the queries for the diagonal prior, set by the decoder. The first
-            tensor is the index [B, T] of each of the T target tokens of B examples, counted within its
-            example or sentence. The second tensor is the number [B, T] of source tokens before this sentence,
-            or None (default: None, the queries are numbered from 0).
+        diagonal_positions: query positions for the diagonal prior, set by the decoder. The first tensor is
+            the index [B, T] of each of the T target tokens of B examples, counted within its example or
+            sentence. The second tensor is the number [B, T] of source tokens before the aligned source
+            sentence, or None (default: None, the queries are numbered from 0).
     """
 
     name = "softmax"
 
     def build(self, options: Any) -> None:
-        """Store the options, and create the parameters of the diagonal prior if it is used.
+        """Store the options, and create the parameters of the diagonal prior, if used.
 
         Overrides :meth:`PeerAttention.build`.
 
@@ -57,7 +57,7 @@ class SoftmaxAttention(PeerAttention):
         self.diagonal_positions: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
-        """Compute the bias of ALiBi, which is proportional to the distance and is added to the logits.
+        """Compute the ALiBi bias, which is proportional to the distance and is added to the logits.
 
         Args:
             queries: queries [B, H, T, K] of the last T of S positions: batch size B, H heads, and head width
@@ -73,7 +73,7 @@ class SoftmaxAttention(PeerAttention):
         positions = torch.arange(keys.size(2), device=keys.device)
         distance = (positions[-queries.size(2) :, None] - positions).abs()
         dtype = torch.promote_types(keys.dtype, torch.float32)
-        # Computed on the device, because a copy of alibi_slopes would wait for the device in each layer.
+        # Computed on the device: copying alibi_slopes would synchronize with the device in each layer.
         slope = torch.exp2(-8 * heads.to(dtype) / self.num_heads)[:, None, None]
         return -(slope * distance).clamp(max=MAX_PENALTY)
 
@@ -124,14 +124,13 @@ class SoftmaxAttention(PeerAttention):
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
-            ``k``, ``v``, ``padding`` (with a padding mask only) and ``middles`` (with the diagonal prior
-            only, the
-            index of each token without padding).
+            ``k``, ``v``, ``padding`` (only if there is a padding mask) and ``middles`` (only with the
+            diagonal prior; the index of each token, not counting padding).
         """
         memory = {"k": k, "v": v, **({} if padding_mask is None else {"padding": padding_mask})}
         if self.diagonal is not None:
             mask = materialize_padding(padding_mask, k)
-            memory["middles"] = middles(mask, mask)[1]  # number of each token, without padding
+            memory["middles"] = middles(mask, mask)[1]  # index of each token, not counting padding
         return memory
 
     def read_context(
@@ -139,8 +138,8 @@ class SoftmaxAttention(PeerAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Attend from the decoder input to the cached keys and values.
 
-        Overrides :meth:`PeerAttention.read_context`. Attention weights are computed separately, only if they
-        are needed.
+        Overrides :meth:`PeerAttention.read_context`. Attention weights are computed separately, and only if
+        needed.
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
@@ -149,7 +148,7 @@ class SoftmaxAttention(PeerAttention):
 
         Returns:
             - output [B, H, T, K] of each head: H heads of width K.
-            - attention weights [B, H, T, S], or None.
+            - attention weights [B, H, T, S] (None if ``need_weights`` is False).
         """
         (q,) = self.project_heads(query, "q")
         k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
@@ -171,7 +170,7 @@ class SoftmaxAttention(PeerAttention):
             parts: tensors of the new positions, as returned by :meth:`project`.
             padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
                 padding).
-            state: state after the previous positions, or None at the start.
+            state: state after the previous positions (None at the start).
 
         Returns:
             - output [B, H, T, K] of each head at the new positions: H heads of width K.

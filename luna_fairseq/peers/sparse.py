@@ -1,12 +1,12 @@
 """Strided attention of the Sparse Transformer (Child et al., 2019).
 
-With stride l, query i attends to the keys j of two kinds. The first are the l positions on each side (in
-causal attention, on the left side). The second are all positions at a distance that is a multiple of l::
+With stride l, query i attends to two kinds of keys j: the l positions on each side (in causal attention, only
+on the left) and all positions at a distance that is a multiple of l::
 
     |i - j| <= l  or  (i - j) mod l = 0
 
-One softmax covers both kinds of keys (the paper's "merged" heads). If l is near the square root of the length
-n, there are about n sqrt(n) weights instead of n^2.
+A single softmax covers both kinds of keys (the paper's "merged" heads). If l is close to the square root of
+the length n, there are about n sqrt(n) weights instead of n^2.
 """
 
 from typing import Any, Optional
@@ -49,7 +49,7 @@ class SparseAttention(PeerAttention):
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute attention to the window and to the strided keys, and merge both.
+        """Compute attention to the window and to the strided keys, and merge the results.
 
         Overrides :meth:`PeerAttention.attend`. Strided keys in neighbouring blocks are always in the window,
         so they are masked among the strided keys.
@@ -68,7 +68,7 @@ class SparseAttention(PeerAttention):
         queries, keys, values = (to_blocks(x, size) for x in (q * self.head_dim**-0.5, k, v))
         near_keys, near_values = (append_neighbours(x, 1, after) for x in (keys, values))
         near = partial_attention(queries, near_keys, near_values, attention_mask, self.dropout)
-        # Nothing in a block lies outside this window, so the mask is that of padding.
+        # Nothing in a block lies outside this window, so only padding is masked.
         attention_mask = make_window_mask(q, size, (0, 0), (size, size), padding_mask)
         attention_mask = attention_mask[..., :1, :].permute(0, 1, 4, 3, 2)
         blocks = torch.arange(keys.size(2), device=q.device)

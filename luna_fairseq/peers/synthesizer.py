@@ -1,6 +1,6 @@
 """Synthesizer (Tay et al., 2021, "Rethinking Self-Attention"): attention weights without queries and keys.
 
-For values V, the output is ``softmax(B) V``. The logits B have a column for each position up to the maximum
+For values V, the output is ``softmax(B) V``. The logits B have one column per position up to the maximum
 length n; a sequence of T tokens uses the first T columns. There are four kinds of logits:
 
 - dense: row i of B is ``W_2 relu(W_1 x_i)`` for input x_i and learned matrices W_1 and W_2.
@@ -28,9 +28,9 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 
 
 class SynthesizerAttention(PeerAttention):
-    """Synthesizer (Tay et al., 2021): attention weights that do not come from products of queries and keys.
+    """Synthesizer (Tay et al., 2021): attention weights without query-key products.
 
-    The weights are computed from each token alone, or they are learned. Time and memory are quadratic in the
+    The weights are predicted from each token alone, or learned directly. Time and memory are quadratic in the
     length, as in softmax attention. See :class:`PeerAttention` for the constructor arguments.
     """
 
@@ -40,7 +40,7 @@ class SynthesizerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("hidden", "v")
 
     def build(self, options: Any) -> None:
-        """Create the parameters for the kind of Synthesizer that the options choose.
+        """Create the parameters for the selected kind of Synthesizer.
 
         Overrides :meth:`PeerAttention.build`.
 
@@ -68,7 +68,7 @@ class SynthesizerAttention(PeerAttention):
         """Compute the logits of the attention weights.
 
         Args:
-            T: length of the sequences.
+            T: sequence length.
             hidden: for the dense kinds, one tensor [B, H, T, K] with the projected input: batch size B, H
                 heads, and head width K. Empty for the random kinds.
 

@@ -1,7 +1,7 @@
-"""Causal linear attention in three forms: naive (the definition), chunk (training) and recurrent (decoding).
+"""Causal linear attention: naive (the definition), chunkwise (training) and recurrent (decoding).
 
 For query features x, key features y and values z, the output is
-``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``. The decay from j to t is 1 by default. Linear
+``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``. The decay from j to t defaults to 1. Linear
 Transformer, Performer, RFA and ABC compute this sum once or twice, each with its own features. See
 ops/README.md.
 """

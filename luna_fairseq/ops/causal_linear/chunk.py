@@ -3,10 +3,9 @@
 The sequence is processed in chunks. For query features x, key features y and values z, the sum over the
 positions of a chunk is the masked matrix product ``sum_j D_tj (x_t . y_j) z_j``. D_tj is the decay from
 position j to position t. The sum over earlier chunks is the product of x_t and the state, the sum of the
-outer products of y_j and z_j. The result equals that of the naive implementation up to rounding.
+outer products of y_j and z_j. The result matches the naive implementation up to rounding.
 
-The backward pass is hand-written. Only the inputs are saved for the backward pass, which recomputes the
-products and the states.
+The backward pass is hand-written. It recomputes the products and the states from the saved inputs.
 """
 
 from typing import List, NamedTuple, Optional, Tuple
@@ -26,7 +25,7 @@ def chunk_causal_linear(
 
     The output is ``output_t = sum_{j<=t} decay(j, t) (x_t . y_j) z_j``, where decay(j, t) is the exponential
     of the sum of ``log_decay`` over the positions after j up to t. All sums are accumulated in float32
-    (float64 for float64 inputs), under autocast too.
+    (float64 for float64 inputs), even under autocast.
 
     Args:
         x: features [B, H, T, M] of the queries: batch size B, H heads, T positions, and M features.
@@ -139,10 +138,10 @@ class Chunk(NamedTuple):
 
         Args:
             product: products x_t . y_j [n, c, c], indexed by t and j: n heads in the batch, and c positions.
-                Changed in place. The entries with j after t become zero.
+                Modified in place; the entries with j > t become zero.
 
         Returns:
-            The changed tensor ``product``.
+            The modified tensor ``product``.
         """
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
@@ -178,7 +177,7 @@ class ChunkGradients(NamedTuple):
         x: gradient [n, c, M] of the query features.
         y: gradient [n, c, M] of the key features.
         z: gradient [n, c, N] of the values.
-        log_decay: gradient [n, c, 1] of the logarithms of the decay (None if there is no decay).
+        log_decay: gradient [n, c, 1] of the log decay (None if there is no decay).
     """
 
     x: Tensor
@@ -311,7 +310,7 @@ def chunk_gradients(
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice the inputs of the whole sequence at one chunk, and compute the decay within the chunk.
+    """Slice one chunk from the inputs of the whole sequence, and compute the decay within the chunk.
 
     Args:
         inputs: inputs of the whole sequence.

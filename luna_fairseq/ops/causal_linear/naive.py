@@ -1,4 +1,4 @@
-"""Definition of causal linear attention, as a loop over positions.
+"""Naive causal linear attention: the definition, as a loop over positions.
 
 At each position, a state matrix decays, the outer product of key features and value is added, and the query
 features are multiplied by the state. This implementation is slow. Tests of the other implementations use it
@@ -14,7 +14,7 @@ from torch import Tensor
 def naive_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute causal linear attention by its definition, with a loop over positions.
+    """Compute causal linear attention by definition, with a loop over positions.
 
     The state S_t decays and grows at each position: S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t. The output is
     output_t = x_t S_t.

@@ -1,4 +1,4 @@
-"""Recurrent causal linear attention: each call adds new positions to a state of constant size."""
+"""Recurrent causal linear attention: each call adds new positions to a constant-size state."""
 
 from typing import Optional, Tuple
 

@@ -1,7 +1,7 @@
-"""Causal Luna attention (Luna, section 3.3) in four implementations, which are called forms.
+"""Four implementations of causal Luna attention (Luna, section 3.3).
 
-The forms are naive (the definition), chunk and triton (for training), and recurrent (for decoding). The file
-ops/README.md explains the formulas.
+They are naive (the definition), chunk and triton (for training), and recurrent (for decoding). See
+ops/README.md for the formulas.
 """
 
 from typing import Optional

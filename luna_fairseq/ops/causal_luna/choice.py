@@ -1,4 +1,4 @@
-"""Selection of the faster backend of causal Luna attention, for the setting ``auto``.
+"""Selection of the faster backend of causal Luna attention, for ``backend="auto"``.
 
 The backend is triton if it supports the inputs, agrees with chunk on random inputs, and is at least as fast.
 Otherwise the backend is chunk.
@@ -52,7 +52,7 @@ def choose_backend(
         sample = draw_sample(2, 2, COMPARED_LENGTH, K, L, device, dtype, has_decay, is_tied)
         reason = find_disagreement(triton_causal_luna, sample)
         if not reason:
-            # Triton's interpreter on a CPU is slow, so a smaller sample has to do.
+            # Triton's interpreter on a CPU is slow, so a smaller sample is used.
             shape = TIMED_SHAPE if device.type == "cuda" else (2, 2, COMPARED_LENGTH)
             sample = draw_sample(*shape, K, L, device, dtype, has_decay, is_tied)
             triton_time = measure_milliseconds(triton_causal_luna, sample)
@@ -71,10 +71,10 @@ def choose_backend(
 
 @lru_cache(maxsize=None)
 def log_once(level: int, message: str) -> None:
-    """Log a message, unless the same message was logged before.
+    """Log a message, unless it has already been logged.
 
     Args:
-        level: level of the message, such as ``logging.INFO``.
+        level: log level, such as ``logging.INFO``.
         message: text of the message.
     """
     logger.log(level, message)

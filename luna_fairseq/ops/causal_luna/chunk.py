@@ -2,11 +2,11 @@
 
 Causal Luna attention computes sums ``x_t sum_j y_j^T z_j`` over the positions j up to t. The sequence is
 processed in chunks. Within a chunk, the sum is the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier
-chunks are summed in a state, a matrix of L rows and K columns for each head. The result equals that of the
-naive implementation up to rounding.
+chunks are summed in a state, a matrix of L rows and K columns for each head. The result matches the naive
+implementation up to rounding.
 
-The backward pass is hand-written. Only the inputs and the softmax over the rows of the packed sequence P are
-saved for the backward pass, which recomputes the products and the states.
+The backward pass is hand-written. It recomputes the products and the states from the saved inputs and the
+saved softmax over the rows of the packed sequence P.
 
 In the shapes of this file, N = B x H is batch size times number of heads. T is the sequence length, c the
 number of positions in a chunk, K the head width, and L the number of rows of P. A is the matrix of pack
@@ -38,15 +38,15 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 class KeysValues(NamedTuple):
     """Pair of tensors, one for the keys and one for the values.
 
-    The tensors are the keys and values themselves, or the states that belong to them, or gradients. In tied
-    attention (keys and values are the same tensor), ``values`` is None. A pair of gradients then holds the
-    sum of both gradients in ``keys``.
+    The tensors are the keys and values themselves, their recurrent states, or gradients. In tied attention
+    (keys and values are the same tensor), ``values`` is None. A pair of gradients then holds the sum of both
+    gradients in ``keys``.
 
     Shapes: N heads in the batch, c positions in a chunk, head width K, and L rows of the packed sequence P.
 
     Attributes:
         keys: keys [N, c, K], or their state A^T keys [N, L, K], where A are the pack weights.
-        values: values [N, c, K], or their state A^T values [N, L, K]; None if tied.
+        values: values [N, c, K], or their state A^T values [N, L, K] (None if tied).
     """
 
     keys: Tensor
@@ -84,7 +84,7 @@ class Inputs(NamedTuple):
     """Inputs of chunkwise causal Luna attention, for a whole sequence.
 
     If there is a state (``key_sum`` and ``value_sum``), ``values`` must be given too, because attention with
-    a state does not use that keys and values are the same tensor.
+    a state does not exploit tied keys and values.
 
     Shapes: batch size B, H heads, N = B x H heads in the batch, T positions, head width K, and L rows of the
     packed sequence P.
@@ -100,7 +100,7 @@ class Inputs(NamedTuple):
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
         log_decay: cumulative log decay [H or N, T, 1] (None if there is no decay).
         keys: keys [N, T, K].
-        values: values [N, T, K], or None if keys and values are the same tensor (tied).
+        values: values [N, T, K] (None if keys and values are the same tensor, that is, tied).
         key_sum: sum A^T keys [N, L, K] over earlier positions, or None.
         value_sum: sum A^T values [N, L, K] over earlier positions, or None.
     """
@@ -181,7 +181,7 @@ class Chunk(NamedTuple):
     def decay_to_end(self, x: Tensor) -> Tensor:
         """Multiply the vector of each position by the decay from this position to the chunk's end.
 
-        With this factor, the vectors can be added to the state after the chunk.
+        The result can be added to the state after the chunk.
 
         Args:
             x: vectors [N, c, D]: N heads in the batch, and c positions of width D.
@@ -224,8 +224,8 @@ class Chunk(NamedTuple):
         """Return the state after the chunk: the decayed state plus the sums over this chunk.
 
         Args:
-            before: state before the chunk; None at the beginning of the sequence. Each tensor is [N, L, K]: N
-                heads in the batch, L rows of the packed sequence P, and head width K.
+            before: state before the chunk (None at the beginning of the sequence). Each tensor is [N, L, K]:
+                N heads in the batch, L rows of the packed sequence P, and head width K.
 
         Returns:
             The new state, with tensors of the same shape.
@@ -243,16 +243,16 @@ class ChunkGradients(NamedTuple):
 
     Shapes: N heads in the batch, c positions in the chunk, head width K, and L rows of the packed sequence P.
 
-    The last two fields exist with decay only. Let G be the cumulative log decay. Position j adds its terms to
-    the sums with the scale exp(-G_j), and position t multiplies the sums by the scale exp(G_t) / t. The two
-    fields are the derivatives of the loss with respect to the logarithms of these scales.
+    The last two fields are set only if there is decay. Let G be the cumulative log decay. Position j adds its
+    terms to the sums with the scale exp(-G_j), and position t multiplies the sums by the scale exp(G_t) / t.
+    The two fields are the derivatives of the loss with respect to the log of these scales.
 
     Attributes:
         q: gradient [N, c, K] of the queries.
         pack_weights: gradient [N, c, L] of the pack weights.
         keys: gradient [N, c, K] of the keys. If keys and values are the same tensor (tied), it is the sum of
             both gradients.
-        values: gradient [N, c, K] of the values, or None if tied.
+        values: gradient [N, c, K] of the values (None if tied).
         read_scale: derivative [N, c, 1] for the scale exp(G_t) / t, or None.
         added_scale: derivative [N, c, 1] for the scale exp(-G_j), or None.
     """
@@ -270,7 +270,7 @@ def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, T
 
     Args:
         chunk: inputs of the chunk.
-        before: state before the chunk, or None at the beginning of the sequence.
+        before: state before the chunk (None at the beginning of the sequence).
 
     Returns:
         - output [N, c, K] of the chunk: N heads in the batch, c positions, and head width K.
@@ -308,12 +308,12 @@ def chunk_backward(
         chunk: inputs of the chunk.
         softmax: softmax [N, c, L] over the rows of P, from :func:`chunk_forward`.
         grad: gradient [N, c, K] of the output.
-        before: state before the chunk, or None at the beginning of the sequence.
-        grad_after: gradient of the state after the chunk, or None at the end of the sequence.
+        before: state before the chunk (None at the beginning of the sequence).
+        grad_after: gradient of the state after the chunk (None at the end of the sequence).
 
     Returns:
         - gradients of the inputs of the chunk.
-        - gradient of the state before the chunk, each tensor [N, L, K]; None at the beginning.
+        - gradient of the state before the chunk, each tensor [N, L, K] (None at the beginning).
     """
     q, A, keys, values = chunk.q, chunk.pack_weights, chunk.inputs.keys, chunk.inputs.values_or_keys()
     is_tied = chunk.inputs.values is None
@@ -336,7 +336,7 @@ def chunk_backward(
     grad_A.baddbmm_(chunk.causal_product(q, keys).transpose(1, 2), grad_logits)
     grad_inputs = key_value_gradients(key_products, q, value_products, grad, is_tied)
 
-    # Sums that later chunks use
+    # Sums used by later chunks
     if grad_after is not None:
         rows = chunk.decay_to_end(A)
         for x, grad_x, grad_state in zip(
@@ -394,7 +394,7 @@ def key_value_gradients(
 
     Returns:
         - ``keys``: gradient [N, M, K] of the keys, or the sum of the gradients of keys and values if tied.
-        - ``values``: gradient [N, M, K] of the values, or None if tied.
+        - ``values``: gradient [N, M, K] of the values (None if tied).
     """
     to_keys, to_values = key_factor.transpose(1, 2), value_factor.transpose(1, 2)
     keys = torch.bmm(to_keys, q) if start is None else torch.baddbmm(start.keys, to_keys, q)
@@ -578,7 +578,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
         inputs: inputs of the whole sequence, used for their dtype.
 
     Returns:
-        The gradients, of which the other fields are not converted.
+        The gradients. All other fields are unchanged.
     """
     values = gradients.values
     if values is not None and inputs.values is not None:
@@ -589,7 +589,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice the inputs of the whole sequence at one chunk, and compute the decay within the chunk.
+    """Slice one chunk from the inputs of the whole sequence, and compute the decay within the chunk.
 
     Args:
         inputs: inputs of the whole sequence.

@@ -1,4 +1,4 @@
-"""Comparison of an implementation of causal Luna attention with the chunkwise one, in results and in time."""
+"""Comparison of causal Luna attention implementations with the chunkwise one: results and speed."""
 
 import time
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -25,7 +25,7 @@ class Sample(NamedTuple):
     Attributes:
         q: queries [B, H, T, K].
         k: keys [B, H, T, K].
-        v: values [B, H, T, K], or None if keys and values are the same tensor (tied).
+        v: values [B, H, T, K] (None if keys and values are the same tensor, that is, tied).
         pack_weights: weights [B, H, T, L], one per position and row of P.
         log_decay: log decay [H] per position of each head (None if there is no decay).
         grad: gradient [B, H, T, K] of the output.
@@ -52,7 +52,7 @@ def draw_sample(
 ) -> Sample:
     """Draw random inputs of causal Luna attention with a fixed seed.
 
-    The state of torch's default generators does not change.
+    The default generators of torch are not affected.
 
     Args:
         B: batch size.
@@ -76,19 +76,18 @@ def draw_sample(
 
 
 def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> str:
-    """Compare the results of an implementation with those of the chunkwise one in float32.
+    """Compare an implementation with the chunkwise implementation in float32.
 
     The output and the gradients of all inputs are compared.
 
     Args:
-        implementation: function that returns the output of causal Luna attention. Its arguments are those of
-            :func:`~luna_fairseq.ops.causal_luna.naive.naive_causal_luna`.
+        implementation: function that returns the output of causal Luna attention. It takes the same arguments
+            as :func:`~luna_fairseq.ops.causal_luna.naive.naive_causal_luna`.
         inputs: sample of two examples. One third of the first example is treated as padding.
 
     Returns:
         A clause such as "its output differs by 1.0e-01 from that of the chunkwise implementation", or an
-        empty
-        string if all results agree.
+        empty string if all results agree.
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
@@ -109,8 +108,8 @@ def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> 
 def measure_milliseconds(implementation: Callable[..., Tensor], inputs: Sample) -> float:
     """Measure the time of a forward and backward pass with dropout, in milliseconds.
 
-    The first pass is not measured, because it may compile kernels. The result is the shortest of the next
-    three passes.
+    The first pass is not timed, because it may compile kernels. The result is the shortest of the next three
+    passes.
 
     Args:
         implementation: function to measure, see :func:`find_disagreement`.
@@ -129,13 +128,13 @@ def measure_milliseconds(implementation: Callable[..., Tensor], inputs: Sample) 
 
 
 def synchronized_time(x: Tensor) -> float:
-    """Wait until a device has finished its work, then return the time of a clock.
+    """Synchronize with a device, then return the current clock time.
 
     Args:
         x: tensor on the device.
 
     Returns:
-        The time in seconds since an arbitrary moment.
+        The time in seconds since an arbitrary reference point.
     """
     if x.is_cuda:
         torch.cuda.synchronize(x.device)
@@ -154,7 +153,8 @@ def output_and_gradients(
 
     Returns:
         - output [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-        - gradients of q, k, v, pack_weights and log_decay, in order; None for inputs that the sample lacks.
+        - gradients of q, k, v, pack_weights and log_decay, in order (None for inputs missing from the
+          sample).
     """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]

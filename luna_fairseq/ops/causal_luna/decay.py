@@ -30,14 +30,14 @@ def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optiona
 
 
 def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
-    """Return the sum of the decay factors of t positions, ``sum_{n<t} exp(log_decay n)``.
+    """Return the sum of the decay factors over t positions, ``sum_{n<t} exp(log_decay n)``.
 
     With decay, this sum replaces the number of positions t as the divisor of a mean.
 
     Args:
         log_decay: log decay [H] per position of each of the H heads, negative.
         steps: number of positions t [B, 1, T, 1] for B examples of T positions, or [1, 1, T, 1] if all
-            examples have the same numbers.
+            examples have the same counts.
 
     Returns:
         The sums [B or 1, H, T, 1].
@@ -51,11 +51,11 @@ def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> 
 
     Args:
         log_decay: log decay [H] per position of each of the H heads, negative.
-        key_padding_mask: mask [B, 1] for B examples, True if the new position is padding. Padding does not
-            decay the sums. None if there is no padding.
+        key_padding_mask: mask [B, 1] for B examples, True if the new position is padding (None if there is no
+            padding). Padding does not decay the sums.
 
     Returns:
-        The factors [H, 1, 1], or [B, H, 1, 1] with a mask.
+        The factors [H, 1, 1], or [B, H, 1, 1] if a mask is given.
     """
     decay = log_decay.exp().view(-1, 1, 1)
     if key_padding_mask is None:
@@ -66,8 +66,8 @@ def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> 
 class ChunkDecay(NamedTuple):
     """Decay between the c positions of a chunk.
 
-    n is the number of heads with decay factors of their own. It is H for H heads, or B x H if the B examples
-    of the batch have different padding.
+    n is the number of heads with separate decay factors. It is H for H heads, or B x H if the B examples of
+    the batch have different padding.
 
     Attributes:
         between: decay [n, c, c] from each position to each later position, and 0 elsewhere.
@@ -123,11 +123,11 @@ def scale_(x: Tensor, factor: Tensor) -> Tensor:
     Matrix i is multiplied by ``factor[i % n]``, as in :func:`scale`.
 
     Args:
-        x: batch [N, R, S] of N matrices with R rows and S columns, changed in place.
+        x: batch [N, R, S] of N matrices with R rows and S columns, modified in place.
         factor: batch [n, R or 1, S or 1] of n factors, where n divides N.
 
     Returns:
-        The changed tensor ``x``.
+        The modified tensor ``x``.
     """
     x.unflatten(0, (-1, factor.size(0))).mul_(factor)
     return x

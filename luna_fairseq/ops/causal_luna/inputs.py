@@ -1,4 +1,4 @@
-"""Pack weights and position counts, which all forms of causal Luna attention need."""
+"""Pack weights and position counts, shared by all implementations of causal Luna attention."""
 
 import math
 from typing import Optional
@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-# Number of rows of P that a Triton kernel processes at a time. The constant stands here to avoid an import
-# cycle between triton.py and triton_kernels.py.
+# Number of rows of P that a Triton kernel processes at a time. The constant is defined here to avoid an
+# import cycle between triton.py and triton_kernels.py.
 BLOCK_L = 16
 # Up to this number of positions (the hypotheses of a sentence in decoding), copying heads takes less time
 # than the calls that avoid the copy.
@@ -90,7 +90,7 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert a tensor to float32, unless it is float32 or float64 already.
+    """Convert a tensor to float32, unless it is already float32 or float64.
 
     Args:
         x: floating-point tensor of any shape.
@@ -102,7 +102,7 @@ def at_least_float32(x: Tensor) -> Tensor:
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Set the pack weights of padding to zero, so that padding adds nothing to the sums over positions.
+    """Set the pack weights of padding to zero, so that padding does not contribute to the sums.
 
     Args:
         pack_weights: weights [B, H, T, L] for batch size B, H heads, T positions, and L rows of the packed
@@ -118,7 +118,7 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
 
 
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Count the positions up to and including each position, without padding.
+    """Count the positions up to and including each position, excluding padding.
 
     Args:
         q: queries [B, H, T, K] for B examples, H heads and T positions, which determine T and the device.
@@ -139,7 +139,7 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Count the positions up to and including each position, without padding, but at least 1.
+    """Count the positions up to and including each position, excluding padding, but at least 1.
 
     This is the divisor t of equation 7 of the Luna paper.
 

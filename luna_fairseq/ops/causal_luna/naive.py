@@ -1,4 +1,4 @@
-"""Definition of causal Luna attention (Luna, section 3.3), written with the function f of equation 7.
+"""Naive causal Luna attention: the definition (Luna, section 3.3), with the function f of equation 7.
 
 This implementation is slow. Tests of the other implementations use it as their reference.
 """
@@ -83,7 +83,7 @@ def naive_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute causal Luna attention by its definition, and return the unpack weights too.
+    """Compute causal Luna attention by definition, and also return the unpack weights.
 
     The formulas are A_unpack = softmax(f(Q, K, A_pack)) and Y = f(A_unpack, A_pack, V), with the function f
     of equation 7 of the Luna paper, see :func:`causal_outer_mean`.

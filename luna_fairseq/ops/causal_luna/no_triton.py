@@ -1,7 +1,7 @@
 """Replacement for ``triton.py`` in exported models, which do not contain the Triton kernels.
 
-With the kernels in the folder of a model, transformers would ask every user to install Triton. This module
-defines the functions of ``triton.py`` that other modules import. None of them supports any inputs.
+If a model folder contained the kernels, transformers would ask every user to install Triton. This module
+defines the functions of ``triton.py`` that other modules import. They do not support any inputs.
 """
 
 from typing import Any

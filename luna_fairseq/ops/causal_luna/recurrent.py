@@ -1,4 +1,4 @@
-"""Recurrent causal Luna attention for decoding: each call adds new positions to a state of constant size."""
+"""Recurrent causal Luna attention for decoding: each call adds new positions to a constant-size state."""
 
 from typing import Optional, Tuple
 
@@ -132,9 +132,9 @@ def update_state(
 
 
 def cast_if_needed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a tensor to a dtype, or return the tensor itself if it has this dtype already.
+    """Convert a tensor to a dtype, or return the tensor itself if it already has this dtype.
 
-    This saves a call of an operator, which matters in a decoding step.
+    This saves an operator call, which matters in a decoding step.
 
     Args:
         x: tensor of any shape.

@@ -9,16 +9,16 @@ from torch import Tensor
 class CausalLunaState(NamedTuple):
     """Decoding state of causal Luna attention: sums over all positions so far, and the number of positions.
 
-    The sums are those of equation 7 of the Luna paper without the factor 1/t.
+    These are the sums in equation 7 of the Luna paper, without the factor 1/t.
 
     Shapes: batch size B, H heads, head width K, and L rows of the packed sequence P.
 
     Attributes:
         key_sum: sum [B, H, K, L] of k_j^T a_j over positions j, in float32 or float64. Here k_j is the key of
-            position j and a_j are its pack weights, one for each row of P.
+            position j and a_j are its pack weights, one per row of P.
         value_sum: sum [B, H, L, K] of a_j^T v_j over positions j, in float32 or float64. Here v_j is the
             value of position j.
-        steps: number of positions [B] so far, without padding. The dtype is int64, because a count in half
+        steps: number of positions [B] so far, excluding padding. The dtype is int64, because a count in half
             precision would stop at 2,048.
     """
 
@@ -28,7 +28,7 @@ class CausalLunaState(NamedTuple):
 
 
 class TokenCounts(NamedTuple):
-    """Number t of positions so far, without padding, and its reciprocal.
+    """Number t of positions so far, excluding padding, and its reciprocal.
 
     The counts are the same in all layers, so they are computed once and shared. B is the batch size.
 
@@ -51,7 +51,7 @@ class TokenCounts(NamedTuple):
         """Count the positions so far, including new ones.
 
         Args:
-            before: number of earlier positions [B] in each of B examples, without padding.
+            before: number of earlier positions [B] in each of B examples, excluding padding.
             length: number T of new positions.
             padding_mask: mask [B, T], True at new positions that are padding (None if there is no padding).
             dtype: dtype of the layers' input. The reciprocals are in float32, or in float64 for a float64

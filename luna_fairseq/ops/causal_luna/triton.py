@@ -1,7 +1,7 @@
-"""Causal Luna attention on NVIDIA GPUs, in Triton kernels.
+"""Causal Luna attention on NVIDIA GPUs, with Triton kernels.
 
-The kernels need compute capability 8.0 or later, or Triton's interpreter on a CPU. Triton is imported at the
-first use, so that this module can be imported without Triton.
+The kernels need compute capability 8.0 or later, or Triton's interpreter on a CPU. Triton is imported on
+first use, so this module can be imported without Triton.
 """
 
 import importlib.util
@@ -87,17 +87,17 @@ def triton_causal_luna(
 
     All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
     Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
-    inputs use three tf32 products each, which equals float32 up to rounding.
+    inputs use three tf32 products each, which matches float32 up to rounding.
 
     Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Args:
-        q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. A tensor with gaps in
-            memory is copied.
-        k: keys [B, H, T, K] in the dtype of ``q``. A tensor with strides other than those of ``q`` is copied.
+        q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. Copied if it has gaps in
+            memory.
+        k: keys [B, H, T, K] in the dtype of ``q``. Copied if its strides differ from those of ``q``.
         v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once.
-        pack_weights: weights [B, H, T, L], one per position and row of P, with L at most 256. A tensor whose
-            last dimension is not contiguous is copied.
+        pack_weights: weights [B, H, T, L], one per position and row of P, with L at most 256. Copied if its
+            last dimension is not contiguous.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
@@ -127,8 +127,8 @@ def triton_causal_luna(
         reciprocal = steps.to(torch.float32).reciprocal()[..., 0].expand(q.shape[:3])
     masks = key_padding_mask, packed_padding_mask
     padding = (x if x is None else x.contiguous().view(torch.uint8) for x in masks)
-    # A seed that is drawn on the device of q can be part of a CUDA graph, which draws it again at every
-    # replay. It needs no synchronisation, and activation checkpointing restores it.
+    # A seed drawn on the device of q can be part of a CUDA graph, which redraws it at every
+    # replay. It needs no synchronization, and activation checkpointing restores it.
     seed = torch.randint(2**62, (1,), device=q.device) if dropout > 0 else None
     v = None if v is k else v
     return CausalLunaFunction.apply(q, k, v, pack_weights, reciprocal, ages, *padding, seed, float(dropout))
@@ -172,7 +172,7 @@ class CausalLunaFunction(torch.autograd.Function):
     """Autograd function of causal Luna attention that launches the Triton kernels.
 
     The backward pass needs the inputs, the log-sum-exp of the softmax, and the sums over each segment (a part
-    of the sequence that one program processes). They are saved in the forward pass.
+    of the sequence that one program processes). The forward pass saves them.
     """
 
     @staticmethod
@@ -185,7 +185,7 @@ class CausalLunaFunction(torch.autograd.Function):
             ctx: autograd context, which saves tensors and numbers for the backward pass.
             q: queries [B, H, T, K].
             k: keys [B, H, T, K].
-            v: values [B, H, T, K], or None if keys and values are the same tensor (tied).
+            v: values [B, H, T, K] (None if keys and values are the same tensor, that is, tied).
             a: weights [B, H, T, L], one per position and row of P (pack weights).
             reciprocal: factors 1/t [B, H, T] (None if there is neither padding nor decay).
             ages: age [B, H, T] of each position, which is its negative cumulative log decay (None if there is
@@ -243,7 +243,7 @@ class CausalLunaFunction(torch.autograd.Function):
         dq, dk = torch.empty_like(q), torch.empty_like(k)
         dv = dk if values["SIDES"] == 1 else torch.empty_like(k)
         da = torch.empty_like(a) if values["padding"] is None else torch.zeros_like(a)  # zero at padding
-        # The first kernel leaves these for the second kernel and for the gradients of 1/t and the ages.
+        # The first kernel stores these for the second kernel and for the gradients of 1/t and the ages.
         dlogits, used = (allocate(q, values["rows"] * values["WIDTH"], dtype=q.dtype) for _ in range(2))
         later_sums = allocate(q, values["states"] * 2) if values["STATES"] else lse
         reads, adds = (None if ages is None else torch.empty_like(lse) for _ in range(2))
@@ -271,7 +271,7 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
 
     Returns:
         - age [B, H, rows] of each position since the beginning of its chunk, where T is rounded up to
-          ``plan["rows"]``. The added positions have the age of the last position.
+          ``plan["rows"]``. The additional positions have the age of the last position.
         - increase in age [B, H, segments] across each segment.
 
         Both are None if there is no decay.
@@ -300,10 +300,10 @@ def make_dense(x: Tensor) -> Tensor:
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return a tensor with the strides of the queries, copied if its strides differ.
+    """Return ``x`` with the same strides as ``q``, copying it if needed.
 
     Args:
-        x: tensor [B, H, T, K] with the same shape as ``q``, or None.
+        x: tensor [B, H, T, K] of the same shape as ``q``, or None.
         q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
     Returns:
@@ -329,7 +329,7 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
     values = {**numbers, **tensors, "v": k if v is None else v}
     values.update(zip(("x_b", "x_h", "x_t", "", "a_b", "a_h", "a_t"), (*q.stride(), *a.stride())))
     values["PRECISION"] = "tf32x3" if q.dtype == torch.float32 else "tf32"
-    # States that do not fit into registers lie in scratch memory. Otherwise the argument is a placeholder.
+    # States that exceed the registers are stored in scratch memory. Otherwise the argument is a placeholder.
     needs_scratch = values["STATES"] and values["WIDTH"] > BLOCK_L
     return dict(values, scratch=allocate(q, values["states"] * 2) if needs_scratch else q)
 
@@ -367,12 +367,12 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 
 
 def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
-    """Choose the options with which Triton compiles a kernel.
+    """Choose the Triton compile options of a kernel.
 
-    The option ``maxnreg`` limits the registers of a thread, which decides how many programs fit on a
+    The option ``maxnreg`` limits the registers of a thread, which determines how many programs fit on a
     multiprocessor. With the chosen limit, three programs fit if the kernel then does not spill registers to
-    memory. Otherwise two programs fit. Without a limit, NVIDIA's assembler gives some kernels 32 registers
-    only.
+    memory. Otherwise two programs fit. Without a limit, NVIDIA's assembler gives some kernels only 32
+    registers.
 
     Args:
         values: kernel arguments, keyed by name.

@@ -2,7 +2,7 @@
 
 A sequence of T positions is cut into chunks of BLOCK_T positions, and into segments of one or more chunks.
 Each program processes one segment of one head, chunk by chunk. K is the head width, L the number of rows of
-the packed sequence P, and a_j the pack weights of position j, one for each row of P.
+the packed sequence P, and a_j the pack weights of position j, one per row of P.
 
 Within a chunk, ``x_t sum_j y_j^T z_j`` is computed as the masked matrix product ``sum_j (x_t . y_j) z_j``.
 Earlier chunks are summed in two states [K, L], ``sum k_j^T a_j`` and ``sum v_j^T a_j``. If keys and values
@@ -135,7 +135,7 @@ def load_chunk(x, at, inside, POLICY):
         x: pointer to the chunk.
         at: offsets [BLOCK_T, BLOCK_K] of the elements: BLOCK_T positions, and the head width rounded up.
         inside: mask [BLOCK_T, BLOCK_K], False at elements that become zeros.
-        POLICY: cache policy for the first load (FIRST), a further load (AGAIN) or the last load (LAST).
+        POLICY: cache policy for the first load (FIRST), a subsequent load (AGAIN) or the last load (LAST).
 
     Returns:
         The chunk [BLOCK_T, BLOCK_K].
@@ -196,7 +196,7 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
 def load_times(row, start, reciprocal, ages, BLOCK_T):
     """Load the factors 1/t and the ages of a chunk's positions.
 
-    The factor 1/t is that of equation 7 of the Luna paper. The age of a position is its negative cumulative
+    The factor 1/t comes from equation 7 of the Luna paper. The age of a position is its negative cumulative
     log decay, counted from the beginning of the chunk.
 
     Args:
