@@ -68,8 +68,8 @@ def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_
 def _append_expression(generator: random.Random, depth: int, tokens: List[str], max_length: int) -> int:
     """Append a random expression to ``tokens``, and return its value.
 
-    When ``tokens`` reaches ``max_length``, open operations end without more arguments, because the caller
-    will discard the expression.
+    When ``tokens`` reaches ``max_length``, open operations receive no more arguments, because the caller will
+    discard the expression.
 
     Args:
         generator: random number generator.

@@ -22,7 +22,7 @@ class PixelSequenceDataset(FairseqDataset):
     Intensities are scaled to the range from 0 to 1, and then normalized to ``(scaled - mean) / std``.
 
     Args:
-        pixels: intensities, uint8 [N, T], of N images with T pixels.
+        pixels: intensities of N images with T pixels, uint8 [N, T].
         mean: value to subtract from the scaled intensities (default: 0.5).
         std: value to divide the difference by (default: 0.5).
     """
@@ -63,7 +63,7 @@ def read_pixels(stem: Path) -> np.ndarray:
             Otherwise ``STEM.src`` is read, a text file with the intensities of one image per line.
 
     Returns:
-        Intensities, uint8 [N, T], of N images with T pixels.
+        Intensities of N images with T pixels, uint8 [N, T].
 
     Raises:
         InputError: Both files are missing, or the file is malformed or empty.
@@ -85,10 +85,10 @@ def _read_binary(path: Path) -> np.ndarray:
         path: path of the ``.npy`` file.
 
     Returns:
-        Intensities, uint8 [N, T], of N images with T pixels.
+        Intensities of N images with T pixels, uint8 [N, T].
 
     Raises:
-        InputError: The file is not a numpy array of this type and shape.
+        InputError: The file is not a numpy array of the expected type and shape.
     """
     try:
         pixels = np.load(str(path), mmap_mode="r", allow_pickle=False)
@@ -109,7 +109,7 @@ def _read_text(path: Path) -> np.ndarray:
             spaces.
 
     Returns:
-        Intensities, uint8 [N, T], of N images with T pixels.
+        Intensities of N images with T pixels, uint8 [N, T].
 
     Raises:
         InputError: A value is not an integer from 0 to 255, the images differ in size, or there are no

@@ -124,7 +124,7 @@ def _input_names() -> Set[str]:
 
 
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    """Return the error message for an output folder that is not empty.
+    """Return the error message for a non-empty output folder.
 
     Args:
         folder: output folder.
@@ -170,7 +170,7 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
 
 
 def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the ListOps expressions: the published ones with ``--mirror``, otherwise generated ones.
+    """Write ListOps expressions: the published ones if ``--mirror`` is given, otherwise generated ones.
 
     Args:
         args: parsed command-line arguments.

@@ -182,7 +182,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 
 
 def find_task(recipe: Recipe) -> str:
-    """Return the short name of the task that a recipe trains, such as ``listop``.
+    """Return the short name of the task that a recipe trains for, such as ``listop``.
 
     The short name is the last part of the recipe's architecture, such as ``luna_lra_listop``.
 
@@ -193,7 +193,7 @@ def find_task(recipe: Recipe) -> str:
         Key of ``TITLES``.
 
     Raises:
-        InputError: The recipe does not train a model of Long Range Arena.
+        InputError: The recipe does not train a model for Long Range Arena.
     """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
@@ -312,7 +312,7 @@ def format_table(results: Sequence[Result]) -> str:
     """Format results as a Markdown table, like Tables 1 and 3 of the paper.
 
     Args:
-        results: results of any models, tasks and seeds.
+        results: results for any models, tasks and seeds.
 
     Returns:
         Table with one line per model and one column per task. A cell shows the mean accuracy, the sample
@@ -336,7 +336,7 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
     """Average the accuracy of each model over the tasks that all models were tested on.
 
     Args:
-        results: results of any models, tasks and seeds.
+        results: results for any models, tasks and seeds.
 
     Returns:
         Comma-separated names of these tasks, and a mapping from a model to its mean accuracy in percent.
@@ -359,7 +359,7 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
     """Group the accuracies of results by model and task.
 
     Args:
-        results: results of any models, tasks and seeds.
+        results: results for any models, tasks and seeds.
 
     Returns:
         Nested dictionary ``{model: {task: accuracies of all seeds}}``, in percent.

@@ -89,11 +89,11 @@ class LRATask(FairseqTask):
         self.model_options = Namespace(**vars(LunaClassifierConfig()))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and keep its options for :meth:`load_dataset`.
+        """Build the model and store its options for :meth:`load_dataset`.
 
         Args:
             cfg: model options.
-            from_checkpoint: True if fairseq will load a checkpoint into the model (default: False).
+            from_checkpoint: whether fairseq will load a checkpoint into the model (default: False).
 
         Returns:
             Model.
@@ -107,7 +107,8 @@ class LRATask(FairseqTask):
 
     @property
     def prepends_cls(self) -> bool:
-        """True if sequences begin with ``<CLS>``, because the model classifies from the first position."""
+        """True if ``<CLS>`` is prepended to sequences, because the model classifies from the first position.
+        """
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
@@ -351,7 +352,7 @@ class LRAImagesByTextTask(LRAImageTask):
 
         Args:
             cfg: model options. Not modified.
-            from_checkpoint: True if fairseq will load a checkpoint into the model (default: False).
+            from_checkpoint: whether fairseq will load a checkpoint into the model (default: False).
 
         Returns:
             Model.

@@ -30,7 +30,7 @@ def write_tokens(
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
         examples: tuples (split, sequences, label). ``sequences`` contains one sequence of indices into
             ``symbols``, or two for pairs.
-        pairs: True if an example is a pair of sequences (default: False).
+        pairs: whether an example is a pair of sequences (default: False).
 
     Returns:
         Number of examples per split and class.

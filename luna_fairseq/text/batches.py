@@ -26,7 +26,7 @@ def map_batches(
         function: function that maps a list of items to a list of results of the same length. Must be
             picklable if ``workers`` is greater than 1.
         items: items to process. The iterable is consumed batch by batch.
-        workers: number of processes. With 1, the function runs in the current process.
+        workers: number of processes. If 1, the function runs in the current process.
         batch: number of items per batch (default: 2,000).
 
     Returns:

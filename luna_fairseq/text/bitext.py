@@ -177,7 +177,7 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
         number: one-based line number. A byte order mark is removed from line 1.
 
     Returns:
-        Text of the line.
+        Decoded line, without surrounding whitespace.
 
     Raises:
         InputError: The line is not UTF-8 or contains a NUL. The message names the line.
@@ -204,7 +204,7 @@ def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> s
         pattern: characters to replace (default: control characters and U+2581).
 
     Returns:
-        Text of the line without surrounding whitespace.
+        Line without surrounding whitespace.
     """
     # Most lines contain no such character. These checks are faster than the regular expression.
     if text.isprintable() and "\u2581" not in text:

@@ -18,7 +18,7 @@ def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictio
 
     Args:
         pieces: all pieces of the subword vocabulary.
-        counts: number of occurrences of each piece in the training text.
+        counts: mapping from a piece to its number of occurrences in the training text.
 
     Returns:
         Dictionary, sorted by decreasing frequency.
@@ -38,7 +38,7 @@ def build_text_dictionary(counts: Mapping[str, int], min_count: int = 1) -> Dict
     """Build a dictionary of the words or subword pieces that occur in the training text.
 
     Args:
-        counts: number of occurrences of each word or piece in the training text.
+        counts: mapping from a word or piece to its number of occurrences in the training text.
         min_count: minimum number of occurrences (default: 1). Rarer words are mapped to fairseq's unknown
             token.
 

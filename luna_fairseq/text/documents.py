@@ -217,7 +217,7 @@ def join_sentences(sentences: Sequence[str]) -> str:
         sentences: encoded sentences, each a string of space-separated subword pieces.
 
     Returns:
-        Text of the document piece, with ``<sep>`` between the sentences.
+        Document piece as a string, with ``<sep>`` between the sentences.
 
     Example:
         >>> join_sentences(["a b", "c"])
@@ -251,7 +251,7 @@ def remove_separators(text: str) -> str:
         text: translation of the sentence.
 
     Returns:
-        Text without separators, with single spaces between words.
+        Translation without separators, with single spaces between words.
 
     Example:
         >>> remove_separators("A B <sep> C")

@@ -51,7 +51,7 @@ def describe_unknown(unknown: int, tokens: int) -> str:
         tokens: total number of tokens.
 
     Returns:
-        Text for a message.
+        Description for use in messages.
 
     Example:
         >>> describe_unknown(3, 1200)

@@ -136,10 +136,10 @@ class EncodedText:
 
 @contextmanager
 def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
-    """Context manager that creates empty encoded texts and deletes their scratch files at the end.
+    """Context manager that creates empty encoded texts and deletes their scratch files on exit.
 
     Args:
-        folder: folder for the scratch files. It is created, and deleted at the end.
+        folder: folder for the scratch files. It is created, and deleted on exit.
         names: names of the texts.
 
     Yields:
@@ -177,7 +177,7 @@ def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
     """Select the sentences of a batch for which a mask is True.
 
     Args:
-        encoded: concatenated piece IDs, and the length of each of the B sentences.
+        encoded: concatenated piece IDs, and the lengths of the B sentences.
         mask: boolean array [B], True for the sentences to keep.
 
     Returns:

@@ -70,16 +70,16 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
 def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
     """Count the words of a text in bounded memory.
 
-    When there are more than ``2 * max_words`` distinct words, the ``max_words`` most frequent ones are kept.
-    Characters that occur only in discarded words are kept as one-character words, so that the encoding covers
-    them.
+    Whenever the number of distinct words exceeds ``2 * max_words``, only the ``max_words`` most frequent ones
+    are kept. Characters that occur only in discarded words are kept as one-character words, so that the
+    encoding covers them.
 
     Args:
         lines: lines of text.
         max_words: number of frequent words to keep (default: 250,000).
 
     Returns:
-        Number of occurrences of each word.
+        Mapping from a word to its number of occurrences.
 
     Example:
         >>> count_words(["the cat", "the dog"])
@@ -167,7 +167,7 @@ def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[
 
     Args:
         model: path of the model file.
-        counts: number of occurrences of each piece in the training text.
+        counts: mapping from a piece to its number of occurrences in the training text.
         separators: additional symbols, such as ``<sep>`` (default: none).
 
     Returns:

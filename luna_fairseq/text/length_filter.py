@@ -36,7 +36,7 @@ class LengthFilter:
         Args:
             source: source lengths [B] of B pairs, in subword pieces.
             target: target lengths [B].
-            dropped: counter of dropped pairs by reason, updated in place.
+            dropped: counter of dropped pairs, keyed by reason and updated in place.
 
         Returns:
             Boolean array [B], True for pairs that pass.

@@ -11,7 +11,7 @@ def limits_by_source(user_options: Mapping[str, Any]) -> Dict[str, Any]:
     """Return fairseq-generate options that limit the length of a translation.
 
     The limit is 1.5 tokens per source token plus 20 tokens. fairseq computes it from the longest source
-    sentence of a batch.
+    sentence in the batch.
 
     Args:
         user_options: options given by the user, keyed by name. Any option that controls the output length

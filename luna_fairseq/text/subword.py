@@ -15,7 +15,7 @@ from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 from luna_fairseq.text.merges import learn_merges
 from luna_fairseq.text.moses import tokenize_pairs
 
-# Number of occurrences of each piece.
+# Mapping from a piece to its number of occurrences.
 Counts = Mapping[str, int]
 
 
@@ -31,7 +31,8 @@ class SubwordMethod:
             piece to its number of occurrences in the training text, and ``separators`` lists additional
             symbols.
         remove_bpe: value of ``--remove-bpe`` for fairseq-generate (default: empty, for whole words).
-        model_file: name of the model file in the data folder (default: empty, if nothing is learned).
+        model_file: name of the model file in the data folder (default: empty, for methods without a learned
+            model).
         learn: function ``(lines, vocabulary size) -> contents of the model file``. For subword-nmt, the
             vocabulary size is the number of merges. None (default) if nothing is learned.
         tokenize: function ``(languages, pairs of lines) -> tokenized pairs``. None (default) if lines are not

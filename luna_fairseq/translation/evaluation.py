@@ -136,7 +136,7 @@ class Evaluation:
         """Translate a split, unless an earlier run has translated it with the same inputs.
 
         Documents are translated in pieces of several sentences. If the translation of a piece has more or
-        fewer sentences than the source, the sentences of the piece are translated again one by one.
+        fewer sentences than the source, the sentences of the piece are translated again individually.
 
         Args:
             subset: name of the split, such as "test".

@@ -56,7 +56,7 @@ def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_s
         target_size: size of the target dictionary.
 
     Returns:
-        Model with the translation probabilities.
+        Trained lexical model.
 
     Example:
         >>> pairs = [([5, 6, 2], [7, 8]), ([5, 2], [7])]

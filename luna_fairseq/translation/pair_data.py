@@ -30,7 +30,7 @@ class PairData:
         splits: names of the splits, such as "train", "valid", "valid1" and "test". Only "train" is filtered
             by length and divided into shards.
         lengths: length filter of the training pairs.
-        shards: number of shards ``shard0``, ``shard1`` and so on. With 1, all files are directly in
+        shards: number of shards ``shard0``, ``shard1`` and so on. If 1, all files are written directly to
             ``folder``.
 
     Attributes:
@@ -124,7 +124,7 @@ class PairData:
             split: name of the split.
             batches: encoded batches of the split.
             texts: encoded texts, keyed by split, language and shard, extended in place.
-            dropped: counter of dropped pairs by reason, updated in place.
+            dropped: counter of dropped pairs, keyed by reason and updated in place.
 
         Raises:
             InputError: There are fewer training pairs than shards after filtering.
@@ -155,7 +155,7 @@ class PairData:
         Args:
             texts: encoded texts, keyed by split, language and shard.
             encoder: encoder of the texts.
-            dictionaries: fairseq dictionary of each language.
+            dictionaries: mapping from a language to its fairseq dictionary.
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:

@@ -53,7 +53,8 @@ class Preparation:
     """Stepwise preparation of parallel text in a data folder. Finished steps are skipped.
 
     Args:
-        args: parsed arguments of ``luna-prepare-bitext``, or a namespace with the same attributes.
+        args: parsed command-line arguments of ``luna-prepare-bitext``, or a namespace with the same
+            attributes.
         method: subword method, from :mod:`luna_fairseq.text.subword` (default: the method selected by
             ``args.subword``).
 

@@ -96,7 +96,7 @@ def check_published(text: Mapping[str, Bitext]) -> None:
     """Check that each split has the published number of lines.
 
     Args:
-        text: parallel text of each split.
+        text: mapping from the name of a split to its parallel text.
 
     Raises:
         InputError: A split has a different number of lines.

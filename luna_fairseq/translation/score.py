@@ -92,7 +92,7 @@ def score(args: argparse.Namespace) -> None:
     """Score an output file of fairseq-generate, print the scores and write the requested files.
 
     Args:
-        args: parsed arguments of luna-score.
+        args: parsed command-line arguments of luna-score.
 
     Raises:
         InputError: A file is missing, or does not match the translated text.

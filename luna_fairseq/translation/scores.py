@@ -129,8 +129,7 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
         BLEU and chrF, in this order.
 
     Raises:
-        InputError: The references do not match the test set, or the model of the tokenizer cannot be
-            downloaded.
+        InputError: The references do not match the test set, or the tokenizer model cannot be downloaded.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])

@@ -28,7 +28,7 @@ class Part:
         name: name of the corpus for messages.
         split: split that the corpus belongs to: "train", "valid" or "test".
         archive: published archive that contains the corpus.
-        members: paths in the archive of the English and the German file, plain text or SGML (``.sgm``).
+        members: paths of the English and the German file within the archive, plain text or SGML (``.sgm``).
         lines: number of sentence pairs in the published corpus.
     """
 
@@ -47,7 +47,7 @@ def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, l
         archive: path of the archive on the WMT site.
         size: size of the archive in bytes.
         sha256: SHA-256 of the archive.
-        stem: path in the archive of the files ``STEM.en`` and ``STEM.de``.
+        stem: path within the archive of the files ``STEM.en`` and ``STEM.de``.
         lines: number of sentence pairs.
     """
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
