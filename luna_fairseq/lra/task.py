@@ -107,8 +107,7 @@ class LRATask(FairseqTask):
 
     @property
     def prepends_cls(self) -> bool:
-        """True if ``<CLS>`` is prepended to sequences, because the model classifies from the first position.
-        """
+        """True if ``<CLS>`` is prepended, because the model classifies from the first position."""
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
