@@ -41,7 +41,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
 class AnchoredMemory(NamedTuple):
-    """Cached keys and values of unpack attention, computed once for each context.
+    """Cached keys and values of unpack attention, computed once per context.
 
     The packed context Y_P has L rows, and row i summarizes segment i, one of L equal parts of the context.
     Depending on the options, queries also attend to the tokens of some segments. With a look-up, these are
@@ -85,7 +85,7 @@ class AnchoredMemory(NamedTuple):
         """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: vector of the indices of the sentences to return, of any length.
+            sentences: indices of the sentences to return, as a vector.
 
         Returns:
             Keys and values with one batch entry per index.
@@ -172,11 +172,11 @@ class AnchoredAttention(LunaAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias of pack attention, which penalizes distant tokens.
 
-        The bias is minus gamma times the distance between a token and the centre of a row's segment, in
-        segments. The centre is shifted slightly for each head.
+        The bias is minus gamma times the distance between a token and the centre of a row's segment, measured
+        in segments. The centre is shifted slightly for each head.
 
         Args:
-            context: context, not used.
+            context: context, unused.
             geometry: distances and positions of the batch.
 
         Returns:
@@ -188,7 +188,7 @@ class AnchoredAttention(LunaAttention):
         return self.pack_anchor(require_context_geometry(geometry).pack_distance)
 
     def project_tokens(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """Project the tokens of the context to keys and values.
+        """Project the context tokens to keys and values.
 
         Args:
             context: context [S, B, C], of length S, batch size B and width C.
@@ -295,7 +295,7 @@ class AnchoredSelfAttention(AnchoredAttention):
     Args:
         embed_dim: model width.
         num_heads: number of heads.
-        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
+        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for keys and values (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
@@ -350,7 +350,7 @@ class AnchoredSelfAttention(AnchoredAttention):
             packed_context: packed context Y_P [L, B, C], the result of pack attention.
             pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
             context: context [S, B, C].
-            geometry: distances and positions of the batch, not used.
+            geometry: distances and positions of the batch, unused.
 
         Returns:
             Keys and values of the packed context. With a window, also keys and values of the tokens.
@@ -389,12 +389,12 @@ class AnchoredSelfAttention(AnchoredAttention):
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias of unpack attention, which penalizes distant segments.
 
-        The bias is minus gamma times the distance between a token and the centre of a row's segment, in
-        segments.
+        The bias is minus gamma times the distance between a token and the centre of a row's segment, measured
+        in segments.
 
         Args:
-            memory: keys and values, not used.
-            source: padding masks, not used.
+            memory: keys and values, unused.
+            source: padding masks, unused.
             geometry: distances and positions of the batch.
 
         Returns:
@@ -448,7 +448,7 @@ class AnchoredCrossAttention(AnchoredAttention):
     Args:
         embed_dim: model width.
         num_heads: number of heads.
-        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
+        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for keys and values (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
@@ -573,7 +573,7 @@ class AnchoredCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the packed context and, with a look-up, over tokens of the context.
+        """Compute unpack attention over the packed context and, with a look-up, over context tokens.
 
         Shapes: T queries, S context tokens, batch size B, H heads of width K.
 
@@ -600,7 +600,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the diagonal prior as a bias for the logits of unpack attention.
+        """Return the diagonal prior as a bias for the unpack attention logits.
 
         Args:
             memory: keys and values returned by :meth:`pack`.

@@ -130,7 +130,7 @@ class ChosenTokens(NamedTuple):
                 query.
 
         Returns:
-            Sums [B, H, T, K] of width K.
+            Weighted sums [B, H, T, K] of width K.
         """
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)

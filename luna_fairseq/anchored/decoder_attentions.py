@@ -65,7 +65,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         """Build the causal self-attention of one layer, with decay if it is enabled.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
 
         Returns:
             The attention module.
@@ -78,7 +78,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         """Build the cross-attention of one layer.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
             update_packed: True if the layer updates the packed sequence P for the next layer.
 
         Returns:

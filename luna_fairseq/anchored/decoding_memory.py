@@ -61,7 +61,7 @@ class DecodingMemory(NamedTuple):
         """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: vector of the indices of the sentences to return, of any length.
+            sentences: indices of the sentences to return, as a vector.
 
         Returns:
             Keys and values with one batch entry per index.

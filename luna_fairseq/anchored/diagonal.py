@@ -26,8 +26,8 @@ def naive_diagonal_bias(
     Shapes: batch size B, H heads, T queries, N keys.
 
     Args:
-        strength: strength gamma [H] of each head.
-        ratio: ratio r [H] of source length to target length for each head.
+        strength: strength gamma [H] per head.
+        ratio: ratio r [H] of source length to target length per head.
         query_place: zero-based index t [B, T] of each query's token in the target, or in its sentence.
         key_place: centre c [B, N] of each key, measured in source tokens.
         origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
@@ -49,7 +49,7 @@ class Diagonal(NamedTuple):
     Shapes: batch size B, H heads, T queries, N keys.
 
     Attributes:
-        strength: strength gamma [H, 1, 1] of each head.
+        strength: strength gamma [H, 1, 1] per head.
         expected: expected source position [B, H, T, 1] of each query, in tokens.
         width: tolerance [B, 1, T, 1] of each query, in tokens.
         nearest: distance [B, H, T, 1] of the key nearest to the expected position, divided by the tolerance.
@@ -66,7 +66,7 @@ class Diagonal(NamedTuple):
         """Return the diagonal prior for selected examples of the batch, in the given order.
 
         Args:
-            examples: vector of the indices of the examples to return, of any length.
+            examples: indices of the examples to return, as a vector.
 
         Returns:
             The prior for these examples.
@@ -116,8 +116,8 @@ def find_diagonal(
     Shapes: batch size B, H heads, T queries, N keys.
 
     Args:
-        strength: strength gamma [H] of each head.
-        ratio: ratio r [H] of source length to target length for each head.
+        strength: strength gamma [H] per head.
+        ratio: ratio r [H] of source length to target length per head.
         query_place: zero-based index t [B, T] of each query's token in the target, or in its sentence.
         key_place: centre c [B, N] of each key, measured in source tokens.
         masked: mask [B, N], True at padding, which is never the nearest key (default: None, no padding).

@@ -103,7 +103,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         """Build the self-attention of one layer, an :class:`AnchoredSelfAttention`.
 
         Args:
-            options: options of the encoder.
+            options: encoder options.
 
         Returns:
             The attention module.

@@ -19,7 +19,7 @@ class Needs(NamedTuple):
     """Distances and positions required by the attention modules of an encoder or a decoder.
 
     Attributes:
-        pack_heads: number of heads of pack attention with a distance bias (default: 0, no distance bias).
+        pack_heads: number of pack attention heads with a distance bias (default: 0, no distance bias).
         unpack: True if unpack attention has a distance bias (default: False).
         window: number of segments in the local window that a query additionally attends to (default: 0, no
             window).
@@ -43,7 +43,7 @@ class ContextGeometry(NamedTuple):
     The L rows of the packed sequence P divide a context of S tokens into equal segments. Values that no
     attention module needs are None.
 
-    Shapes: batch size B, H heads of pack attention.
+    Shapes: batch size B, H pack attention heads.
 
     Attributes:
         pack_distance: distance [B, H, L, S] between each token and the centre of each row's segment, which is
@@ -51,7 +51,7 @@ class ContextGeometry(NamedTuple):
         unpack_distance: distance [B, 1, S, L] between each token and the centre of each row's segment.
             Measured in segments, minus the distance of the nearest row.
         window: neighbouring tokens that each token additionally attends to, see :class:`Window`.
-        layout: arrangement of the tokens for a look-up, see :class:`Layout`.
+        layout: layout of the tokens for a look-up, see :class:`Layout`.
         row_place: centre [B, L] of each row's segment, measured in tokens from the start of the context, for
             a diagonal prior.
         token_place: centre [B, S] of each token, measured in tokens from the start of the context, for a

@@ -128,7 +128,7 @@ def lookup_attention(
 
     The result matches :func:`naive_lookup_attention` up to rounding. Each query attends to at most L +
     max(number * W, 64) keys. If a batch contains a context of at most 64 tokens, every query attends to as
-    many segments as are needed for 64 tokens.
+    many segments as 64 tokens require.
 
     Shapes: batch size B, H heads of width K, T queries, L rows of the packed context, at most W tokens in a
     segment.
@@ -155,7 +155,8 @@ def lookup_attention(
         rows = rows + diagonal.bias()
     read = read_chosen(segments, rows, packed_padding_mask, number)
     tokens = read.scores(scaled).to(dtype)
-    # In the softmax, adding the gate to tokens equals subtracting it from the rows, which are fewer.
+    # In the softmax, adding the gate to the tokens is equivalent to subtracting it from the rows, which are
+    # fewer.
     rows = rows - gate.to(dtype)[:, None, None]
     if diagonal is not None:
         tokens = tokens + diagonal.bias_at(read.place)
@@ -190,9 +191,9 @@ def mixed_lookup_attention(
 
     A context of at most 64 tokens is short, and its queries attend to all tokens. In
     :func:`lookup_attention`, a single short context makes all queries of the batch attend to as many segments
-    as are needed for 64 tokens. If that is more than ``number``, this function processes short and long
-    contexts separately. On a GPU or in a graph, the batch is not split, because the number of short contexts
-    is not known in advance.
+    as 64 tokens require. If that is more than ``number``, this function processes short and long contexts
+    separately. On a GPU or in a graph, the batch is not split, because the number of short contexts is not
+    known in advance.
 
     Shapes: batch size B, H heads of width K, T queries, L rows of the packed context.
 

@@ -348,7 +348,7 @@ class Blocks(NamedTuple):
         ]
 
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the query of each pair in some blocks.
+        """Gather the query of each pair in the given blocks.
 
         Queries at empty positions are undefined.
 
@@ -387,8 +387,8 @@ def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
     """Sort pairs of a query and a segment by segment, and divide the pairs of each segment into blocks.
 
     Segment r has ``counts[r]`` pairs, which fill ``counts[r] / size`` blocks, rounded up. The blocks of
-    segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, pairs
-    keep their order.
+    segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, the
+    pairs keep their order.
 
     Args:
         segment: segment [M, N] of each pair, 0 to R - 1, for M queries that attend to N segments each.

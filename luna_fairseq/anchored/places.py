@@ -17,7 +17,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distance between each token and the centre of each segment directly from its definition.
+    """Compute the distances between tokens and segment centres directly from their definition.
 
     Row i of the packed sequence P belongs to segment i. Each head has its own centre: for head h of H, the
     centre is shifted by (h + 1/2) / H - 1/2 segments.
@@ -48,7 +48,7 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """Compute the distance between each token and the centre of each segment, in segments.
+    """Compute the distance between each token and the centre of each segment, measured in segments.
 
     Row i of the packed sequence P belongs to segment i. This is the vectorized implementation of
     :func:`naive_distances`, which describes how the centre is shifted for each head.
@@ -96,7 +96,7 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
     """Return the bias ``-min(strength * distance, MAX_PENALTY)`` for attention logits.
 
     Args:
-        strength: strength gamma [H] of each of H heads.
+        strength: strength gamma [H] per head, for H heads.
         distance: distances [B, H or 1, ...] for batch size B, see :func:`beyond_nearest`.
 
     Returns:

@@ -120,10 +120,10 @@ def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tens
 
 
 def max_segment_tokens(S: int, L: int) -> int:
-    """Return the largest number of tokens in a segment, S / L rounded up.
+    """Return the maximum number of tokens in a segment, S / L rounded up.
 
     Args:
-        S: length of the context.
+        S: context length.
         L: number of segments.
 
     Returns:
@@ -140,7 +140,7 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     Args:
         number: number of segments that each query chooses.
         L: number of segments.
-        W: largest number of tokens in a segment.
+        W: maximum number of tokens in a segment.
         has_short: True if the batch may contain a context of at most 64 tokens.
 
     Returns:
@@ -176,7 +176,7 @@ class Segments(NamedTuple):
         """Return the segments of selected examples of the batch, in the given order.
 
         Args:
-            examples: vector of the indices of the examples to return, of any length.
+            examples: indices of the examples to return, as a vector.
 
         Returns:
             The segments of these examples.

@@ -20,7 +20,7 @@ class UnfinishedSentence(NamedTuple):
         """Return the unfinished sentences of selected hypotheses, in the given order.
 
         Args:
-            rows: vector of the indices of the hypotheses to return, of any length.
+            rows: indices of the hypotheses to return, as a vector.
 
         Returns:
             The unfinished sentences of these hypotheses.

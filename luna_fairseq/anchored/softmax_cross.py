@@ -1,4 +1,4 @@
-"""Softmax attention to all tokens of the source, in place of Luna's unpack attention."""
+"""Softmax attention to all source tokens, in place of Luna's unpack attention."""
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -37,7 +37,7 @@ class SoftmaxMemory(NamedTuple):
         """Return the keys and values of selected sentences, in the given order.
 
         Args:
-            sentences: vector of the indices of the sentences to return, of any length.
+            sentences: indices of the sentences to return, as a vector.
 
         Returns:
             Keys and values with one batch entry per index.
@@ -46,7 +46,7 @@ class SoftmaxMemory(NamedTuple):
 
 
 class SoftmaxCrossAttention(AnchoredAttention):
-    """Softmax attention to all tokens of the context, with the interface of :class:`LunaAttention`.
+    """Softmax attention to all context tokens, with the interface of :class:`LunaAttention`.
 
     Pack attention still updates the packed sequence P for the self-attention of the next layer. The distance
     bias of anchored attention is optional.
@@ -54,13 +54,13 @@ class SoftmaxCrossAttention(AnchoredAttention):
     Args:
         embed_dim: model width.
         num_heads: number of heads.
-        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
+        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for keys and values in pack attention (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: None, no
             distance bias).
         diagonal: add a diagonal prior to the softmax attention, which favours alignments near the diagonal.
-            Needs ``anchor_strength`` (default: False).
+            Requires ``anchor_strength`` (default: False).
         packs: update P. False in the last layer, whose packed context is unused (default: True).
 
     Example:
@@ -121,12 +121,12 @@ class SoftmaxCrossAttention(AnchoredAttention):
             context: context [S, B, C].
             source: padding masks of the context and of P (default: no padding).
             geometry: distances and positions of the batch (default: None).
-            need_weights: not used, because softmax attention provides weights over the context without P.
+            need_weights: unused, because softmax attention provides weights over the context without P.
 
         Returns:
             Tuple of two values:
 
-            - packed context [L, B, C], or None if this attention does not update P.
+            - packed context [L, B, C], or None if this module does not update P.
             - keys and values of the context tokens.
         """
         packed_context = None
@@ -164,7 +164,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the weights of pack attention, and of the queries over the context.
+        """Compute the pack attention weights, and the weights of the queries over the context.
 
         Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
 
@@ -176,8 +176,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
             geometry: distances and positions of the batch (default: None, computed by :meth:`find_geometry`).
 
         Returns:
-            Weights of all heads. The pack weights are None if this attention does not update P, and the
-            unpack weights are None.
+            Weights of all heads. The pack weights are None if this module does not update P, and the unpack
+            weights are None.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
@@ -192,7 +192,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute softmax attention over the tokens of the context.
+        """Compute softmax attention over the context tokens.
 
         Shapes: T queries, S context tokens, batch size B, H heads of width K.
 

@@ -23,7 +23,7 @@ class LearnedStrength(nn.Module):
     the initial gamma. Weight decay therefore pulls gamma toward its initial value instead of toward 0.
 
     Args:
-        strengths: initial gamma of each head.
+        strengths: initial gamma per head.
 
     Raises:
         InputError: A strength is not positive.
@@ -42,7 +42,7 @@ class LearnedStrength(nn.Module):
         self.register_buffer("start", torch.tensor(self.init))
 
     def reset_parameters(self) -> None:
-        """Reset gamma to its initial value, also for a module that was created on the meta device."""
+        """Reset gamma to its initial value, even if the module was created on the meta device."""
         nn.init.zeros_(self.change)
         self.start.copy_(torch.tensor(self.init))
 
@@ -63,7 +63,7 @@ class AnchorBias(LearnedStrength):
     """Bias of attention logits, ``-gamma * distance``, with a learned gamma per head.
 
     Args:
-        strengths: initial gamma of each head.
+        strengths: initial gamma per head.
 
     Raises:
         InputError: A strength is not positive.
@@ -85,7 +85,7 @@ class AnchorBias(LearnedStrength):
 
 
 def unpack_strengths(num_heads: int) -> List[float]:
-    """Return the initial strength of the distance bias in unpack attention for each head.
+    """Return the initial strength of the distance bias in unpack attention, per head.
 
     The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head is the most local: it
     attends to the nearest rows of the packed sequence P. The last head attends to all rows almost equally.
@@ -151,7 +151,7 @@ class DiagonalPrior(LearnedStrength):
         Shapes: batch size B, T queries, N keys.
 
         Args:
-            query_place: index [B, T] of each query's token in the target, or in its sentence.
+            query_place: zero-based index [B, T] of each query's token in the target, or in its sentence.
             key_place: centre [B, N] of each key, measured in source tokens.
             masked: mask [B, N], True at padding keys (default: None, no padding).
             origin: number [B, T] of source tokens before the query's sentence (default: None, 0).
@@ -180,7 +180,7 @@ class LookupGate(nn.Module):
         self.register_buffer("start", torch.full((num_heads,), init))
 
     def reset_parameters(self) -> None:
-        """Reset the bias to its initial value, also for a module that was created on the meta device."""
+        """Reset the bias to its initial value, even if the module was created on the meta device."""
         nn.init.zeros_(self.change)
         self.start.fill_(self.init)
 

@@ -63,10 +63,10 @@ class Target(NamedTuple):
 
 
 class Geometry(NamedTuple):
-    """Positions of tokens, for attentions whose weights depend on distance.
+    """Token positions, for attention modules whose weights depend on distance.
 
-    The attentions of the Luna paper do not depend on distance and need no positions. An extension such as
-    ``luna_fairseq.anchored`` defines the types of the values.
+    The attention modules of the Luna paper do not depend on distance and need no positions. The types of the
+    values are defined by an extension such as ``luna_fairseq.anchored``.
 
     Attributes:
         context: positions in the context, shared by all layers (default: None).

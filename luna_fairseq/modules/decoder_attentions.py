@@ -12,13 +12,13 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
-    """Convert the options of a decoder to keyword arguments of :class:`LunaCausalAttention`.
+    """Convert decoder options to keyword arguments for :class:`LunaCausalAttention`.
 
     Args:
-        options: options of the decoder.
+        options: decoder options.
 
     Returns:
-        Keyword arguments of the constructor.
+        Keyword arguments for the constructor.
     """
     return {
         "embed_dim": options.embed_dim,
@@ -33,8 +33,8 @@ def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
 class DecoderAttentions:
     """Factory that builds the attention modules of a decoder's layers, by default those of the Luna paper.
 
-    Subclass it to use other attentions in a :class:`LunaDecoder`. If their weights depend on token positions,
-    override :meth:`find_geometry` too.
+    Subclass it to use other attention modules in a :class:`LunaDecoder`. If their weights depend on token
+    positions, override :meth:`find_geometry` too.
 
     Attributes:
         for_export: compute positions in a way that is valid for all sequence lengths, as required by an
@@ -47,7 +47,7 @@ class DecoderAttentions:
         """Build the causal self-attention of one layer, a :class:`LunaCausalAttention`.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
 
         Returns:
             The attention module.
@@ -58,7 +58,7 @@ class DecoderAttentions:
         """Build the cross-attention of one layer, a :class:`LunaAttention`.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
             update_packed: True if the layer updates the packed sequence P for the next layer.
 
         Returns:

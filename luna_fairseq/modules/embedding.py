@@ -68,7 +68,7 @@ class SinusoidalPositions(nn.Module):
         Args:
             positions: position [B, T] of each token, for batch size B and length T. The first token of a
                 sequence has position ``padding_idx + 1``.
-            end: length of the longest sequence. Unused, because there is no maximum length.
+            end: length of the longest sequence in the batch. Unused, because the length is unlimited.
 
         Returns:
             Position embeddings [B, T, C] of width C.
@@ -81,7 +81,7 @@ class LearnedPositions(nn.Embedding):
     """Learned position embedding with a maximum length.
 
     Args:
-        max_positions: length of the longest sequence.
+        max_positions: maximum sequence length.
         embed_dim: width of the embeddings.
         padding_idx: position of padding tokens. The first token has position ``padding_idx + 1``, as in
             fairseq.
@@ -99,7 +99,7 @@ class LearnedPositions(nn.Embedding):
         Args:
             positions: position [B, T] of each token, for batch size B and length T. The first token of a
                 sequence has position ``padding_idx + 1``.
-            end: length of the longest sequence, including padding.
+            end: length of the longest sequence in the batch, including padding.
 
         Returns:
             Position embeddings [B, T, C] of width C.
@@ -123,10 +123,10 @@ class TokenEmbedding(nn.Module):
     """
 
     def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build the position embedding that the options select.
+        """Build the position embedding selected by the options.
 
         Args:
-            options: options of the encoder or decoder.
+            options: encoder or decoder options.
             padding_idx: position of padding tokens.
 
         Returns:
@@ -146,7 +146,7 @@ class TokenEmbedding(nn.Module):
         parameters in a checkpoint.
 
         Args:
-            options: options of the encoder or decoder.
+            options: encoder or decoder options.
             embed_tokens: token embedding with the attribute ``padding_idx``.
         """
         self.options = options

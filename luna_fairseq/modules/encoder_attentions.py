@@ -10,13 +10,13 @@ from luna_fairseq.modules.options import StackOptions
 
 
 def attention_arguments(options: StackOptions) -> Dict[str, Any]:
-    """Convert the options of a model to keyword arguments of :class:`LunaAttention`.
+    """Convert model options to keyword arguments for :class:`LunaAttention`.
 
     Args:
-        options: options of the encoder or decoder.
+        options: encoder or decoder options.
 
     Returns:
-        Keyword arguments of the constructor.
+        Keyword arguments for the constructor.
     """
     return {
         "embed_dim": options.embed_dim,
@@ -30,15 +30,15 @@ def attention_arguments(options: StackOptions) -> Dict[str, Any]:
 class EncoderAttentions:
     """Factory that builds the attention modules of an encoder's layers, by default those of the Luna paper.
 
-    Subclass it to use another attention in a :class:`LunaEncoder`. If its weights depend on token positions,
-    override :meth:`find_geometry` too.
+    Subclass it to use other attention modules in a :class:`LunaEncoder`. If their weights depend on token
+    positions, override :meth:`find_geometry` too.
     """
 
     def build_attention(self, options: StackOptions) -> nn.Module:
         """Build the self-attention of one layer, a :class:`LunaAttention`.
 
         Args:
-            options: options of the encoder.
+            options: encoder options.
 
         Returns:
             The attention module.

@@ -49,7 +49,7 @@ def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
 class ProjectingAttention(nn.Module):
     """Base class of attention modules that can re-initialize their linear projections.
 
-    The projections are the direct children of class ``nn.Linear``. "out_proj" is the output projection.
+    The projections are the direct submodules of class ``nn.Linear``. "out_proj" is the output projection.
     """
 
     def reset_projections(self) -> None:
@@ -96,12 +96,12 @@ def build_output_projection(embed_dim: int) -> nn.Linear:
 
 
 def dropout_probability(module: nn.Dropout) -> float:
-    """Return the probability with which a dropout module currently drops values.
+    """Return the current dropout probability of a dropout module.
 
-    The probability is passed to attention functions that apply dropout themselves.
+    It is passed to attention functions that apply dropout themselves.
 
     Args:
-        module: dropout module of an attention module.
+        module: dropout submodule of an attention module.
 
     Returns:
         ``module.p`` in training, or in evaluation with fairseq's ``--retain-dropout``. Otherwise 0.
@@ -116,7 +116,7 @@ def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
     ``linear_parameters``.
 
     Args:
-        layer: projection of an attention module.
+        layer: linear projection of an attention module.
 
     Returns:
         Tuple of weight [outputs, inputs] and bias [outputs]. None if the layer has hooks, has no bias, or is

@@ -65,8 +65,8 @@ class LunaAttention(ProjectingAttention):
 
     Args:
         embed_dim: width C of the queries, of P, of the context and of the output.
-        num_heads: number of heads of unpack attention.
-        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
+        num_heads: number of unpack attention heads.
+        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for keys and values. Otherwise a single projection computes both
             (default: False).
@@ -236,7 +236,7 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute pack attention: the packed sequence P attends to the context.
 
-        Shapes: S context tokens, L rows of P, batch size B, width C, H heads of pack attention.
+        Shapes: S context tokens, L rows of P, batch size B, width C, H pack attention heads.
 
         Args:
             packed: packed sequence P [L, B, C].
@@ -265,9 +265,9 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the logits of pack attention.
+        """Return a bias for the pack attention logits.
 
-        The base class returns None. Subclasses override this method to favour some tokens of the context.
+        The base class returns None. Subclasses override this method to favour some context tokens.
 
         Args:
             context: S context tokens [S, B, C], for batch size B and width C.
@@ -275,7 +275,7 @@ class LunaAttention(ProjectingAttention):
 
         Returns:
             Bias that broadcasts to the logits [B, H, L, S] of H heads and L rows of the packed sequence P, or
-            None for no bias.
+            None if there is no bias.
         """
         return None
 
@@ -426,7 +426,7 @@ class LunaAttention(ProjectingAttention):
         return output, weights @ self.saved_pack_weights(memory)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the logits of unpack attention.
+        """Return a bias for the unpack attention logits.
 
         The base class returns None. Subclasses override this method to favour some rows of the packed
         sequence P.
@@ -438,7 +438,7 @@ class LunaAttention(ProjectingAttention):
 
         Returns:
             Bias that broadcasts to the logits [B, H, T, L], for batch size B, H heads, T queries and L rows
-            of P, or None for no bias.
+            of P, or None if there is no bias.
         """
         return None
 
@@ -497,7 +497,7 @@ class LunaAttention(ProjectingAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the weights of pack attention and of unpack attention, and their product over the context.
+        """Compute the pack and unpack attention weights, and their product over the context.
 
         The weights are computed in full with the naive implementation, so this method is meant for short
         inputs.

@@ -1,4 +1,4 @@
-"""Luna decoder: token embedding and a stack of Luna layers, for translation and language modelling.
+"""Luna decoder: token embedding and a stack of Luna layers, for translation and language modeling.
 
 In translation, the first layer receives the last packed sequence P of the encoder. A language model has no
 encoder, and each layer has a learned P. To decode step by step, pass the returned state to the next call:
@@ -40,13 +40,13 @@ class DecoderOutput(NamedTuple):
 
 
 class LunaDecoder(TokenEmbedding):
-    """Luna decoder, which computes features of target tokens for whole sequences or step by step.
+    """Luna decoder, which computes features of target tokens, either for whole sequences or step by step.
 
     Args:
-        options: options of the decoder.
+        options: decoder options.
         embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
-        attentions: factory that builds the attention modules of the layers (default: None, the attentions of
-            the Luna paper).
+        attentions: factory that builds the attention modules of the layers (default: None, the attention
+            modules of the Luna paper).
 
     Example:
         >>> import torch
@@ -75,14 +75,14 @@ class LunaDecoder(TokenEmbedding):
     ) -> None:
         """Build the embedding, the layers and the output projection of the decoder.
 
-        The constructor calls this method. A subclass with an additional base class, such as a decoder of
-        fairseq, calls it after the constructor of that base class.
+        The constructor calls this method. A subclass with an additional base class, such as a fairseq
+        decoder, calls it after the constructor of that base class.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
             embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
-            attentions: factory that builds the attention modules of the layers (default: None, the attentions
-                of the Luna paper).
+            attentions: factory that builds the attention modules of the layers (default: None, the attention
+                modules of the Luna paper).
         """
         C, width = options.embed_dim, embed_tokens.embedding_dim
         self.attentions = attentions or DecoderAttentions()
@@ -101,7 +101,7 @@ class LunaDecoder(TokenEmbedding):
         """Build the ``options.num_layers`` decoder layers.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
 
         Returns:
             The layers, from first to last.
@@ -112,8 +112,8 @@ class LunaDecoder(TokenEmbedding):
         """Build one decoder layer with its attention modules.
 
         Args:
-            options: options of the decoder.
-            number: zero-based index of the layer.
+            options: decoder options.
+            number: zero-based layer index.
 
         Returns:
             The layer, a :class:`LunaDecoderLayer`.
@@ -163,7 +163,7 @@ class LunaDecoder(TokenEmbedding):
         Args:
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
                 ``state`` is given, only the next tokens (default: None, ``embeddings`` is given).
-            encoded: output of the encoder (default: None, the decoder has no encoder).
+            encoded: encoder output (default: None, the decoder has no encoder).
             state: state returned by the previous call (default: None, the target starts here).
             embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens`` (default: None).
             padding_mask: boolean mask [B * n, T], True at padding (default: None, derived from the padding
@@ -240,7 +240,7 @@ class LunaDecoder(TokenEmbedding):
         """Compute the input of the first layer from token embeddings.
 
         The order of operations is scaling, word dropout, linear projections, position embeddings, layer norm
-        and dropout. Operations that the options disable are skipped.
+        and dropout. Operations disabled by the options are skipped.
 
         Shapes: T tokens, batch size B, width C' of the token embedding, model width C.
 

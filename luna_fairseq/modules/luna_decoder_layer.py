@@ -20,7 +20,7 @@ class LunaDecoderLayer(LunaLayer):
     source. A layer of a language model has no cross-attention and a learned P (Luna, section 3.3).
 
     Args:
-        options: options of the decoder.
+        options: decoder options.
         self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
         encoder_attn: cross-attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`, or
             None in a language model.

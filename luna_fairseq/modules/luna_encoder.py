@@ -37,13 +37,13 @@ class EncoderOutput(NamedTuple):
 
 
 class LunaEncoder(TokenEmbedding):
-    """Luna encoder, which computes features of the tokens and a packed sequence P of fixed length.
+    """Luna encoder, which computes token features and a packed sequence P of fixed length.
 
     Args:
-        options: options of the encoder.
+        options: encoder options.
         embed_tokens: token embedding of width ``options.embed_dim``, with the attribute ``padding_idx``.
-        attentions: factory that builds the attention modules of the layers (default: None, the attention of
-            the Luna paper).
+        attentions: factory that builds the attention modules of the layers (default: None, the attention
+            modules of the Luna paper).
 
     Example:
         >>> import torch
@@ -69,14 +69,14 @@ class LunaEncoder(TokenEmbedding):
     ) -> None:
         """Build the embedding, the learned packed sequence P and the layers of the encoder.
 
-        The constructor calls this method. A subclass with an additional base class, such as an encoder of
-        fairseq, calls it after the constructor of that base class.
+        The constructor calls this method. A subclass with an additional base class, such as a fairseq
+        encoder, calls it after the constructor of that base class.
 
         Args:
-            options: options of the encoder.
+            options: encoder options.
             embed_tokens: token embedding of width ``options.embed_dim``, with the attribute ``padding_idx``.
             attentions: factory that builds the attention modules of the layers (default: None, the attention
-                of the Luna paper).
+                modules of the Luna paper).
         """
         C = options.embed_dim
         self.attentions = attentions or EncoderAttentions()
@@ -119,7 +119,7 @@ class LunaEncoder(TokenEmbedding):
         """Build the ``options.num_layers`` encoder layers.
 
         Args:
-            options: options of the encoder.
+            options: encoder options.
 
         Returns:
             The layers, from first to last.
@@ -130,8 +130,8 @@ class LunaEncoder(TokenEmbedding):
         """Build one encoder layer with its attention module.
 
         Args:
-            options: options of the encoder.
-            number: zero-based index of the layer.
+            options: encoder options.
+            number: zero-based layer index.
 
         Returns:
             The layer, a :class:`LunaEncoderLayer`.
@@ -222,7 +222,7 @@ class LunaEncoder(TokenEmbedding):
         """Compute the input of the first layer from token embeddings.
 
         The order of operations is word dropout, scaling, position embeddings, layer norm, dropout and the
-        linear projection. Operations that the options disable are skipped.
+        linear projection. Operations disabled by the options are skipped.
 
         Shapes: batch size B, S tokens, width C.
 

@@ -17,11 +17,11 @@ class LunaLayer(nn.Module):
     A layer consists of blocks: attention blocks and a feed-forward block. A pre-norm layer normalizes the
     input of each block. A post-norm layer normalizes the sum of a block's input and output.
 
-    Subclasses build their attentions, then call :meth:`build_feed_forward`. The order of construction is the
-    order of the parameters in a checkpoint.
+    Subclasses build their attention modules, then call :meth:`build_feed_forward`. The order of construction
+    is the order of the parameters in a checkpoint.
 
     Args:
-        options: options of the encoder or decoder.
+        options: encoder or decoder options.
     """
 
     def __init__(self, options: StackOptions):
@@ -33,7 +33,7 @@ class LunaLayer(nn.Module):
         """Build the feed-forward block, and the layer norm of the packed sequence P.
 
         Args:
-            options: options of the encoder or decoder.
+            options: encoder or decoder options.
             update_packed: True if the layer updates P for the next layer.
             normalize_packed: build the layer norm of P. Must be False if its output is not used, because
                 parameters without a gradient break distributed training.
@@ -122,7 +122,7 @@ class LunaEncoderLayer(LunaLayer):
     The layer updates the tokens X and the packed sequence P.
 
     Args:
-        options: options of the encoder.
+        options: encoder options.
         self_attn: self-attention, such as :class:`luna_fairseq.modules.LunaAttention`.
         normalize_packed: in a post-norm layer, normalize the updated P. False in the last layer if the
             encoder normalizes the last P itself (default: True).

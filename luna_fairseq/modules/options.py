@@ -18,7 +18,7 @@ class StackOptions:
         ffn_embed_dim: hidden width of the feed-forward blocks.
         num_layers: number of layers.
         num_heads: number of attention heads.
-        num_pack_heads: number of heads of pack attention (default: None, ``num_heads``).
+        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
         projection_length: number of rows of the packed sequence P (default: 32).
         untie_kv: use separate projections for keys and values (default: False).
         non_contextual_packed: pass the initial P to every layer. Otherwise each layer uses the P updated by
@@ -62,7 +62,7 @@ class StackOptions:
 class EncoderOptions(StackOptions):
     """Encoder options, in addition to those of :class:`StackOptions`.
 
-    P is the packed sequence, whose number of rows is ``projection_length``.
+    P is the packed sequence, which has ``projection_length`` rows.
 
     Attributes:
         fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
@@ -71,7 +71,7 @@ class EncoderOptions(StackOptions):
             last P, and sets padding rows of the initial P to zero (default: False).
         packed_is_read: False if no classification head uses the last P. Its layer norm then has no parameters
             (default: True).
-        layer_repeats: number of times that the stack of layers is applied (default: 1).
+        layer_repeats: number of times the layer stack is applied (default: 1).
 
     Example:
         >>> options = EncoderOptions(embed_dim=512, ffn_embed_dim=2048, num_layers=6, num_heads=8)

@@ -21,7 +21,7 @@ class PackedEmbedding(nn.Module):
     Args:
         projection_length: number of rows of P.
         embed_dim: width C of each row.
-        dropout: dropout probability, sampled separately for each sentence (default: 0).
+        dropout: dropout probability, with a separate mask per sentence (default: 0).
         scale: multiply P by sqrt(C), like token embeddings (default: False).
         positions: function ``(length, width) -> position embeddings [length, width]`` (default: None, no
             positions).

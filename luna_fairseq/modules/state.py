@@ -135,8 +135,8 @@ class DecoderState(NamedTuple):
         layers: state of each layer.
         count: number of tokens per hypothesis so far, not counting padding.
         position: number of positions so far, including padding.
-        target: token positions in the target, for attention weights that depend on distance. It must have a
-            method ``select`` (default: None, no attention needs positions).
+        target: token positions in the target, for attention weights that depend on distance. Must have a
+            method ``select`` (default: None, no attention module needs positions).
 
     Example:
         >>> import torch

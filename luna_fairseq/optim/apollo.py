@@ -17,7 +17,7 @@ The formulas below define update t of one parameter tensor ``p`` with gradient `
     d = m / D
     p = p - lr * d
 
-The module apollo_update.py implements this update. Norms, inner products and the maximum are taken over a
+The module apollo_update.py implements this update. Norms, inner products and the maximum are computed over a
 whole tensor, so the result depends on how the parameters are split into tensors. Apollo must therefore not be
 used with parameters that are sharded or flattened into a single tensor.
 """
@@ -148,7 +148,7 @@ class Apollo(Optimizer):
             _resolve_weight_decay_type(group)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the state of the optimizer, and keep it in float32 for float16 and bfloat16 parameters.
+        """Load the optimizer state, and keep it in float32 for float16 and bfloat16 parameters.
 
         The overridden method of ``torch.optim.Optimizer`` would convert the state to the dtype of the
         parameters.
@@ -250,8 +250,7 @@ class Apollo(Optimizer):
             params: parameters, updated in place.
             step: number of this update, starting at 1.
             device: device of the parameters.
-            group: parameter group that contains the parameters, with the options of :class:`Apollo` keyed by
-                name.
+            group: parameter group of these parameters, with the options of :class:`Apollo` keyed by name.
         """
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]

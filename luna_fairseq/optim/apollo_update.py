@@ -16,7 +16,7 @@ def single_tensor_update(
 ) -> None:
     """Update one parameter tensor and its state in place, following the formulas in apollo.py.
 
-    This is the reference implementation for the faster ones.
+    This is the reference for the faster implementations.
 
     Args:
         p: parameter, updated in place.

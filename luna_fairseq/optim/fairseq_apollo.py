@@ -77,7 +77,7 @@ class FairseqApollo(FairseqOptimizer):
     divide the gradients by the loss scale.
 
     Args:
-        cfg: options of the optimizer.
+        cfg: optimizer options.
         params: parameters to train.
 
     Raises:
@@ -138,7 +138,7 @@ class FairseqApollo(FairseqOptimizer):
 
         Args:
             max_norm: maximum norm in mode "total"; 0 disables clipping.
-            aggregate_norm_fn: function that aggregates the norms of the shards of several workers. Not used
+            aggregate_norm_fn: function that aggregates the norms of the shards of several workers. Unused
                 with the clip mode "each" (default: None).
 
         Returns:
@@ -153,7 +153,7 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the state of the optimizer from a checkpoint.
+        """Load the optimizer state from a checkpoint.
 
         Args:
             state_dict: state returned by ``state_dict``.

@@ -60,10 +60,10 @@ class _MilestonesAction(argparse.Action):
         """Parse the integers passed to the option, and store them in the namespace.
 
         Args:
-            parser: not used.
+            parser: unused.
             namespace: namespace of the parsed options, updated in place.
             values: command-line words after the option.
-            option_string: not used (default: None).
+            option_string: unused (default: None).
 
         Raises:
             argparse.ArgumentError: A word is not an integer.
@@ -85,7 +85,7 @@ class MilestoneSchedule(FairseqLRScheduler):
     :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr`.
 
     Args:
-        cfg: options of the schedule.
+        cfg: schedule options.
         optimizer: optimizer whose learning rate is set.
 
     Raises:
@@ -118,7 +118,7 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the options of the schedule to a parser.
+        """Add the schedule options to a parser.
 
         Overrides the method of ``FairseqLRScheduler``, so that --milestones accepts multiple words.
 
@@ -161,10 +161,10 @@ class MilestoneSchedule(FairseqLRScheduler):
 
 
 def _check(cfg: MilestoneScheduleConfig) -> None:
-    """Check that the options of the schedule are in range and compatible.
+    """Check that the schedule options are in range and compatible.
 
     Args:
-        cfg: options of the schedule.
+        cfg: schedule options.
 
     Raises:
         InputError: An option is out of range or incompatible with another option.
