@@ -218,7 +218,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         padding_mask: mask [B, S], True at padding (None if there is no padding).
 
     Returns:
-        Weights [B, H, S, n] in float32 or wider, 0 at padding.
+        Weights [B, H, S, n] in float32 or higher precision, 0 at padding.
     """
     control = control.to(torch.promote_types(control.dtype, torch.float32))
     return mask_features(control.clamp(-LIMIT, LIMIT).exp(), padding_mask)

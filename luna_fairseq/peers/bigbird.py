@@ -29,7 +29,7 @@ class BigBirdAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Store the block options, and draw the random seed of the block preferences.
+        """Store the block options, and draw the random seed for the block preferences.
 
         Overrides :meth:`PeerAttention.build`.
 
@@ -44,8 +44,8 @@ class BigBirdAttention(PeerAttention):
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
         """Return the random preference of each block for every other block.
 
-        A block attends to the random blocks with the highest preferences. Preferences of shorter sequences
-        are the upper left part of one matrix for the maximum length.
+        A block attends to the random blocks with the highest preferences. Shorter sequences use the top-left
+        part of a single matrix for the maximum length.
 
         Args:
             blocks: number n of blocks.

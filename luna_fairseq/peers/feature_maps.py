@@ -19,7 +19,7 @@ from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, ma
 
 
 class Keys(NamedTuple):
-    """Features of the keys, with the scale and the decay of the features.
+    """Features of the keys, with their scale and decay.
 
     Shapes: batch size B, H heads, S keys, and M features.
 
@@ -51,7 +51,7 @@ class FeatureMapAttention(PeerAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, M] in float32 or wider, where M is the number of features.
+            Features [B, H, T, M] in float32 or higher precision, where M is the number of features.
         """
         raise NotImplementedError
 
@@ -262,7 +262,7 @@ def append_ones(v: Tensor) -> Tensor:
         v: values [B, H, S, K]: batch size B, H heads, S keys, and head width K.
 
     Returns:
-        Values [B, H, S, K + 1] in float32 or wider.
+        Values [B, H, S, K + 1] in float32 or higher precision.
     """
     dtype = torch.promote_types(v.dtype, torch.float32)
     return torch.cat([v.to(dtype), v.new_ones((), dtype=dtype).expand(*v.shape[:-1], 1)], dim=-1)

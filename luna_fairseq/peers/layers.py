@@ -97,7 +97,7 @@ class InformerEncoderLayer(PeerEncoderLayer):
 
         Args:
             x: input [T, B, C]: T positions, batch size B, and model width C.
-            norm: layer normalization. It runs before the block if the model has ``normalize_before``, and
+            norm: layer normalization. It is applied before the block if ``normalize_before`` is set, and
                 otherwise after the residual connection.
             block: function from a tensor [T, B, C] to a tensor of the same shape.
 
@@ -256,7 +256,7 @@ class PeerDecoder(TransformerDecoderBase):
             - dictionary of additional outputs of fairseq's decoder.
 
         Raises:
-            InputError: ``full_context_alignment`` is set, which is impossible with causal attention.
+            InputError: ``full_context_alignment`` is set, which is incompatible with causal attention.
         """
         if full_context_alignment:
             raise InputError(

@@ -22,7 +22,7 @@ def elu_plus_one(x: Tensor) -> Tensor:
         x: queries or keys of any shape.
 
     Returns:
-        Features of the same shape, in float32 or wider.
+        Features of the same shape, in float32 or higher precision.
     """
     return F.elu(x.to(torch.promote_types(x.dtype, torch.float32))) + 1
 
@@ -45,7 +45,7 @@ class LinearAttention(FeatureMapAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features in float32 or wider, with the same shape as ``q``.
+            Features in float32 or higher precision, with the same shape as ``q``.
         """
         return elu_plus_one(q)
 

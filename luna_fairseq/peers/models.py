@@ -218,7 +218,7 @@ class PeerClassifier(LunaClassifier):
     It differs from the Transformer ``transformer_lra_<task>`` only in the attention.
 
     Args:
-        args: namespace with the fields of :class:`PeerClassifierConfig`, all filled in.
+        args: namespace with all fields of :class:`PeerClassifierConfig` set.
         encoder: encoder, a :class:`PeerEncoder`.
         pairs: True to classify pairs of sequences, each of which is encoded separately (default: False).
     """

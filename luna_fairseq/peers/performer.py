@@ -53,7 +53,7 @@ class PerformerAttention(FeatureMapAttention):
             x: queries or keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Exponents [B, H, T, M] in float32 or wider, for M random vectors.
+            Exponents [B, H, T, M] in float32 or higher precision, for M random vectors.
         """
         x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.head_dim**-0.25
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
@@ -67,7 +67,7 @@ class PerformerAttention(FeatureMapAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, M] in float32 or wider, for M random vectors.
+            Features [B, H, T, M] in float32 or higher precision, for M random vectors.
         """
         exponents = self.exponents(q)
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()

@@ -22,7 +22,7 @@ LOCAL = ("none", "monotonic", "predictive")
 
 
 class DotScore(nn.Module):
-    """Dot product ``s . h`` of decoder states s and encoder states h of equal widths.
+    """Dot product ``s . h`` of decoder states s and encoder states h of equal width.
 
     This is also the base class of the other scores.
 
@@ -158,7 +158,7 @@ class LocationScore(DotScore):
 
 
 class ContentScore(DotScore):
-    """Scaled cosine similarity ``beta cos(s, h)`` of decoder states s and encoder states h of equal widths.
+    """Scaled cosine similarity ``beta cos(s, h)`` of decoder states s and encoder states h of equal width.
 
     The factor beta is a learned scalar, initialized to 1. Without it, the softmax of the cosines could not be
     sharp. See :class:`DotScore` for the constructor arguments.

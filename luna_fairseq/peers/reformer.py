@@ -122,8 +122,8 @@ class ReformerAttention(PeerAttention):
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             v: values, with the same shape as ``qk``.
-            codes: code [B, H, rounds, T] of each position in every round. The difference of two codes is the
-                distance of the positions within a bucket; see :meth:`compute_distances`.
+            codes: code [B, H, rounds, T] of each position in every round. The difference between two codes is
+                the distance between the positions within a bucket; see :meth:`compute_distances`.
             order: positions sorted by bucket in this round [B, H, T].
             r: index of the round.
 
@@ -143,11 +143,11 @@ class ReformerAttention(PeerAttention):
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """Compute the distances of the queries of each block to the keys of the block and of its neighbours.
+        """Compute the distances from the queries of each block to the keys of the block and its neighbours.
 
         Args:
-            codes: codes [B, H, T] of T positions, for batch size B and H heads. The difference of two codes
-                is the distance within a bucket, or larger than the window if the buckets differ.
+            codes: codes [B, H, T] of T positions, for batch size B and H heads. The difference between two
+                codes is the distance within a bucket, or exceeds the window if the buckets differ.
             neighbours: number of neighbouring blocks before and after each block.
 
         Returns:

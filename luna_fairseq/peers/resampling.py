@@ -81,7 +81,7 @@ class ResampledNormal(nn.Module):
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw a random matrix with orthogonal rows, each as long as a normally distributed vector.
+    """Draw a random matrix with orthogonal rows, each with the norm of a normally distributed vector.
 
     If there are more rows than columns, only the rows of each square block are orthogonal to each other.
 

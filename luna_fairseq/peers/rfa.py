@@ -4,7 +4,7 @@ Queries and keys x are normalized to length 1 and mapped to 2 D random features:
 
     phi(x) = D^(-1/2) [sin(w_1 . x), .., sin(w_D . x), cos(w_1 . x), .., cos(w_D . x)]
 
-Each w_r is a normally distributed vector times a learned sigma for each dimension. The mean of
+Each w_r is a normally distributed vector multiplied by a learned per-dimension sigma. The mean of
 ``phi(q) . phi(k)`` over w is exp(-|sigma (q - k)|^2 / 2). For sigma = 1, the weights equal a softmax of q .
 k.
 
@@ -83,7 +83,7 @@ class RandomFeatureAttention(FeatureMapAttention):
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, 2 D] in float32 or wider, for D random vectors.
+            Features [B, H, T, 2 D] in float32 or higher precision, for D random vectors.
         """
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
         vectors = (self.vectors.values * self.sigma).to(q.dtype)

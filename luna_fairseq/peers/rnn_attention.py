@@ -345,7 +345,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return states.transpose(0, 1)
 
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
-        """Decode the next positions. If the context enters the cell, this is a single position.
+        """Decode the next positions. If the context enters the cell, there is only one position.
 
         Shapes: B sentences, T positions, and S source tokens.
 

@@ -94,7 +94,7 @@ class SinkhornAttention(PeerAttention):
             padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
-            R [B, H, blocks, blocks] in float32 or wider, for H heads.
+            R [B, H, blocks, blocks] in float32 or higher precision, for H heads.
 
         Raises:
             InputError: T exceeds the maximum length.

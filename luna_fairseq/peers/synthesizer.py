@@ -5,7 +5,7 @@ length n; a sequence of T tokens uses the first T columns. There are four kinds 
 
 - dense: row i of B is ``W_2 relu(W_1 x_i)`` for input x_i and learned matrices W_1 and W_2.
 - random: B is a learned matrix [n, n].
-- factorized-dense: row i of B holds all products of an element of ``W_a relu(W_1 x_i)`` and an element of
+- factorized-dense: row i of B contains all products of an element of ``W_a relu(W_1 x_i)`` and an element of
   ``W_b relu(W_1 x_i)``, which have about sqrt(n) elements each.
 - factorized-random: ``B = R_1 R_2^T`` with learned matrices [n, k].
 """

@@ -102,8 +102,9 @@ class Chunk(NamedTuple):
         z: values [n, c, N].
         decay: decay [n, c, c] from each position to each later position, and 0 elsewhere (None if there is no
             decay).
-        decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position, or None.
-        decay_to_end: decay [n, c, 1] from each position to the end of the chunk, or None.
+        decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position (None if there
+            is no decay).
+        decay_to_end: decay [n, c, 1] from each position to the end of the chunk (None if there is no decay).
     """
 
     x: Tensor

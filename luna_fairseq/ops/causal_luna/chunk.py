@@ -2,8 +2,8 @@
 
 Causal Luna attention computes sums ``x_t sum_j y_j^T z_j`` over the positions j up to t. The sequence is
 processed in chunks. Within a chunk, the sum is the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier
-chunks are summed in a state, a matrix of L rows and K columns for each head. The result matches the naive
-implementation up to rounding.
+chunks are accumulated in a state, a matrix of L rows and K columns for each head. The result matches the
+naive implementation up to rounding.
 
 The backward pass is hand-written. It recomputes the products and the states from the saved inputs and the
 saved softmax over the rows of the packed sequence P.
@@ -153,7 +153,7 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute the products x_t . y_j of all positions t and j <= t, times the decay from j to t.
+        """Compute x_t . y_j for all positions j <= t, multiplied by the decay from j to t.
 
         Args:
             x: vectors x_t [N, c, D]: N heads in the batch, and c positions of width D.

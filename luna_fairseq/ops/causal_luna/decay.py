@@ -1,7 +1,7 @@
 """Exponential decay of earlier positions in causal Luna attention.
 
-A key that lies n positions before the query has the weight ``exp(log_decay * n)``. Padding does not count as
-a position.
+A key n positions before the query is weighted by ``exp(log_decay * n)``. Padding does not count as a
+position.
 """
 
 from typing import NamedTuple, Optional
@@ -15,7 +15,7 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
     """Return the cumulative log decay G_t = log_decay * t of the t-th position that is not padding.
 
-    At position t, position j has the weight ``exp(G_t - G_j)``.
+    At position t, position j is weighted by ``exp(G_t - G_j)``.
 
     Args:
         log_decay: log decay [H] per position of each of the H heads.
@@ -102,7 +102,7 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply each matrix of a batch by a factor, where the factors repeat along the batch.
+    """Multiply each matrix of a batch by a factor, with the factors repeated along the batch.
 
     Entry i of the result is ``x[i] * factor[i % n]``. For B examples with H heads, N is B x H. If all
     examples have the same factors, n is H.
@@ -118,7 +118,7 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
 
 
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply each matrix of a batch by a factor in place, where the factors repeat along the batch.
+    """Multiply each matrix of a batch by a factor in place, with the factors repeated along the batch.
 
     Matrix i is multiplied by ``factor[i % n]``, as in :func:`scale`.
 
@@ -137,7 +137,7 @@ def sum_over_examples(x: Tensor, n: int) -> Tensor:
     """Sum a batch of matrices over the examples, separately for each head.
 
     Entry i of the result is the sum of ``x[i]``, ``x[i + n]``, ``x[i + 2 * n]`` and so on. This is the
-    gradient of the factor of :func:`scale`.
+    gradient with respect to the factor of :func:`scale`.
 
     Args:
         x: batch [N, R, S] of N matrices with R rows and S columns.

@@ -16,7 +16,7 @@ FEW_POSITIONS = 8
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Compute the softplus with base 2, log2(1 + 2^x), whose value at 0 is 1.
+    """Compute the softplus with base 2, log2(1 + 2^x), which equals 1 at 0.
 
     Args:
         x: tensor of any shape.
@@ -28,7 +28,7 @@ def softplus(x: Tensor) -> Tensor:
 
 
 def elu(x: Tensor) -> Tensor:
-    """Compute ELU(x) + 1, a positive activation whose value at 0 is 1.
+    """Compute ELU(x) + 1, a positive activation that equals 1 at 0.
 
     Args:
         x: tensor of any shape.

@@ -93,7 +93,7 @@ def update_state(
     """Add new positions to the sums of a state, and return the new state.
 
     If ``v`` is the same tensor as ``k`` (tied), the value sum of the result is a view of the key sum. This
-    requires that keys and values were the same tensor at all earlier positions too.
+    requires that keys and values were also the same tensor at all earlier positions.
 
     Shapes: batch size B, H heads, T new positions, head width K, and L rows of the packed sequence P.
 

@@ -18,9 +18,9 @@ from luna_fairseq.ops.causal_luna.inputs import BLOCK_L, count_steps
 
 MAX_PACKED_LENGTH = 256
 MAX_HEAD_WIDTH = 128
-# Number of programs that keep a GPU busy, about three on each of 132 multiprocessors. A sequence is cut into
-# segments until there are this many programs, but into at most MAX_SEGMENTS, because a program reads the sums
-# of all segments before its own.
+# Number of programs that keep a GPU busy, about three on each of 132 multiprocessors. A sequence is split
+# into segments until there are this many programs, but into at most MAX_SEGMENTS, because a program loads the
+# sums of all preceding segments.
 PROGRAMS, MAX_SEGMENTS = 384, 32
 
 

@@ -12,9 +12,9 @@ output, the unpack weights U' after dropout, r_t = 1/t, and scale = 1 / sqrt(K):
 Sums over j <= t use the states of the forward pass. Sums over t >= j use states of later positions,
 ``sum q_t^T d_t`` and ``sum g_t^T w_t``. Both are [K, L]: head width K, and L rows of the packed sequence P.
 
-Each program processes one segment, a run of chunks. The first kernel walks forward in time. It stores d, w,
-and the sums over each segment that the states of later positions need. The second kernel walks backward in
-time. If keys and values are the same tensor (SIDES = 1), dk is the sum of both gradients.
+Each program processes one segment, a run of chunks. The first kernel processes chunks in order. It stores d,
+w, and the sums over each segment that the states of later positions need. The second kernel processes chunks
+in reverse order. If keys and values are the same tensor (SIDES = 1), dk is the sum of both gradients.
 
 With decay, every product of positions t and j has the weight exp(age_j - age_t), and a sum over later
 positions is decayed to the beginning of these positions. The gradient of the ages needs two more results,

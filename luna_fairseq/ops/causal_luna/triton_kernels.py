@@ -1,13 +1,13 @@
 """Triton kernels of causal Luna attention: shared helpers, the sums of segments, and the forward pass.
 
-A sequence of T positions is cut into chunks of BLOCK_T positions, and into segments of one or more chunks.
+A sequence of T positions is split into chunks of BLOCK_T positions, and into segments of one or more chunks.
 Each program processes one segment of one head, chunk by chunk. K is the head width, L the number of rows of
 the packed sequence P, and a_j the pack weights of position j, one per row of P.
 
 Within a chunk, ``x_t sum_j y_j^T z_j`` is computed as the masked matrix product ``sum_j (x_t . y_j) z_j``.
-Earlier chunks are summed in two states [K, L], ``sum k_j^T a_j`` and ``sum v_j^T a_j``. If keys and values
-are the same tensor (SIDES = 1), there is one state. A program first adds up the sums of all segments before
-its own. If the sequence has one chunk only, there are no states (STATES is False).
+Earlier chunks are accumulated in two states [K, L], ``sum k_j^T a_j`` and ``sum v_j^T a_j``. If keys and
+values are the same tensor (SIDES = 1), there is one state. A program first adds up the sums of all preceding
+segments. If the sequence has only one chunk, there are no states (STATES is False).
 
 The rows of P are processed in blocks of BLOCK_L rows with a running softmax. With a single block, the states
 stay in registers from chunk to chunk. Otherwise they are stored in ``scratch``, memory of the program.
@@ -34,16 +34,16 @@ import triton.language as tl
 
 from luna_fairseq.ops.causal_luna.inputs import BLOCK_L as ROWS_AT_A_TIME
 
-# Logit of masked rows of P. Real logits are far from this number, and unlike -inf it causes no NaN if all
+# Logit of masked rows of P. Real logits never reach this value, and unlike -inf it causes no NaN if all
 # rows are masked.
 MASKED_LOGIT = tl.constexpr(-1e30)
-# Arguments that differ from batch to batch. Specialising a kernel for their values would take seconds of
+# Arguments that differ from batch to batch. Specializing a kernel on their values would take seconds of
 # compilation.
 LENGTHS = ["T", "segments", "chunks"]
 # Philox passes the same statistical tests with 7 rounds as with 10.
 PHILOX_ROUNDS = tl.constexpr(7)
 BLOCK_L = tl.constexpr(ROWS_AT_A_TIME)
-# Cache policies of the first load of an input, of further loads, and of the last load. With a single policy,
+# Cache policies for the first load of an input, subsequent loads, and the last load. With a single policy,
 # the compiler would merge the loads into one and keep the result in registers.
 FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr("evict_first")
 
