@@ -39,7 +39,7 @@ def generate_listops(
         Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
 
     Raises:
-        InputError: The bounds are invalid, or too few distinct expressions have a length within the bounds.
+        InputError: The bounds are invalid, or too few distinct expressions satisfy the bounds.
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
         raise InputError(

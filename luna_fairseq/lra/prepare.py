@@ -153,7 +153,7 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
         Dictionary with ``settings`` and ``counts``, the number of examples per split and class.
 
     Raises:
-        InputError: An input is malformed, or a split has no examples.
+        InputError: An input is malformed, or a split contains no examples.
     """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)

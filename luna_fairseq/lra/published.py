@@ -214,8 +214,8 @@ def to_gray(channels: np.ndarray) -> np.ndarray:
 def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
     """Read the published Pathfinder images of the hard difficulty level.
 
-    The published files have no splits. The images are shuffled with seed 0, then 80 % are used for training,
-    10 % for validation and 10 % for testing.
+    The published files are not divided into splits. The images are shuffled with seed 0, then 80 % are used
+    for training, 10 % for validation and 10 % for testing.
 
     Args:
         archive: archive of the published benchmark.
@@ -281,7 +281,7 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Parse a metadata file of Pathfinder. It is a text file, although its name ends with ``.npy``.
+    """Parse a Pathfinder metadata file. It is a text file, although its name ends with ``.npy``.
 
     Args:
         archive: path of the archive, for error messages.

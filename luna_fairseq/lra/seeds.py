@@ -57,7 +57,7 @@ class Result:
 
     Attributes:
         title: name of the task in the paper, such as "Text".
-        model: name of the model, as given to ``--models``.
+        model: name of the model, as passed to ``--models``.
         seed: random seed of the training run.
         accuracy: test accuracy in percent.
         options: options passed to fairseq-train.
@@ -208,7 +208,7 @@ def model_options(model: str, task: str) -> List[str]:
     """Return the fairseq-train options that select a model.
 
     Args:
-        model: name of the model, as given to ``--models``.
+        model: name of the model, as passed to ``--models``.
         task: short name of the task, such as "listop".
 
     Returns:
@@ -239,7 +239,7 @@ def parse_luna(model: str) -> Optional[Match[str]]:
     """Parse the name of a Luna model, such as ``luna-16-anchored-p``.
 
     Args:
-        model: name of the model, as given to ``--models``.
+        model: name of the model, as passed to ``--models``.
 
     Returns:
         Match with three groups: the length of the packed sequence P, ``-anchored`` or None, and ``-p`` or
@@ -260,7 +260,7 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
         folder: run folder for checkpoints, logs and the result.
         options: options for fairseq-train, from the recipe and the command line.
         title: name of the task in the paper.
-        model: name of the model, as given to ``--models``.
+        model: name of the model, as passed to ``--models``.
         seed: random seed.
 
     Returns:
@@ -406,7 +406,7 @@ def _display_name(model: str) -> str:
     """Return the name of a model for the results table.
 
     Args:
-        model: name of the model, as given to ``--models``.
+        model: name of the model, as passed to ``--models``.
 
     Example:
         >>> _display_name("luna-16-anchored-p"), _display_name("peer-linear")

@@ -134,9 +134,9 @@ class LRATask(FairseqTask):
 class LRATextTask(LRATask):
     """Task that classifies token sequences or pairs of token sequences.
 
-    The data folder has the layout of the authors' code: the folders ``src-bin`` and ``label-bin``, written by
-    luna-prepare-lra or fairseq-preprocess. If the folder ``src1-bin`` exists, it contains the second
-    sequences of pairs.
+    The data folder follows the layout of the authors' code, with the folders ``src-bin`` and ``label-bin``,
+    written by luna-prepare-lra or fairseq-preprocess. If the folder ``src1-bin`` exists, it contains the
+    second sequences of pairs.
 
     Args:
         cfg: task options.

@@ -87,7 +87,7 @@ class Encoder:
         """Encode lines in batches of 10,000.
 
         Args:
-            lines: lines of text. An empty line has no pieces.
+            lines: lines of text. An empty line yields no pieces.
 
         Yields:
             Pair of int32 arrays: the concatenated piece IDs of a batch, and the number of pieces per line.

@@ -40,7 +40,7 @@ def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
         Contents of a sentencepiece model file.
 
     Raises:
-        InputError: The text has too few words or too many characters for the vocabulary size.
+        InputError: The text contains too few words or too many characters for the vocabulary size.
     """
     words = count_words(lines)
     model = io.BytesIO()

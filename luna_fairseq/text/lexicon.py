@@ -43,8 +43,8 @@ def read_lexicon(path: Path) -> Dict[str, List[str]]:
         target pieces for every sentence, if the file lists any.
 
     Raises:
-        InputError: The file does not exist, is not UTF-8 or has no lines; a line is malformed; or two lines
-            have the same source piece.
+        InputError: The file does not exist, is not UTF-8 or is empty; a line is malformed; or a source piece
+            is listed twice.
     """
     try:
         lines = require_regular_file(path).read_bytes().decode("utf-8").split("\n")

@@ -30,7 +30,7 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
         Indices of the mismatched pieces, in increasing order.
 
     Raises:
-        InputError: The output does not have exactly one hypothesis per piece.
+        InputError: The output does not contain exactly one hypothesis per piece.
     """
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
@@ -108,7 +108,7 @@ def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str)
     """Return the lengths of all examples in a split, in tokens including the end-of-sentence symbol.
 
     Args:
-        data: folder of the binarized data.
+        data: folder with the binarized data.
         subset: name of the split, such as "test".
         languages: source and target language.
         language: language of the side to read.

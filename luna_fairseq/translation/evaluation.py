@@ -193,7 +193,7 @@ class Evaluation:
         """Run fairseq-generate on a data folder, unless an earlier run has finished with the same inputs.
 
         Args:
-            data: folder of the binarized data.
+            data: folder with the binarized data.
             subset: name of the split, such as "test".
             penalty: length penalty (``--lenpen``).
             name: name of the output file in the results folder.
@@ -221,7 +221,7 @@ class Evaluation:
         """Return the paths of the binarized files of a split and of the dictionaries.
 
         Args:
-            data: folder of the binarized data.
+            data: folder with the binarized data.
             subset: name of the split, such as "test".
         """
         return sorted([*data.glob(f"{subset}.*"), *data.glob("dict.*.txt")])
@@ -230,11 +230,11 @@ class Evaluation:
         """Raise InputError if an example of a split is longer than the maximum length of the model.
 
         Args:
-            data: folder of the binarized data.
+            data: folder with the binarized data.
             subset: name of the split, such as "test".
 
         Raises:
-            InputError: A line has more tokens than ``--max-source-positions`` or ``--max-target-positions``.
+            InputError: A line is longer than ``--max-source-positions`` or ``--max-target-positions``.
         """
         positions = {**_position_options(self.args.path), **parse_options(self.extra)}
         for language, name in zip(self.languages, ("--max-source-positions", "--max-target-positions")):
@@ -250,7 +250,7 @@ class Evaluation:
         """Return the command-line arguments of fairseq-generate.
 
         Args:
-            data: folder of the binarized data.
+            data: folder with the binarized data.
             subset: name of the split to translate, such as "test".
             penalty: length penalty (``--lenpen``).
 

@@ -52,7 +52,7 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
         Pair of language codes, such as ("en", "de").
 
     Raises:
-        InputError: The folder does not have exactly one matching language pair.
+        InputError: The folder does not contain exactly one matching language pair.
     """
     found = sorted({tuple(path.name.split(".")[1].split("-")) for path in folder.glob("train.*-*.*.idx")})
     if source is not None and target is not None:
@@ -78,7 +78,7 @@ def make_shortlist(args: argparse.Namespace) -> None:
         args: parsed command-line arguments.
 
     Raises:
-        InputError: The folder does not have exactly one language pair, or the training text is empty.
+        InputError: The folder does not contain exactly one language pair, or the training text is empty.
     """
     import numpy as np
 

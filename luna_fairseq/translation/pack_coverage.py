@@ -160,7 +160,7 @@ class Coverage:
 
     @property
     def covered_share(self) -> float:
-        """Share of source positions at which any row of P has its largest weight, averaged over heads."""
+        """Share of source positions that get the largest weight of some row of P, averaged over heads."""
         return self._covered / self.positions
 
     @property

@@ -61,7 +61,7 @@ def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
         List of (source text, reference text), in the order of the files.
 
     Raises:
-        InputError: A file is malformed, or the two files do not have the same segments.
+        InputError: A file is malformed, or the two files do not contain the same segments.
     """
     sources, references = read_sgml(source), read_sgml(reference)
     for (document, number, _), (other_document, other_number, _) in zip(sources, references):
