@@ -2,7 +2,7 @@
 
 Each of M queries attends to N of R segments. A table [R, W, K] contains the keys or values of all segments,
 with W tokens of width K each. A pair is a query and one of its segments. Pairs with the same segment are
-multiplied together, so that the tokens of the segment are not gathered for each query.
+multiplied together, so that the tokens of a segment are not gathered once per query.
 """
 
 from typing import Any, List, NamedTuple, Tuple, Union
@@ -14,20 +14,20 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.chunks import chunk_slices
 
-# Number of queries in a block. They are multiplied by the tokens of their common segment in one product.
+# Number of queries in a block. One product multiplies them by the tokens of their common segment.
 BLOCK = 16
-# On a CPU, blocks are larger if an average segment has at least this many queries. One product of a large
-# block gathers the tokens once for more queries, but leaves more of the last block of each segment empty.
+# On a CPU, blocks are larger if an average segment has at least this many queries. A large block gathers the
+# tokens once for more queries, but more of the last block of each segment is empty.
 LARGE_BLOCK, LARGE_BLOCK_QUERIES = 64, 256
-# Number of values that are gathered for one product on a CPU, so that they stay in its cache. A GPU computes
-# all products at once.
+# Number of values gathered for one product on a CPU, small enough to stay in the cache. A GPU computes all
+# products at once.
 IN_CACHE = 1 << 17
 # Before torch 2.0, embedding_bag did not support bfloat16 on a CPU.
 _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Choose between products in blocks and products with a gather for each query.
+    """Choose between products in blocks and products with one gather per query.
 
     Blocks are chosen if, on average, at least two queries attend to a segment.
 
@@ -167,7 +167,7 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products of queries and segments with a gather for each query, which is fast for few queries.
+    """Products of queries and segments with one gather per query, which is fast for few queries.
 
     Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
 
@@ -412,7 +412,8 @@ def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
     sorted_place = first_block.index_select(0, sorted_segment) * size + rank
     place = torch.empty_like(order).scatter_(0, order, sorted_place)
     pair = torch.full((blocks * size,), pairs, device=segment.device).scatter_(0, sorted_place, order)
-    # The segment of a block is the first whose blocks end after it; surplus blocks get the last segment.
+    # The segment of a block is the first whose blocks end after it; surplus blocks are assigned to the last
+    # segment.
     block = torch.arange(blocks, device=segment.device)
     block_segment = torch.searchsorted(ends, block, right=True).clamp(max=R - 1)
     return Blocks(segment, block_segment, pair, place)

@@ -231,7 +231,7 @@ def token_positions(
     tokens, rows = tokens[:, None], rows[:, None]
     segment = torch.arange(L + 1, device=tokens.device)
     # The first token t of a segment is the smallest t with (t + 1/2) L / n >= segment. All numbers are
-    # nonnegative, because ONNX rounds quotients towards 0.
+    # nonnegative, because ONNX rounds quotients toward 0.
     first = (2 * tokens * segment + rows - 1) // (2 * rows)
     token = first[:, :L, None] + torch.arange(W, device=tokens.device)
     end = torch.minimum(first[:, 1:], tokens)[:, :, None]

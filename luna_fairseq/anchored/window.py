@@ -134,7 +134,7 @@ def find_window(
     middle = torch.arange(L, device=arranged.device) + 0.5
     from_rows = (arranged[..., None] - middle).abs()
     from_tokens = (arranged[..., None] - concat_neighbours(arranged, number)[:, :, None, :]).abs()
-    # The mask is padded as numbers, because torch's compiler for CPUs cannot pad booleans.
+    # The mask is padded as a floating-point tensor, because torch's CPU compiler cannot pad booleans.
     rows = packed_padding_mask[:, None, :].expand(-1, L, -1).to(arranged.dtype)
     masked = torch.cat([rows, concat_neighbours(padding_mask.to(arranged.dtype), number, 1)], dim=-1) > 0
     slots = torch.arange(L * W, device=position.device).expand(B, -1)

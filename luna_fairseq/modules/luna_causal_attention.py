@@ -102,7 +102,8 @@ class LunaCausalAttention(nn.Module):
         self.x_projections = "pack_k", "unpack_q", *kv_names
         for name in ("pack_q", *self.x_projections):
             self.add_module(f"{name}_proj", build_projection(embed_dim))
-        # All projections of X as one linear layer, set when a model is prepared for decoding on a CPU.
+        # All projections of X fused into one linear layer, set when a model is prepared for decoding on a
+        # CPU.
         self.fused_x_proj: Optional[nn.Module] = None
         self.out_proj = build_output_projection(embed_dim)
 

@@ -13,7 +13,7 @@ from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 
 class EncoderOutput(NamedTuple):
-    """Output of an encoder, used as input of a decoder.
+    """Output of an encoder, passed to a decoder.
 
     Shapes: S tokens, L rows of the packed sequence P, batch size B, width C, H heads.
 
@@ -180,7 +180,7 @@ class LunaEncoder(TokenEmbedding):
             need_weights: also return the self-attention weights (default: False).
 
         Returns:
-            Output features, the last P and their padding masks.
+            Output features, final P and their padding masks.
 
         Raises:
             InputError: Neither ``tokens`` nor ``padding_mask`` was passed.

@@ -45,7 +45,7 @@ _OPTIONS = ("lr", "beta", "eps", "rebound", "sigma", "weight_decay", "weight_dec
 _STATE_TENSORS = ("exp_avg_grad", "approx_hessian", "update")
 _LOW_PRECISION = (torch.float16, torch.bfloat16)
 
-# Largest number of elements of one multi-tensor update, 128 MiB in float32. The multi-tensor implementation
+# Maximum number of elements in one multi-tensor update, 128 MiB in float32. The multi-tensor implementation
 # makes two temporary copies of all its tensors, and float32 copies of low-precision tensors.
 _MULTI_TENSOR_ELEMENTS = 1 << 25
 
@@ -207,7 +207,7 @@ class Apollo(Optimizer):
                     "Apollo does not support sparse gradients. Use dense embeddings (sparse=False)."
                 )
         for group in self.param_groups:
-            # Parameters with the same step count share the scalars of the update.
+            # Parameters with the same step count share the scalar factors of the update.
             buckets: Dict[Tuple[torch.device, torch.dtype, int], List[Tensor]] = defaultdict(list)
             for p in group["params"]:
                 # The maximum of an empty tensor is undefined, and there is nothing to update.
@@ -360,9 +360,9 @@ def _warn_about_rounded_belief() -> None:
 def _warn_about_learning_rate(lr: float, sigma: float) -> None:
     """Warn if the learning rate does not match sigma, because two conventions may have been mixed up.
 
-    The first direction is the gradient over sigma, so the ratio lr / sigma determines the step size. The
-    ratio is about 10 in both published conventions, and 0.3 to 10 in all settings that are known to work.
-    Mixing the conventions makes the ratio 100 times larger or smaller.
+    The first direction is the gradient divided by sigma, so the ratio lr / sigma determines the step size.
+    The ratio is about 10 in both published conventions, and 0.3 to 10 in all settings known to work. Mixing
+    the conventions makes the ratio 100 times larger or smaller.
 
     The warning is issued for ratios of at least 100. It is also issued for ratios of at most 0.1 if sigma is
     at least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
@@ -372,7 +372,7 @@ def _warn_about_learning_rate(lr: float, sigma: float) -> None:
         sigma: lower bound of the curvature, see :class:`Apollo`.
     """
     ratio = lr / sigma
-    if ratio >= 99.9:  # 100, whatever the rounding
+    if ratio >= 99.9:  # 100, allowing for rounding
         hint = (
             f"steps about 100 times too large. Did you mean lr {lr / 100:g}, or --apollo-sigma (sigma) 1.0?"
         )

@@ -72,9 +72,9 @@ class ApolloConfig(FairseqDataclass):
 class FairseqApollo(FairseqOptimizer):
     """Apollo optimizer for fairseq's trainer, selected with ``--optimizer apollo``.
 
-    With ``--clip-mode each``, the gradient of each parameter is clipped in :meth:`step` and not in
-    :meth:`clip_grad_norm`. The reason is that fairseq's fp16 and bf16 wrappers call the latter before they
-    divide the gradients by the loss scale.
+    With ``--clip-mode each``, the gradient of each parameter is clipped in :meth:`step` rather than in
+    :meth:`clip_grad_norm`. fairseq's fp16 and bf16 wrappers call the latter before they divide the gradients
+    by the loss scale.
 
     Args:
         cfg: optimizer options.
