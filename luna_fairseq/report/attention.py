@@ -19,29 +19,30 @@ MAX_TOKENS = 512
 class AttentionMaps(Mapping):
     """Attention weights of all layers for one text, on the CPU, as a mapping from name to tensor.
 
-    A Jupyter notebook displays the object as an interactive page. A name has the form
-    ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` or ``decoder.LAYER.cross.MAP``. LAYER counts from
-    0. MAP is one of these:
+    Jupyter notebooks display the object as an interactive page. A name has the form
+    ``encoder.LAYER.self.MAP``, ``decoder.LAYER.self.MAP`` or ``decoder.LAYER.cross.MAP``. LAYER is the
+    zero-based layer index. MAP is one of:
 
     - ``pack`` [H, L, S]: weights of pack attention, from each of the L vectors of the packed sequence P to
-      each of the S context tokens. In causal attention these are positive numbers that do not sum to 1.
+      each of the S context tokens. In causal attention, these are positive numbers that do not sum to 1.
     - ``unpack`` [H, T, L]: weights of unpack attention, from each of the T query tokens to each vector of P.
     - ``read`` [H, T, S]: resulting weights from each query token to each context token. They are the product
       of the unpack weights and the pack weights, averaged over the pack heads. Causal attention takes the
-      causal (decayed) mean over the positions. Attention without P has only this map.
+      causal (decayed) mean over the positions. Attention modules without P have only this map.
 
     H is the number of heads.
 
     Args:
-        maps: attention weights by name.
-        source: tokens that the encoder reads, including </s>; empty for a model without an encoder.
-        target: tokens that the decoder predicts, including </s>. They are the query tokens of
+        maps: attention weights, keyed by name.
+        source: source tokens, including </s>; empty for a model without an encoder.
+        target: tokens predicted by the decoder, including </s>. They are the query tokens of
             ``decoder.*.cross`` (default: none).
-        target_input: tokens that the decoder reads to predict ``target``. They are the query tokens of
+        target_input: input tokens of the decoder when it predicts ``target``. They are the query tokens of
             ``decoder.*.self`` (default: none).
-        texts: texts to show with the maps, by label, such as "source" and "translation" (default: none).
-        strengths: learned parameters [H] of anchored attention by attention and parameter, such as
-            ``strengths["encoder.0.self"]["pack gamma"]`` (default: none).
+        texts: texts to show with the maps, keyed by label, such as "source" and "translation" (default:
+            none).
+        strengths: learned parameters [H] of anchored attention, keyed by attention name and parameter, such
+            as ``strengths["encoder.0.self"]["pack gamma"]`` (default: none).
 
     Example:
         >>> uniform = torch.full((1, 3, 4), 1 / 4)
@@ -67,13 +68,14 @@ class AttentionMaps(Mapping):
         return len(self.maps)
 
     def tokens(self, name: str) -> Tuple[List[str], List[str]]:
-        """Return the tokens to write along the two axes of an attention map.
+        """Return the tokens that label the axes of an attention map.
 
         Args:
-            name: name of the attention without the map, such as "decoder.0.cross".
+            name: name of the attention module, that is, of a map without its last part, such as
+                "decoder.0.cross".
 
         Returns:
-            Query tokens, and context tokens.
+            Tuple of query tokens and context tokens.
         """
         if name.endswith("cross"):
             return self.target, self.source
@@ -87,8 +89,8 @@ class AttentionMaps(Mapping):
             name: name of the map, such as "encoder.0.self.read".
 
         Returns:
-            Normalised entropy [H] of the H heads. It is 0 if every query has a single nonzero weight, and 1
-            if all weights are equal.
+            Normalized entropy [H] per head: 0 if every query has a single nonzero weight, 1 if all weights
+            are equal.
         """
         weights = self.maps[name].float()
         shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -96,13 +98,13 @@ class AttentionMaps(Mapping):
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Compute how many of the keys are attended to most by at least one query, for each head.
+        """Compute the fraction of keys that at least one query attends to most, per head.
 
         Args:
             name: name of the map, such as "encoder.0.self.read".
 
         Returns:
-            Fractions [H] of the keys for the H heads, from 0 to 1.
+            Fractions [H] from 0 to 1, one per head.
         """
         weights = self.maps[name]
         is_largest = torch.zeros(weights.shape[0], weights.shape[2])
@@ -122,8 +124,8 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
             causal language model of luna_fairseq or fairseq. It may also be a
             :class:`~luna_fairseq.report.loading.Classifier`.
         text: one line of plain text, at most 512 tokens.
-        target: translation to align with the text (default: None, the model translates the text). Only
-            translation models use it.
+        target: translation to align with the text (default: None, the model translates the text). Only used
+            by translation models.
         beam: beam size for the translation (default: 5).
 
     Returns:
@@ -145,7 +147,7 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
             symbols, label = hub.classify_text(text)
         return _build_maps(records, symbols, texts={"text": text, "class": label})
     tokens = _check_length(hub.encode(text))
-    if not hasattr(hub, "models"):  # Only the interface of masked language models has a single model.
+    if not hasattr(hub, "models"):  # Only the hub interface of masked language models has a single model.
         with record_attention(hub.model) as records:
             hub.extract_features(tokens)
         return _build_maps(records, _symbols(hub.task.source_dictionary, tokens), texts={"text": text})
@@ -159,7 +161,7 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
 
     Args:
         hub: hub interface of the model.
-        tokens: token ids of the source, a tensor of one dimension.
+        tokens: token ids of the source, a one-dimensional tensor.
         text: source as plain text.
         target: translation as plain text, or None to translate the source.
         beam: beam size for the translation.
@@ -190,8 +192,8 @@ def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
 
     Args:
         hub: hub interface of the model.
-        tokens: token ids of the text, a tensor of one dimension.
-        text: the text, which the page shows.
+        tokens: token ids of the text, a one-dimensional tensor.
+        text: the text, to show on the page.
 
     Returns:
         Attention maps of the text.
@@ -209,25 +211,26 @@ def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
 
 
 def _shift_right(tokens: Tensor) -> Tensor:
-    """Move the final </s> to the front, because fairseq's decoders begin with </s>.
+    """Move the final </s> to the front, because decoder inputs start with </s> in fairseq.
 
     Args:
         tokens: token ids that end with </s>, such as those of "a b </s>".
 
     Returns:
-        Token ids of the decoder's input, such as those of "</s> a b".
+        Token ids of the decoder input, such as those of "</s> a b".
     """
     return torch.cat([tokens[-1:], tokens[:-1]])
 
 
 def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
-    """Return the cross-attention weights in the output of a decoder, as fairseq's LSTM decoders return them.
+    """Return the cross-attention weights from the output of a decoder such as fairseq's LSTM decoders.
 
     Args:
-        extra: second output of the model. If it is a dictionary, its entry ``attn`` may hold the weights.
+        extra: second output of the model. If it is a dictionary, its entry ``attn`` may contain the weights.
 
     Returns:
-        List with the weights of the decoder's only cross-attention, or an empty list without weights.
+        List that contains the weights of the decoder's only cross-attention, or an empty list if there are
+        none.
     """
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
@@ -238,12 +241,12 @@ def _encode_or_translate(hub: Any, source: Tensor, target: Optional[str], beam: 
 
     Args:
         hub: hub interface of the translation model.
-        source: token ids of the source, a tensor of one dimension.
-        target: text of the translation, or None.
+        source: token ids of the source, a one-dimensional tensor.
+        target: translation as plain text, or None.
         beam: beam size.
 
     Returns:
-        Token ids of the translation, a tensor of one dimension.
+        Token ids of the translation, a one-dimensional tensor.
     """
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
@@ -263,9 +266,9 @@ def _build_maps(records: List[AttentionRecord], source: List[str], **fields: Any
     """Convert the recorded attention weights of a forward pass into attention maps.
 
     Args:
-        records: recorded weights of all attention modules. The batch holds one sentence.
-        source: tokens that the encoder reads.
-        **fields: other arguments of :class:`AttentionMaps`.
+        records: weights of all attention modules, recorded for a batch of one sentence.
+        source: source tokens.
+        **fields: remaining arguments of :class:`AttentionMaps`.
 
     Returns:
         The attention maps.

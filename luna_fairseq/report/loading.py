@@ -1,4 +1,4 @@
-"""Load a checkpoint of luna_fairseq or fairseq together with its text encoding."""
+"""Load a luna_fairseq or fairseq checkpoint together with its tokenizer."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
-    """Text classifier of Long Range Arena with its dictionaries.
+    """Text classifier for Long Range Arena with its dictionaries.
 
     Args:
-        task: task with which the model was trained.
+        task: fairseq task that the model was trained on.
         model: model in evaluation mode.
 
     Raises:
@@ -42,12 +42,12 @@ class Classifier:
         """Predict the class of a text.
 
         Args:
-            text: plain text. A byte-level model reads its UTF-8 bytes, and any other model splits it at
-                spaces.
+            text: plain text. It is split into UTF-8 bytes for a byte-level model, and at spaces for any other
+                model.
 
         Returns:
-            symbols: tokens that the model reads. Printable ASCII bytes are shown as characters.
-            label: predicted class.
+            symbols: input tokens of the model. Printable ASCII bytes are shown as characters. label:
+            predicted class.
         """
         dictionary = self.task.dictionary
         is_byte_level = all(str(value) in dictionary for value in range(256))
@@ -63,10 +63,10 @@ class Classifier:
 
 
 def _to_character(symbol: str) -> str:
-    """Return the character of a printable ASCII code, and any other symbol unchanged.
+    """Convert a printable ASCII code to its character, and return any other symbol unchanged.
 
     Args:
-        symbol: symbol of a byte-level dictionary, such as "97" or "</s>".
+        symbol: symbol from a byte-level dictionary, such as "97" or "</s>".
 
     Example:
         >>> _to_character("97"), _to_character("10"), _to_character("</s>")
@@ -80,13 +80,13 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
 
     Args:
         path: checkpoint of luna_fairseq or fairseq.
-        data: folder of the dictionaries (default: None, the folder with which the model was trained).
+        data: folder that contains the dictionaries (default: None, the folder used in training).
 
     Returns:
         Hub interface of a translation model or a language model, or a :class:`Classifier`.
 
     Raises:
-        InputError: The checkpoint or its dictionaries are missing, or the model does not read text.
+        InputError: The checkpoint or its dictionaries are missing, or the model does not take text as input.
 
     Example:
         >>> hub = load(Path("checkpoints/luna/checkpoint_best.pt"))  # doctest: +SKIP
@@ -103,7 +103,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
             f"The data folder {folder} does not exist. Give --data, the folder of the model's dictionaries."
         )
     overrides = {"data": str(folder), **find_text_pipeline([path.parent, folder])}
-    # fairseq applies overrides only to checkpoints that it reads from disk itself.
+    # fairseq applies overrides only to checkpoints that it loads from disk itself.
     overwrite_args_by_name(state["cfg"], overrides)
     (model,), cfg, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], overrides, state=state)
     model = (model.cuda() if torch.cuda.is_available() else model).eval()
@@ -120,7 +120,7 @@ def _load_state(path: Path) -> Dict[str, Any]:
     """Load a checkpoint file on the CPU.
 
     Args:
-        path: file of the checkpoint.
+        path: checkpoint file.
 
     Returns:
         Contents of the checkpoint.
@@ -132,6 +132,6 @@ def _load_state(path: Path) -> Dict[str, Any]:
         return checkpoint_utils.load_checkpoint_to_cpu(str(path))
     except InputError:
         raise
-    except Exception as error:  # A file of another kind makes pickle raise many types.
+    except Exception as error:  # On other files, pickle raises errors of many types.
         message = (str(error).splitlines() or ["no message"])[0][:200]
         raise InputError(f"{path} cannot be read as a checkpoint: {message}") from error

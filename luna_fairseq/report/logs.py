@@ -1,8 +1,8 @@
-"""Parser that turns the logs of fairseq-train into tables of numbers, for every ``--log-format``.
+"""Parse fairseq-train logs of any ``--log-format`` into tables of numbers.
 
-The formats json, simple and tqdm report the statistics of training and validation. The format none reports
-only the saved checkpoints with their scores. Lines on a terminal and in hydra's log begin with the time and
-the name of the logger. Lines of a ``--log-file``, and of early versions of fairseq, do not.
+The formats json, simple and tqdm contain training and validation statistics. The format none contains only
+the saved checkpoints with their scores. Lines on a terminal and in hydra's log start with the time and the
+logger name. Lines in a ``--log-file``, or from early versions of fairseq, do not.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from luna_fairseq.report.options import Options, get_option, printed_options
 INNER, EPOCH = "train_inner", "train"
 SAVED = "saved"  # table of saved checkpoints
 UPDATES = "num_updates"  # column with the number of updates
-# Table of statistics: name of a column -> its values, one for each line of the log.
+# Table of statistics: column name -> values, one per line of the log.
 Table = Dict[str, np.ndarray]
 
 _TERMINAL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -34,7 +34,7 @@ _OPTIONS = re.compile(r"\{'_name': |Namespace\(")
 _PARAMETERS = re.compile(r"num\. (?:shared )?model params: ([\d,]+)")
 _VERSION = re.compile(r"luna_fairseq (\d[\w.+]*)(?: \(commit ([0-9a-f]{7,64})\))?$")
 _MARK = re.compile(rb"begin training epoch|train_inner|epoch\b[^\n]{0,400}\bnum_updates\b")
-_HEAD = 1 << 20  # number of bytes at the beginning of a file that are searched for lines of training
+_HEAD = 1 << 20  # number of bytes at the beginning of a file that are searched for training log lines
 
 
 @dataclass
@@ -42,13 +42,13 @@ class Log:
     """Contents of the logs of one training run.
 
     Attributes:
-        tables: tables of statistics by name: "train_inner" (within epochs), "train" (per epoch), "saved"
-            (saved checkpoints), and one for each validation subset. A table maps the name of a column to its
-            values in the order of updates. A value is NaN if a line of the log lacks the column.
+        tables: tables of statistics, keyed by name: "train_inner" (within epochs), "train" (per epoch),
+            "saved" (saved checkpoints), and one per validation subset. A table maps column names to values in
+            the order of updates. A value is NaN if the log line does not contain the column.
         options: options with which fairseq-train was started, or None if the log does not contain them.
         parameters: number of model parameters, or None if the log does not contain it.
-        version: version of luna_fairseq and, for a git checkout, its commit. None if the log does not
-            contain the version.
+        version: version of luna_fairseq and, for a git checkout, the commit. None if the log does not contain
+            it.
         finished: True if the training ended and was not resumed afterwards.
         is_truncated: True if the last line is incomplete.
     """
@@ -62,7 +62,7 @@ class Log:
 
     @property
     def training(self) -> Table:
-        """Training statistics within epochs or, if there are none, per epoch. Empty if there are neither."""
+        """Training statistics within epochs, or per epoch if there are none. Empty if there are neither."""
         return self.tables.get(INNER) or self.tables.get(EPOCH) or {}
 
     @property
@@ -72,10 +72,10 @@ class Log:
 
 
 def is_training_log(path: Path) -> bool:
-    """Return True if a file looks like a log of fairseq-train, judging by its first megabyte.
+    """Return True if the first megabyte of a file looks like a fairseq-train log.
 
     Args:
-        path: path of the file. The result is False if the file cannot be read.
+        path: path of the file. If the file cannot be read, the result is False.
     """
     try:
         with path.open("rb") as file:
@@ -85,7 +85,7 @@ def is_training_log(path: Path) -> bool:
 
 
 def extract_version(text: Optional[str]) -> Optional[str]:
-    """Extract the version of luna_fairseq from a line of a log or an entry of a checkpoint.
+    """Extract the version of luna_fairseq from a log line or a checkpoint entry.
 
     Args:
         text: text that may end with the version, or None.
@@ -102,16 +102,16 @@ def extract_version(text: Optional[str]) -> Optional[str]:
 
 
 def read_logs(paths: Sequence[Path]) -> Log:
-    """Read the logs of one run and merge them.
+    """Read and merge the logs of one run.
 
     Args:
-        paths: paths of the logs, oldest first. A resumed run usually has several.
+        paths: paths of the logs, oldest first. A resumed run usually has several logs.
 
     Returns:
-        The merged log. If a resumed run repeated an update, the later line counts.
+        The merged log. If a resumed run repeated an update, the later line is kept.
 
     Raises:
-        InputError: A file cannot be read, or none of the files is a log of fairseq-train.
+        InputError: A file cannot be read, or none of the files is a fairseq-train log.
     """
     reader = _LogReader()
     for path in paths:
@@ -131,21 +131,22 @@ def read_logs(paths: Sequence[Path]) -> Log:
 class _LineFormat:
     """Parser for the log lines that list the same columns in the same layout.
 
-    The parser is one regular expression, built from the first such line. Matching this expression is much
-    faster than splitting every line.
+    The parser is a regular expression built from the first such line. Matching it is much faster than
+    splitting every line.
 
     Args:
-        table_name: name of the table to which the lines belong. A prefix of the columns in JSON
-            ("valid_num_updates") overrides it.
-        head_names: names of the values at the beginning of a line, which are parsed separately, such as the
-            epoch.
-        statistics: rest of the first line, such as "loss 3.2 | num_updates 40".
+        table_name: name of the table to which the lines belong. Overridden by a column prefix in JSON
+            ("valid_num_updates").
+        head_names: names of the values at the start of a line, such as the epoch, which are parsed
+            separately.
+        statistics: remainder of the first line, such as "loss 3.2 | num_updates 40".
 
     Attributes:
-        match: function that returns the match object of a line's statistics, or None if the layout differs.
+        match: function that matches a line's statistics and returns the match object, or None if the layout
+            differs.
         names: names of all columns.
         table_name: name of the table to which the lines belong.
-        has_updates: True if one of the columns is the number of updates. Lines without this column are
+        has_updates: whether one of the columns is the number of updates. Lines without this column are
             ignored.
         rows: values of the lines parsed so far, as text.
     """
@@ -157,7 +158,7 @@ class _LineFormat:
             pattern += [re.escape(statistics[position : figure.start(3)]), r"([-+.\w]+)"]
             position = figure.end(3)
         self.match = re.compile("".join(pattern) + re.escape(statistics[position:])).fullmatch
-        # In JSON the name of the subset is a prefix of each column: valid_loss, valid_num_updates.
+        # In JSON, the name of the subset is a prefix of each column: valid_loss, valid_num_updates.
         prefix = next((name[: -len(UPDATES)] for name in names if name.endswith(UPDATES)), "")
         self.has_updates = prefix + UPDATES in names
         self.table_name = prefix[:-1] or table_name
@@ -171,13 +172,13 @@ class _LineFormat:
         """Return the parsed values as columns of numbers.
 
         Returns:
-            Array of values by the name of the column. The column ``epoch`` counts finished epochs and may be
+            Arrays of values, keyed by column name. The column ``epoch`` counts completed epochs and may be
             fractional.
         """
         table = {name: _to_numbers(column) for name, column in zip(self.names, zip(*self.rows))}
         if "_done" in table:
             table["epoch"] = table["epoch"] - 1 + table.pop("_done") / np.maximum(table.pop("_batches"), 1)
-        if "update" in table:  # JSON's name of the fractional number of finished epochs
+        if "update" in table:  # name in JSON for the fractional number of completed epochs
             table["epoch"] = table.pop("update")
         return table
 
@@ -188,7 +189,7 @@ class _LogReader:
     def __init__(self) -> None:
         self._log = Log()
         self._formats: List[_LineFormat] = []
-        # Formats by the kind of the line. The newest one is tried first, because most lines repeat it.
+        # Formats, keyed by the kind of line. The newest one is tried first, because most lines repeat it.
         self._newest_formats: Dict[str, List[_LineFormat]] = {}
 
     def read(self, content: bytes) -> None:
@@ -218,7 +219,7 @@ class _LogReader:
         return self._log
 
     def _read_line(self, line: str) -> None:
-        """Read a line of any log format.
+        """Parse a line of any log format.
 
         Args:
             line: line of the log without the line break.
@@ -246,14 +247,14 @@ class _LogReader:
         head_values: Tuple[str, ...],
         statistics: str,
     ) -> None:
-        """Parse the statistics of a line, and add a :class:`_LineFormat` if no existing one matches.
+        """Parse the statistics in a line, and add a :class:`_LineFormat` if no existing one matches.
 
         Args:
-            kind: kind of the line, such as "json". Only formats of this kind are tried.
+            kind: kind of line, such as "json". Only formats of this kind are tried.
             table_name: name of the table to which the line belongs.
-            head_names: names of the values at the beginning of the line, such as ("epoch",).
-            head_values: values at the beginning of the line, such as ("3",).
-            statistics: rest of the line, such as "loss 3.2 | num_updates 40".
+            head_names: names of the values at the start of the line, such as ("epoch",).
+            head_values: values at the start of the line, such as ("3",).
+            statistics: remainder of the line, such as "loss 3.2 | num_updates 40".
         """
         formats = self._newest_formats.setdefault(kind, [])
         for line_format in formats:
@@ -269,7 +270,7 @@ class _LogReader:
             self._formats.append(line_format)
 
     def _read_other_line(self, line: str) -> None:
-        """Read a line that reports no statistics of training or validation.
+        """Parse a line that contains no training or validation statistics.
 
         Examples are the printed options, the number of parameters, a saved checkpoint and the end of the
         training.
@@ -287,7 +288,7 @@ class _LogReader:
             self._log.finished = False
         elif _OPTIONS.search(line):
             options = printed_options(line)
-            # Options with a path belong to a command that loads a model, such as fairseq-generate.
+            # Options that include a path belong to a command that loads a model, such as fairseq-generate.
             if not get_option(options, "path"):
                 self._log.options = options or self._log.options
         elif "model params" in line and not self._log.parameters:
@@ -313,10 +314,10 @@ def _to_numbers(column: Sequence[str]) -> np.ndarray:
 
 
 def _to_number(text: str) -> float:
-    """Convert a value of a log to a number.
+    """Convert a value from a log to a number.
 
     Args:
-        text: number, ``None``, ``null`` or a word.
+        text: the logged value: a number, ``None``, ``null`` or any other word.
 
     Returns:
         The number, or NaN if the text is not a number.
@@ -331,7 +332,7 @@ def _concatenate(tables: List[Table]) -> Table:
     """Concatenate tables whose columns may differ.
 
     Args:
-        tables: tables from column name to values. Each has the column "num_updates".
+        tables: tables that map column names to values. Each contains the column "num_updates".
 
     Returns:
         Table with the columns of all tables. Missing values are NaN.
@@ -345,13 +346,15 @@ def _concatenate(tables: List[Table]) -> Table:
 
 
 def _drop_repeated_updates(table: Table) -> Table:
-    """Drop lines that a later line repeats or precedes, because a resumed run repeats updates.
+    """Remove lines at or after the update of a later line, because a resumed run repeats updates.
 
     Args:
-        table: values by column name, in the order of the logs, such as {"num_updates": [1, 2, 3, 2, 3]}.
+        table: values in the order of the logs, keyed by column name, such as {"num_updates": [1, 2, 3, 2,
+            3]}.
 
     Returns:
-        Table with strictly increasing update numbers, such as those of the last lines 1, 2, 3.
+        Table with strictly increasing update numbers. In the example, the first, fourth and fifth lines
+        remain.
     """
     updates = table[UPDATES]
     smallest_later_update = np.minimum.accumulate(np.append(updates, np.inf)[::-1])[::-1][1:]

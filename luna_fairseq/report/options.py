@@ -10,10 +10,10 @@ from argparse import Namespace
 from pathlib import Path
 from typing import Any, Dict, List, Mapping, Optional, Tuple
 
-# "group.key" -> value. Early versions of fairseq have no groups: "key" -> value.
+# "group.key" -> value, or "key" -> value in early versions of fairseq, which have no groups.
 Options = Dict[str, Any]
 
-# Names and output paths of a run. They always differ and do not change the result.
+# Names and output paths of a run. They always differ but do not affect the result.
 PLACES = {
     "aim_run_hash",
     "azureml_logging",
@@ -28,20 +28,21 @@ PLACES = {
     "user_dir",
     "wandb_project",
 }
-# Group -> option on the command line that chooses its ``_name``.
+# Group -> command-line option that sets its ``_name``.
 NAMED = {name: name for name in ("task", "criterion", "optimizer", "lr_scheduler")}
 NAMED["model"] = "arch"
 NOT_FAIRSEQ = ("job_logging_cfg", "hydra")  # groups that belong to hydra
 
 
 def printed_options(line: str) -> Optional[Options]:
-    """Parse the line of a log in which fairseq-train prints its options.
+    """Parse the log line in which fairseq-train prints its options.
 
     Args:
-        line: line with a dictionary or a Namespace as Python prints it. Enum values have no quotes there.
+        line: line that contains a dictionary or a Namespace as printed by Python, in which enum values are
+            unquoted.
 
     Returns:
-        Options by name, or None if the line cannot be parsed.
+        Options keyed by name, or None if the line cannot be parsed.
 
     Example:
         >>> printed_options("Namespace(arch='luna', ddp_backend=no_c10d)")
@@ -56,10 +57,10 @@ def printed_options(line: str) -> Optional[Options]:
 
 
 def _evaluate(node: Any, text: str) -> Any:
-    """Evaluate a node of Python's syntax tree without running code.
+    """Evaluate a node of a Python syntax tree without executing code.
 
     A bare name becomes a string, and a call becomes a dictionary of its keyword arguments: ``f(a=b, c=1)``
-    gives ``{"a": "b", "c": 1}``. An expression of another kind remains source text.
+    yields ``{"a": "b", "c": 1}``. Any other expression is returned as source text.
 
     Args:
         node: node of the syntax tree.
@@ -86,11 +87,11 @@ def flatten_options(config: Any) -> Options:
     """Flatten a fairseq configuration into one dictionary.
 
     Args:
-        config: mapping of groups of options or, in early versions of fairseq, a Namespace without groups.
+        config: mapping from group to options or, in early versions of fairseq, a Namespace without groups.
 
     Returns:
-        Values by ``group.name``, or by the name alone without groups. The groups that belong to hydra are
-        dropped.
+        Values keyed by ``group.name``, or by the name alone if there are no groups. The groups that belong to
+        hydra are omitted.
 
     Example:
         >>> flatten_options({"common": {"seed": 1}})
@@ -113,7 +114,7 @@ def get_option(options: Optional[Options], name: str) -> Any:
     """Return the value of an option, which may be in any group.
 
     Args:
-        options: options by ``group.name``, or None if they are unknown.
+        options: options keyed by ``group.name``, or None if they are unknown.
         name: name of the option without the group, such as "save_dir".
 
     Returns:
@@ -130,7 +131,7 @@ def architecture(options: Optional[Options]) -> str:
     """Return the value of ``--arch`` (or ``model=`` for hydra).
 
     Args:
-        options: options by ``group.name``, or None if they are unknown.
+        options: options keyed by ``group.name``, or None if they are unknown.
 
     Returns:
         Name of the architecture, or an empty string if it is unknown.
@@ -140,13 +141,13 @@ def architecture(options: Optional[Options]) -> str:
 
 
 def hydra_options(folder: Path) -> Optional[Options]:
-    """Read the options that hydra stored in the output folder of a run.
+    """Read the options stored by hydra in the output folder of a run.
 
     Args:
-        folder: output folder of hydra, which contains ``.hydra/config.yaml``.
+        folder: hydra output folder, which contains ``.hydra/config.yaml``.
 
     Returns:
-        Options by ``group.name``, or None if the file is absent or damaged.
+        Options keyed by ``group.name``, or None if the file is missing or damaged.
     """
     from omegaconf import OmegaConf
 
@@ -155,7 +156,7 @@ def hydra_options(folder: Path) -> Optional[Options]:
         return None
     try:
         return flatten_options(OmegaConf.to_container(OmegaConf.load(str(path))))
-    except Exception:  # A damaged file raises many types, and other sources of the options may exist.
+    except Exception:  # Errors have many types, and there may be other sources of the options.
         return None
 
 
@@ -167,7 +168,7 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 
     Returns:
         Pairs of an option, spelled as on the command line, and its value in each run. The value is "-" if the
-        run has no such option, and "not known" if its options are unknown.
+        run does not have the option, and "not known" if its options are unknown.
 
     Example:
         >>> first, second = {"common.seed": 1, "common.fp16": True}, {"common.seed": 2, "common.fp16": True}
@@ -188,15 +189,14 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
     """Convert options to text, named as on the command line.
 
-    Options that name or place a run, such as ``save_dir``, are dropped. If several groups have an option of
-    the same name but different values, the group is added to the name.
+    Options that only name or locate a run, such as ``save_dir``, are omitted. If several groups have an
+    option with the same name but different values, the group is added to the name.
 
     Args:
-        options: options by ``group.name``, or None if they are unknown.
+        options: options keyed by ``group.name``, or None if they are unknown.
 
     Returns:
-        Text of each value by the name of the option: ``{"optimization.lr": [0.1]}`` gives ``{"--lr":
-        "0.1"}``.
+        Values as text, keyed by option name: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

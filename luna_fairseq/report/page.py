@@ -1,8 +1,8 @@
-"""Build HTML pages that consist of a single file with all styles, scripts and data.
+"""Build self-contained HTML pages: single files with all styles, scripts and data.
 
-The content security policy of a page forbids network requests, and allows only the scripts inside the page,
-identified by their hashes. The data is stored as escaped JSON, so that no string can end the script element.
-The scripts insert text as text nodes, never as HTML.
+The content security policy of a page forbids network requests, and allows only the scripts in the page,
+identified by their hashes. The data is stored as escaped JSON, so that no string can close the script
+element. The scripts insert text as text nodes, never as HTML.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Sequence
 from luna_fairseq.files.writing import replacing
 
 ASSETS = Path(__file__).parent / "assets"
-# Characters that could end a script element or, in older versions of JavaScript, a string literal.
+# Characters that could close a script element or, in older versions of JavaScript, a string literal.
 ESCAPES = {ord(character): f"\\u{ord(character):04x}" for character in "<>&\u2028\u2029"}
 POLICY = "default-src 'none'; base-uri 'none'; form-action 'none'; style-src 'unsafe-inline';"
 NOTEBOOK_HEIGHT = 720  # pixels
@@ -26,7 +26,7 @@ NOTEBOOK_HEIGHT = 720  # pixels
 
 @dataclass(frozen=True)
 class Page:
-    """Complete HTML page. A Jupyter notebook displays it in a frame.
+    """Complete HTML page. Jupyter notebooks display it in a frame.
 
     Attributes:
         text: HTML source of the page.
@@ -36,15 +36,15 @@ class Page:
 
     @property
     def size(self) -> str:
-        """Size of the file with its unit, such as "85 KB"."""
+        """File size with its unit, such as "85 KB"."""
         count = len(self._encode())
         return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 
     def write(self, path: Path) -> None:
         """Write the page to a file.
 
-        An interrupted write leaves no partial file. Characters that UTF-8 cannot encode become question
-        marks. File names may contain such characters.
+        An interrupted write leaves no partial file. Characters that cannot be encoded in UTF-8, which may
+        occur in file names, are replaced with question marks.
 
         Args:
             path: HTML file to write. An existing file is replaced.
@@ -65,8 +65,8 @@ def build_page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[s
     """Build a page from data and the files in assets/.
 
     Args:
-        title: title of the browser window.
-        data: JSON-serialisable value, which the scripts read with ``pageData()``.
+        title: page title, shown in the browser window.
+        data: JSON-serializable value, which the scripts access with ``pageData()``.
         styles: names of the style sheets in assets/, in the order in which they apply.
         scripts: names of the scripts in assets/, in the order in which they run.
 

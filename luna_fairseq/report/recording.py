@@ -1,8 +1,8 @@
 """Record the attention weights of a model while it runs.
 
-Each attention module reports the arguments of its forward calls, and is then asked for the weights of the
-same arguments. The attention modules of this package call their attribute ``watcher``. fairseq's attention
-has no such attribute and gets a forward pre-hook instead.
+Each attention module reports the arguments of its forward calls, and then computes the weights for the same
+arguments. This package's attention modules call their attribute ``watcher``. fairseq's attention has no such
+attribute, so a forward pre-hook is used instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ KINDS = {"self_attn": "self", "encoder_attn": "cross"}
 
 PACK, UNPACK, READ = "pack", "unpack", "read"
 Weights = Dict[str, Tensor]
-# Arguments of the forward call of an attention, by name.
+# Arguments of an attention module's forward call, keyed by name.
 Call = Dict[str, Any]
 Reader = Callable[[Any, Call], Weights]
 
@@ -38,15 +38,15 @@ Reader = Callable[[Any, Call], Weights]
 class AttentionRecord(NamedTuple):
     """Attention weights of one layer in one forward pass.
 
-    Shapes: B batch size, H attention heads, T queries, S context tokens, L length of the packed sequence P.
+    Shapes: B batch size, H number of heads, T queries, S context tokens, L length of the packed sequence P.
 
     Attributes:
-        name: stack, number of the layer from 0, and kind of the attention, such as "encoder.0.self" or
+        name: encoder or decoder, zero-based layer index, and kind of attention, such as "encoder.0.self" or
             "decoder.5.cross".
-        weights: weights by name: "pack" [B, H, L, S], "unpack" [B, H, T, L], and "read" [B, H, T, S], which
-            is their product. Attention without P has "read" only.
-        strengths: learned parameters [H] of anchored attention by name, such as "pack gamma". Empty for other
-            attention.
+        weights: weights keyed by name: "pack" [B, H, L, S], "unpack" [B, H, T, L], and their product "read"
+            [B, H, T, S]. Attention modules without P have only "read".
+        strengths: learned parameters [H] of anchored attention, keyed by name, such as "pack gamma". Empty
+            for other kinds of attention.
     """
 
     name: str
@@ -58,16 +58,16 @@ class AttentionRecord(NamedTuple):
 def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
     """Context manager that records the attention weights of a model.
 
-    Within the context, run the model on whole sequences, not step by step. Gradients are disabled.
+    Within the context, run the model on whole sequences, not incrementally. Gradients are disabled.
 
     Args:
-        model: model of luna_fairseq or fairseq.
+        model: luna_fairseq or fairseq model.
 
     Yields:
         List to which each call of an attention module appends an :class:`AttentionRecord`.
 
     Raises:
-        InputError: The model has fairseq's attention, and torch is older than 2.0.
+        InputError: The model uses fairseq's attention, and torch is older than 2.0.
 
     Example:
         >>> with record_attention(model) as records:  # doctest: +SKIP
@@ -96,13 +96,13 @@ def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
 class _CallRecorder:
     """Callback that computes the attention weights of a forward call and appends them to a list.
 
-    The callback takes an attention module and the arguments of its forward call by name. A layer that runs
-    several times, because layers share their weights, gets a new layer number each time.
+    The callback takes an attention module and its forward arguments, keyed by name. If layers share their
+    weights, one module runs several times and gets a new layer index each time.
 
     Args:
         read: function that computes the weights from the module and the arguments.
         stack: "encoder" or "decoder".
-        layer: number of the layer, counted from 0.
+        layer: zero-based layer index.
         kind: "self" or "cross".
         records: list to append to.
     """
@@ -129,10 +129,10 @@ def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[
         recorder: callback that records the weights.
 
     Returns:
-        Function without arguments that detaches the recorder.
+        Callable that takes no arguments and detaches the recorder.
 
     Raises:
-        InputError: The module is fairseq's, and torch is older than 2.0.
+        InputError: The module is from fairseq, and torch is older than 2.0.
     """
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
@@ -149,7 +149,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
         recorder: callback that takes the module and its arguments by name.
 
     Returns:
-        Function without arguments that removes the hook.
+        Callable that takes no arguments and removes the hook.
 
     Raises:
         InputError: torch is older than 2.0, so its hooks cannot receive keyword arguments.
@@ -176,8 +176,8 @@ def _find_reader(module: nn.Module) -> Optional[Reader]:
         module: any module of a model.
 
     Returns:
-        Function from the module and the arguments of its forward call to the weights by name. None if the
-        module is no attention or has no weights.
+        Function that maps the module and its forward arguments to the weights, keyed by name. None if the
+        module is not an attention module or has no weights.
     """
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
@@ -188,14 +188,14 @@ def _find_reader(module: nn.Module) -> Optional[Reader]:
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
-    """Compute the weights of Luna attention that is not causal.
+    """Compute the weights of non-causal Luna attention.
 
     Args:
         attention: attention module.
-        call: arguments of its method ``weights``, by name.
+        call: arguments of its method ``weights``, keyed by name.
 
     Returns:
-        Weights by name, as in :class:`AttentionRecord`.
+        Weights keyed by name, as in :class:`AttentionRecord`.
     """
     named = zip((PACK, UNPACK, READ), attention.weights(**call))
     return {name: value for name, value in named if value is not None}
@@ -204,15 +204,15 @@ def _read_luna(attention: LunaAttention, call: Call) -> Weights:
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
     """Compute the weights of causal Luna attention, including the resulting weights over the tokens.
 
-    Position t reads an earlier position j with the weight ``share[t, j] * (unpack[t] @ pack[j])``. The share
-    is 1 / t, or decays with the distance between t and j.
+    Position t attends to an earlier position j with the weight ``share[t, j] * (unpack[t] @ pack[j])``. The
+    share is 1 / t, or decays with the distance between t and j.
 
     Args:
         attention: causal attention module.
-        call: arguments of its method ``weights``, by name.
+        call: arguments of its method ``weights``, keyed by name.
 
     Returns:
-        Weights by name, as in :class:`AttentionRecord`.
+        Weights keyed by name, as in :class:`AttentionRecord`.
     """
     pack, unpack = attention.weights(**call)  # [B, H, T, L]
     log_decay = attention.log_decay()
@@ -224,16 +224,16 @@ def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
 
 
 def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
-    # torch's fused function does not return the weights of each head. With an incremental state, fairseq
-    # computes the attention itself.
+    # torch's fused function does not return per-head weights. With an incremental state, fairseq computes
+    # attention itself.
     """Compute the weights of fairseq's softmax attention.
 
     Args:
-        attention: attention module of fairseq.
-        call: arguments of its forward call, by name.
+        attention: fairseq attention module.
+        call: arguments of its forward call, keyed by name.
 
     Returns:
-        Weights by name, as in :class:`AttentionRecord`. There is only "read".
+        Dictionary with the single entry "read", as in :class:`AttentionRecord`.
     """
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
     _, weights = attention.forward(**call)  # not attention(**call), which would call the hook again
@@ -241,14 +241,14 @@ def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
 
 
 def _read_peer(attention: PeerAttention, call: Call) -> Weights:
-    """Compute the weights of an attention that Luna is compared with.
+    """Compute the weights of a baseline attention module that Luna is compared with.
 
     Args:
         attention: attention module of ``luna_fairseq.peers``.
-        call: arguments of its method ``value_weights``, by name.
+        call: arguments of its method ``value_weights``, keyed by name.
 
     Returns:
-        Weights by name, as in :class:`AttentionRecord`. There is only "read".
+        Dictionary with the single entry "read", as in :class:`AttentionRecord`.
     """
     return {READ: attention.value_weights(**call)}
 
@@ -259,8 +259,8 @@ _READERS: Dict[type, Reader] = {
     MultiheadAttention: _read_softmax,
     PeerAttention: _read_peer,
 }
-# Names of the arguments that an attention module passes to its watcher after itself. The method that returns
-# the weights takes the same arguments.
+# Names of the arguments that an attention module passes to its watcher, after the module itself. The method
+# that returns the weights takes the same arguments.
 _WATCHED: Dict[Reader, Tuple[str, ...]] = {
     _read_luna: ("query", "packed", "context", "source", "geometry"),
     _read_causal: ("query", "packed", "key_padding_mask", "packed_padding_mask"),
@@ -271,14 +271,14 @@ _WATCHED: Dict[Reader, Tuple[str, ...]] = {
 def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
     """Return the learned parameters of anchored attention, in which each vector of P prefers nearby tokens.
 
-    P is the packed sequence, to and from which Luna attention attends.
+    P is the packed sequence of Luna attention.
 
     Args:
         module: attention module.
 
     Returns:
-        Value [H] of each of the H heads, by the name of the parameter, such as "pack gamma". Empty if the
-        module has no such parameters.
+        Values [H] per head, keyed by parameter name, such as "pack gamma". Empty if the module has no such
+        parameters.
     """
     strengths = {}
     for step in ("pack", "unpack"):

@@ -17,7 +17,7 @@ from luna_fairseq.progress import progress
 from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, extract_version, is_training_log, read_logs
 from luna_fairseq.report.options import Options, architecture, flatten_options, get_option, hydra_options
 
-# Levels of subfolders that are searched. luna-lra-seeds writes <task>/<model>/<seed>.
+# Number of subfolder levels to search. luna-lra-seeds writes <task>/<model>/<seed>.
 DEPTH = 4
 LOG_SUFFIXES = {"", ".log", ".out", ".txt", ".json", ".err"}
 CHECKPOINTS = ("checkpoint_last.pt", "checkpoint_best.pt")
@@ -29,14 +29,14 @@ class Run:
     """Training run with the contents of its logs.
 
     Attributes:
-        name: name of the run on the page.
+        name: name of the run, as shown on the page.
         folder: folder that contains the log or the checkpoints.
         log: merged contents of the logs. Empty if the run left only checkpoints.
         files: paths of the logs, oldest first.
-        options: options of fairseq-train by ``group.name``, from the log, hydra's files or a checkpoint. None
-            if they are unknown.
-        result: contents of ``result.json``, which luna-lra-seeds writes, or None without this file.
-        notes: remarks about missing information, which the page shows.
+        options: options of fairseq-train, keyed by ``group.name``, from the log, hydra's files or a
+            checkpoint. None if they are unknown.
+        result: contents of ``result.json``, written by luna-lra-seeds, or None if this file does not exist.
+        notes: remarks about missing information, to show on the page.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Run:
 
     @property
     def updates(self) -> int:
-        """Number of the last update in the logs, or 0 if the logs have none."""
+        """Number of the last update in the logs, or 0 if there is none."""
         tables = self.log.tables.values()
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
@@ -57,7 +57,7 @@ class Run:
         """Return the best validation result by ``--best-checkpoint-metric``.
 
         Returns:
-            Name of the metric, its best value, and the number of the update. None if the logs have no finite
+            Name of the metric, its best value, and the update number. None if the logs contain no finite
             value of the metric.
         """
         metric = str(get_option(self.options, "best_checkpoint_metric") or "loss")
@@ -75,11 +75,11 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
     """Search paths for training runs and read them.
 
     Args:
-        paths: folders, log files or checkpoints. ``NAME=PATH`` also names the run. Folders are searched four
-            levels deep.
+        paths: folders, log files or checkpoints. ``NAME=PATH`` also sets the name of the run. Folders are
+            searched four levels deep.
 
     Returns:
-        The runs. Each has a unique name, which is derived from its folder by default.
+        The runs. Each has a unique name, by default derived from its folder.
 
     Raises:
         InputError: A path does not exist, or contains no run.
@@ -106,13 +106,13 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
 
 
 def _split_name(named_path: Path) -> Tuple[str, Path]:
-    """Split an argument ``NAME=PATH`` into the name and the path.
+    """Split a ``NAME=PATH`` argument into its name and path.
 
     Args:
-        named_path: argument of the command line, with or without ``NAME=``.
+        named_path: command-line argument, with or without ``NAME=``.
 
     Returns:
-        Name, or an empty string without ``NAME=``, and path.
+        Tuple (name, path). The name is empty if the argument has no ``NAME=`` prefix.
 
     Raises:
         InputError: The path does not exist.
@@ -127,7 +127,7 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 
 
 def _default_name(path: Path) -> str:
-    """Return the default name of a run: the last part of its path, or the folder if that part is generic.
+    """Return the default name of a run: the last part of its path, or the parent folder if that is generic.
 
     Args:
         path: log file, checkpoint or folder.
@@ -168,7 +168,7 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
         path: log file, or folder to search.
 
     Yields:
-        Path of a run, and the logs of this run, oldest first.
+        Path of a run and its logs, oldest first.
     """
     if path.is_file():
         if path.suffix != ".pt":
@@ -197,14 +197,14 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
         logs: paths of training logs.
 
     Returns:
-        List of the logs of each run.
+        Logs of each run, as a list of lists.
     """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
         save_dir = get_option(read_logs([log]).options, "save_dir") if len(logs) > 1 else None
         groups.setdefault(save_dir, []).append(log)
     if None in groups and len(groups) == 2:
-        # Logs without options belong to the only run that is known.
+        # Logs without options belong to the only known run.
         logs_without_options = groups.pop(None)
         next(iter(groups.values())).extend(logs_without_options)
     return list(groups.values())
@@ -213,11 +213,11 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 def _read_run(path: str, files: List[Path]) -> Run:
     """Read the logs and the options of a run.
 
-    If the logs do not contain the options, the options come from hydra's files or a checkpoint in the same
+    If the logs do not contain the options, they are read from hydra's files or a checkpoint in the same
     folder.
 
     Args:
-        path: path that identifies the run. It is the name of the run at first.
+        path: path that identifies the run. It is the initial name of the run.
         files: logs of the run, oldest first.
 
     Returns:
@@ -231,7 +231,7 @@ def _read_run(path: str, files: List[Path]) -> Run:
         try:
             for other in _read_checkpoint_runs(folder):
                 run.options = other.options
-        except InputError as error:  # The log can be shown without the options.
+        except InputError as error:  # The log can still be shown without the options.
             reason = str(error).rstrip(".")
         if run.options is None:
             run.notes.append(f"The log does not contain the options, and {reason}.")
@@ -245,13 +245,13 @@ def _read_run(path: str, files: List[Path]) -> Run:
 
 
 def _read_checkpoint_runs(path: Path) -> List[Run]:
-    """Read a run from its checkpoint. Such a run has options and a best score, but no learning curve.
+    """Read a run from its checkpoint. The run has options and a best score, but no learning curve.
 
     Args:
-        path: checkpoint, or folder that contains checkpoints or a subfolder ``checkpoints``.
+        path: checkpoint, or folder that contains checkpoints or a ``checkpoints`` subfolder.
 
     Returns:
-        List with the run, or an empty list if there is no checkpoint.
+        List that contains the run, or an empty list if there is no checkpoint.
 
     Raises:
         InputError: The checkpoint is damaged or was not written by fairseq.
@@ -277,17 +277,17 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
     """Load a fairseq checkpoint on the CPU.
 
     Args:
-        file: file of the checkpoint.
+        file: checkpoint file.
 
     Returns:
         Contents of the checkpoint.
 
     Raises:
-        InputError: The file is damaged or not a checkpoint of fairseq.
+        InputError: The file is damaged or not a fairseq checkpoint.
     """
     import torch  # takes seconds, and most runs are read from their logs alone
 
-    # Makes torch.load accept the classes that fairseq stores.
+    # Makes torch.load accept the classes stored by fairseq.
     import luna_fairseq.engine  # noqa: F401
     from luna_fairseq.files.checkpoints import explain_unreadable
 
@@ -296,7 +296,7 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
             state = torch.load(str(file), map_location="cpu", mmap=True)
         except (TypeError, RuntimeError):  # an older version of torch, or a checkpoint in the older format
             state = torch.load(str(file), map_location="cpu")
-    except Exception as error:  # A damaged file makes pickle raise many types.
+    except Exception as error:  # On damaged files, pickle raises errors of many types.
         raise InputError(f"{file} {explain_unreadable(file, error)}") from None
     if not isinstance(state, dict) or "model" not in state:
         raise InputError(f"{file} is not a checkpoint of fairseq. Give a file that fairseq-train wrote.")
@@ -310,7 +310,7 @@ def _read_result(path: Path) -> Optional[Dict[str, Any]]:
         path: path of ``result.json``.
 
     Returns:
-        Contents of the file, which include "accuracy". None if the file is absent or damaged.
+        Contents of the file, including "accuracy". None if the file is missing or damaged.
     """
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
@@ -320,13 +320,13 @@ def _read_result(path: Path) -> Optional[Dict[str, Any]]:
 
 
 def summarize_run(run: Run) -> Dict[str, str]:
-    """Return the cells of a run in the overview table of the page.
+    """Return a run's row of the overview table.
 
     Args:
         run: run from :func:`find_runs`.
 
     Returns:
-        Text of each cell by its heading, such as "Updates". Empty cells are dropped.
+        Cell text keyed by column heading, such as "Updates". Empty cells are omitted.
     """
     cells = {
         "Architecture": architecture(run.options),
@@ -360,14 +360,14 @@ def summarize_run(run: Run) -> Dict[str, str]:
 def training_hours(table: Table) -> np.ndarray:
     """Compute the cumulative training time at each line of a log.
 
-    The column ``wall`` starts again at 0 when a run is resumed, and may stay at 0. The column ``train_wall``,
-    the time since the previous line, then replaces the difference of two values of ``wall``.
+    The column ``wall`` restarts at 0 when a run is resumed, and may stay at 0. In these cases, the column
+    ``train_wall``, the time since the previous line, is used instead of the difference in ``wall``.
 
     Args:
-        table: table of a log with the column ``wall`` in seconds.
+        table: log table with the column ``wall`` in seconds.
 
     Returns:
-        Hours of training up to each line.
+        Cumulative hours of training at each line.
     """
     elapsed = np.diff(np.nan_to_num(table["wall"]), prepend=0)
     train_wall = np.nan_to_num(table.get("train_wall", np.zeros_like(elapsed)))

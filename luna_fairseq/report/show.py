@@ -38,7 +38,7 @@ PROGRAM = "luna-show"
 STYLES = ("page.css", "show.css")
 SCRIPTS = ("page.js", "heatmap.js", "show.js")
 MAX_TEXTS = 50
-LEVELS = 255  # weights are stored in one byte each, as fractions of the largest weight of the head
+LEVELS = 255  # each weight is stored in one byte, as a fraction of the largest weight of its head
 
 
 def build_parser() -> CommandParser:
@@ -71,11 +71,11 @@ def _show(args: argparse.Namespace) -> None:
     """Run the command: read the texts, compute their attention maps, and write the page.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
 
     Raises:
-        InputError: There are no texts or too many, ``--target`` is given for several texts, or the checkpoint
-            cannot be shown.
+        InputError: There are no texts or too many, ``--target`` is given with several texts, or the
+            checkpoint is not supported.
     """
     texts = args.text or [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MAX_TEXTS:
@@ -97,7 +97,7 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
-    """Build an HTML page that shows the attention maps of one or several texts.
+    """Build an HTML page that shows the attention maps of one or more texts.
 
     Args:
         maps: attention maps of each text, from :func:`~luna_fairseq.report.attention.attention_maps`.
@@ -105,21 +105,21 @@ def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path
         path: path of the checkpoint, shown below the heading (default: "", not shown).
 
     Returns:
-        The page. A notebook displays it, and ``page.write(path)`` writes it to a file.
+        The page. Notebooks display it, and ``page.write(path)`` writes it to a file.
     """
     data = {"title": title, "path": path, "texts": [_text_data(text_maps) for text_maps in maps]}
     return build_page(title, data, STYLES, SCRIPTS)
 
 
 def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
-    """Convert the attention maps of one text to data that can be written as JSON.
+    """Convert the attention maps of one text to JSON-serializable data.
 
     Args:
         maps: attention maps of the text.
 
     Returns:
-        Dictionary with the texts and a list of the attentions. Each attention has a name, tokens on both
-        axes, compressed maps, and learned strengths.
+        Dictionary that contains the texts and a list of attention modules. Each entry has a name, the tokens
+        on both axes, the compressed maps, and the learned strengths.
     """
     maps_by_attention: Dict[str, Dict[str, Any]] = {}
     for name, weights in maps.items():
@@ -145,13 +145,13 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantise attention weights to one byte each, and compress the bytes.
+    """Quantize attention weights to one byte each, and compress the bytes.
 
     Args:
-        weights: attention weights [H, T, S] from T queries to S keys for each of H heads.
+        weights: attention weights [H, T, S] from T queries to S keys, for H heads.
 
     Returns:
-        Dictionary with the shape, the largest weight of each head, and the compressed bytes in base64.
+        Dictionary of the shape, the largest weight per head, and the compressed bytes in base64.
     """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()

@@ -31,7 +31,7 @@ from luna_fairseq.report.translations import Translations, bleu_by_length, choos
 PROGRAM = "luna-report"
 STYLES = ("page.css", "training.css")
 SCRIPTS = ("page.js", "samples.js", "training.js")
-# Subfolders of a run in which translations are searched.
+# Subfolders of a run that are searched for translations.
 RESULT_FOLDERS = ("results", "evaluation", "test")
 MAX_RUNS = 24
 
@@ -64,12 +64,12 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Run the command: write the page once or, with ``--watch``, each time that a log has grown.
+    """Run the command: write the page once or, with ``--watch``, whenever a log has grown.
 
     Watching ends when all runs are finished, or on Ctrl-C.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
     """
     if not args.watch:
         _write_page(args, find_runs(args.runs))
@@ -93,7 +93,7 @@ def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
     """Write the page, and print the notes about missing information.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
         runs: runs to show.
     """
     page = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
@@ -116,13 +116,13 @@ def report_page(
     Args:
         runs: runs from :func:`~luna_fairseq.report.runs.find_runs`, at most 24.
         title: heading of the page (default: "Training runs").
-        results: folder of translations of each run (default: None, the folder of the run and its subfolders
-            are searched).
+        results: one folder with translations per run (default: None, the run folder and its subfolders are
+            searched).
         number_of_samples: maximum number of translated sentences to show (default: 200).
-        watch: number of seconds after which an open page reloads itself (default: 0, never).
+        watch: number of seconds after which an open page reloads (default: 0, never).
 
     Returns:
-        The page. A notebook displays it, and ``page.write(path)`` writes it to a file.
+        The page. Notebooks display it, and ``page.write(path)`` writes it to a file.
 
     Raises:
         InputError: There are more than 24 runs, the number of ``results`` differs from the number of runs, or
@@ -156,15 +156,14 @@ def report_page(
 
 
 def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
-    """Convert a run to the data that the page shows, which can be written as JSON.
+    """Convert a run to the JSON-serializable data that the page shows.
 
     Args:
         run: run to show.
         translations: translations and scores of the run.
 
     Returns:
-        Dictionary with the name and the path of the run, its summary, the signatures of its scores, and its
-        notes.
+        Dictionary of the run's name, path, summary, score signatures and notes.
     """
     scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in translations.scores}
     return {
@@ -177,14 +176,14 @@ def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
-    """Read the translations of a run from the first folder that has some.
+    """Read the translations of a run from the first folder that contains any.
 
     Args:
         run: run whose folder and subfolders are searched if ``results`` is None.
-        results: folder of the translations, or None.
+        results: folder that contains the translations, or None.
 
     Returns:
-        Translations and scores, both empty if no folder has any.
+        Translations and scores, both empty if no folder contains any.
 
     Raises:
         InputError: ``results`` is not a folder.
@@ -209,7 +208,7 @@ def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
         runs: runs of any kind. Only runs of luna-lra-seeds have a test accuracy.
 
     Returns:
-        One dictionary for each pair of task and model. Its keys are ``task``, ``model``, ``seeds`` (number of
+        One dictionary per pair of task and model, with the keys ``task``, ``model``, ``seeds`` (number of
         runs), ``mean`` and ``deviation`` in percent. ``deviation`` is None for a single run.
     """
     accuracies: Dict[Tuple[str, str], List[float]] = {}

@@ -1,4 +1,4 @@
-"""Read the translations of several runs, and compare them by samples, scores and BLEU by source length."""
+"""Read the translations of several runs, and compare samples, scores and BLEU by source length."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from luna_fairseq.translation.generated import GenerateOutput
 
 SCORES = "scores.json"
 GENERATED = ("generate-test*.txt", "generate.txt", "generate-valid*.txt")
-# Largest number of source words in each length group. One more group holds all longer sources.
+# Largest number of source words in each length group. One more group contains all longer sources.
 LENGTHS = (10, 20, 30, 40, 60, 100)
 ALL = "all"
-MIN_SENTENCES = 20  # BLEU of a smaller length group would mean little
+MIN_SENTENCES = 20  # BLEU of a smaller length group would not be meaningful
 
 
 class Translation(NamedTuple):
-    """Translation of one sentence of a test set.
+    """Translation of one test set sentence.
 
     Attributes:
         source: source sentence.
         reference: reference translation.
-        hypothesis: translation by the model.
+        hypothesis: translation produced by the model.
     """
 
     source: str
@@ -40,8 +40,8 @@ class Translations:
     """Translations and scores of one run.
 
     Attributes:
-        sentences: translations by the index of the sentence in the test set.
-        scores: scores that luna-evaluate or luna-score wrote, as dictionaries with the keys ``name``,
+        sentences: translations, keyed by sentence index in the test set.
+        scores: scores written by luna-evaluate or luna-score, as dictionaries with the keys ``name``,
             ``value`` and ``signature`` (of sacreBLEU).
         note: remark about missing translations, or an empty string.
     """
@@ -55,13 +55,13 @@ def read_translations(folder: Path) -> Translations:
     """Read the output of luna-evaluate, luna-score or fairseq-generate from a folder.
 
     Output on the test set takes precedence over output on the validation set. If several files match, the
-    newest file is read.
+    newest is read.
 
     Args:
-        folder: folder with ``scores.json``, ``generate-test.txt`` or similar files.
+        folder: folder that contains ``scores.json``, ``generate-test.txt`` or similar files.
 
     Returns:
-        Translations and scores, both empty if the folder has none.
+        Translations and scores, both empty if the folder contains none.
     """
     translations = Translations(scores=_read_scores(folder / SCORES))
     for pattern in GENERATED:
@@ -73,14 +73,14 @@ def read_translations(folder: Path) -> Translations:
 
 
 def _read_scores(path: Path) -> List[Dict[str, Any]]:
-    """Read the scores that luna-evaluate or luna-score wrote.
+    """Read the scores written by luna-evaluate or luna-score.
 
     Args:
         path: path of ``scores.json``.
 
     Returns:
-        One dictionary for each score, with the keys ``name``, ``value`` and ``signature``. Empty if the file
-        is absent or damaged.
+        One dictionary per score, with the keys ``name``, ``value`` and ``signature``. Empty if the file is
+        missing or damaged.
     """
     try:
         scores = json.loads(path.read_text(encoding="utf-8"))
@@ -97,9 +97,8 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
             sentence is read.
 
     Returns:
-        sentences: translations by sentence index. A sentence without source, reference or hypothesis is
-            skipped.
-        note: remark about a damaged or incomplete file, or an empty string.
+        sentences: translations, keyed by sentence index. A sentence without source, reference or hypothesis
+        is skipped. note: remark about a damaged or incomplete file, or an empty string.
     """
     try:
         output = GenerateOutput(path, must_be_complete=False)
@@ -112,16 +111,16 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 
 
 def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
-    """Choose evenly spaced sentences of the test set, and score their translations by all runs.
+    """Choose evenly spaced test set sentences, and score the translations of all runs.
 
     Args:
         runs: translations of each run. Some runs may have none.
         number: maximum number of sentences.
 
     Returns:
-        One dictionary for each sentence, with the keys ``source``, ``reference`` and ``runs``. ``runs`` holds
-        ``[hypothesis, chrF]`` for each run, or None. The sentence with the largest difference in chrF comes
-        first. With a single run, the sentence with the lowest chrF comes first.
+        One dictionary per sentence, with the keys ``source``, ``reference`` and ``runs``. ``runs`` contains
+        ``[hypothesis, chrF]`` or None per run. The sentence with the largest difference in chrF comes first.
+        With a single run, the sentence with the lowest chrF comes first.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}
@@ -129,7 +128,7 @@ def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, 
         for sentence in run.sentences.values():
             key = (sentence.source, sentence.reference)
             hypotheses.setdefault(key, [None] * len(runs))[index] = sentence.hypothesis
-    # Runs on different texts cannot be compared, so the text that most runs translated is chosen.
+    # Translations of different texts cannot be compared, so the text translated by most runs is chosen.
     most_runs = max((_count_present(texts) for texts in hypotheses.values()), default=0)
     candidates = [key for key, texts in hypotheses.items() if _count_present(texts) == most_runs]
     number = min(number, len(candidates))
@@ -164,16 +163,15 @@ def _chrf_difference(sample: Dict[str, Any]) -> float:
 def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
     """Compute BLEU and the length ratio of each run, grouped by the number of words in the source.
 
-    Groups with fewer than 20 sentences are dropped. The last group is the whole test set.
+    Groups with fewer than 20 sentences are omitted. The last group is the whole test set.
 
     Args:
         runs: translations of each run. Some runs may have none.
 
     Returns:
-        One dictionary for each group, with the keys ``words`` (such as "1–10", or "all") and ``runs``.
-        ``runs`` holds ``[number of sentences, BLEU, length ratio]`` for each run, or None if the run has no
-        sentence in the group. The length ratio is the length of the hypotheses divided by the length of the
-        references.
+        One dictionary per group, with the keys ``words`` (such as "1–10", or "all") and ``runs``. ``runs``
+        contains ``[number of sentences, BLEU, length ratio]`` per run, or None if the run has no sentences in
+        the group. The length ratio is the hypothesis length divided by the reference length.
     """
     statistics = [_sum_bleu_statistics(run) for run in runs]
     names = [*(_length_group(length) for length in LENGTHS), _length_group(LENGTHS[-1] + 1), ALL]
@@ -187,7 +185,7 @@ def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
 
 
 def _length_group(words: int) -> str:
-    """Return the name of the group to which a source sentence belongs by its length.
+    """Return the name of the length group to which a source sentence belongs.
 
     Args:
         words: number of words in the sentence.
@@ -204,16 +202,16 @@ def _length_group(words: int) -> str:
 
 
 def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
-    """Sum the statistics of BLEU over the sentences of each length group and of the whole test set.
+    """Sum the BLEU statistics over the sentences of each length group and of the whole test set.
 
     Args:
         run: translations of a test set.
 
     Returns:
-        Array [11] by the name of the group: number of sentences, length of the hypotheses, length of the
-        references, matching n-grams of order 1 to 4, and all n-grams of order 1 to 4.
+        Arrays [11], keyed by group name: number of sentences, hypothesis length, reference length, numbers of
+        matching n-grams of order 1 to 4, and total numbers of n-grams of order 1 to 4.
     """
-    # Generated text may be tokenised. ``force`` silences sacreBLEU's warning about it.
+    # Generated text may be tokenized. ``force`` silences sacreBLEU's warning about it.
     bleu = BLEU(effective_order=True, force=True)
     statistics: Dict[str, np.ndarray] = {}
     for sentence in run.sentences.values():
@@ -228,10 +226,10 @@ def _compute_bleu(statistics: np.ndarray) -> List[float]:
     """Compute BLEU and the length ratio from summed statistics.
 
     Args:
-        statistics: array from :func:`_sum_bleu_statistics` for one group.
+        statistics: array for one group, from :func:`_sum_bleu_statistics`.
 
     Returns:
-        Number of sentences, BLEU, and length of the hypotheses divided by length of the references.
+        Number of sentences, BLEU, and length ratio (hypothesis length divided by reference length).
     """
     sentences, length, reference_length, *ngrams = statistics.tolist()
     orders = len(ngrams) // 2

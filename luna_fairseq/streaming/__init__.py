@@ -1,1 +1,1 @@
-"""Language modelling of texts of any length. The model carries its state from one segment to the next."""
+"""Language modeling for texts of any length. The model carries its state from one segment to the next."""

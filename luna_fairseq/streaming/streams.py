@@ -1,6 +1,6 @@
 """Dataset and iterator for ``--task streaming_lm``.
 
-A text is cut into as many contiguous streams as a batch has examples. Each batch holds the next segment of
+A text is split into contiguous streams, one per example in a batch. Each batch contains the next segment of
 every stream, so that the model can carry its state from batch to batch.
 """
 
@@ -17,23 +17,23 @@ from luna_fairseq.errors import InputError
 
 
 class StreamDataset(FairseqDataset):
-    """Dataset that cuts a text into contiguous streams, and each stream into segments.
+    """Dataset that splits a text into contiguous streams, and each stream into segments.
 
-    Item i of the dataset is a whole batch: segment i of every stream. Training drops the last few tokens of
-    the text so that all streams have the same length. With ``every_token``, no token is dropped, and some of
-    the first streams are one token longer.
+    Item i of the dataset is a whole batch: segment i of every stream. Training omits the last few tokens of
+    the text so that all streams have the same length. If ``every_token`` is True, no token is omitted, and
+    some of the first streams are one token longer.
 
     Args:
-        dataset: indexed dataset with the token ids of the text.
-        num_streams: number of streams of this process, which is the batch size.
-        segment_length: number of tokens of each stream in a batch.
+        dataset: indexed dataset that contains the token ids of the text.
+        num_streams: number of streams in this process, which is the batch size.
+        segment_length: number of tokens per stream in a batch.
         pad: id of the padding token.
         eos: id of the end-of-sentence token, which precedes the first token of the text.
         context_segments: number of earlier segments that each item repeats as context (truncated
             backpropagation through time).
-        total_streams: number of streams of all processes.
+        total_streams: number of streams in all processes.
         first_stream: index of the first stream of this process.
-        every_token: read every token of the text (default: False).
+        every_token: use every token of the text (default: False).
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class StreamDataset(FairseqDataset):
         self.ends = np.cumsum(np.asarray(dataset.sizes, dtype=np.int64))
         total = int(self.ends[-1]) if len(self.ends) else 0
         self.stream_length, remainder = divmod(total, total_streams)
-        # The first streams of all processes have one more token each if every token is read.
+        # If every token is used, the first streams across all processes have one more token each.
         self.num_longer_streams = remainder if every_token else 0
         self.max_stream_length = self.stream_length + bool(self.num_longer_streams)
 
@@ -63,7 +63,7 @@ class StreamDataset(FairseqDataset):
         return -(-self.max_stream_length // self.segment_length)
 
     def __getitem__(self, index: int) -> Dict[str, Any]:
-        """Return one segment of every stream, after the earlier segments that serve as context.
+        """Return one segment of every stream, preceded by the earlier segments that serve as context.
 
         Args:
             index: index of the segment.
@@ -71,10 +71,10 @@ class StreamDataset(FairseqDataset):
         Returns:
             Dictionary with three entries:
 
-            - ``tokens``: token ids [B, 1 + T] of B streams. The first column is the token before the T tokens
-              of context and segment. A stream that ends early is padded by one token.
-            - ``context``: number of context tokens, which have no loss.
-            - ``keep_after``: number of tokens before the first token of the next item. The model keeps its
+            - ``tokens``: token ids [B, 1 + T] for B streams. The first column contains the token before the T
+              tokens of context and segment. A stream that ends early is padded with one token.
+            - ``context``: number of context tokens, which do not contribute to the loss.
+            - ``keep_after``: number of tokens before the first token of the next item. The model saves its
               state after these tokens.
         """
         first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
@@ -87,17 +87,17 @@ class StreamDataset(FairseqDataset):
         }
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
-        """Return a range of tokens of a stream, with the preceding token in front.
+        """Return a range of tokens from a stream, preceded by the previous token.
 
         Args:
             stream: index of the stream among the streams of this process.
             start: position of the first token in the stream.
-            end: position after the last token. It may exceed the length of the stream by 1. The last token is
-                then padding.
+            end: position after the last token. It may exceed the stream length by 1, in which case the last
+                token is padding.
 
         Returns:
-            Token ids [1 + ``end`` - ``start``]. The first one is the end-of-sentence token at the beginning
-            of the text.
+            Token ids [1 + ``end`` - ``start``]. At the beginning of the text, the first one is the
+            end-of-sentence token.
         """
         index = self.first_stream + stream
         if end > self.stream_length + (index < self.num_longer_streams):
@@ -119,11 +119,11 @@ class StreamDataset(FairseqDataset):
         """Convert an item to a batch for fairseq's criterions.
 
         Args:
-            samples: list with one item of the dataset.
+            samples: list that contains one item of the dataset.
 
         Returns:
-            Batch with source tokens and target tokens, [B, T] each for T tokens of B streams. The targets of
-            context tokens are padding, which has no loss.
+            Batch with source and target tokens, each [B, T], for T tokens of B streams. The targets of
+            context tokens are padding, which does not contribute to the loss.
         """
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()
@@ -144,15 +144,15 @@ class StreamDataset(FairseqDataset):
 
 
 class StreamIterator(EpochBatchIterator):
-    """Iterator over the segments of a text in order, which adds the state of the model to every batch.
+    """Iterator over the segments of a text in order, which adds the model state to every batch.
 
     Checkpoints store the state, so a resumed run continues within the text. With several processes, only the
-    first process writes checkpoints, and it lacks the states of the others. A resumed run then starts every
-    stream with an empty state.
+    first process writes checkpoints, and it does not have the states of the others. In this case, a resumed
+    run starts every stream with an empty state.
 
     Args:
         dataset: segments of the text.
-        stream: state of the model between segments, a :class:`luna_fairseq.models.stream.Stream`.
+        stream: model state between segments, a :class:`luna_fairseq.models.stream.Stream`.
         processes: number of training processes.
         **kwargs: keyword arguments of fairseq's ``EpochBatchIterator``.
     """
@@ -165,7 +165,7 @@ class StreamIterator(EpochBatchIterator):
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Override ``EpochBatchIterator.next_epoch_itr`` to add the state of the model to every batch.
+        """Override ``EpochBatchIterator.next_epoch_itr`` to add the model state to every batch.
 
         A new epoch starts with an empty state. A resumed epoch continues with the restored state.
 
@@ -183,7 +183,7 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
-        """Yield the batches with the state of the model as the model's keyword argument ``stream``.
+        """Yield the batches with the model state as the model's keyword argument ``stream``.
 
         Args:
             batches: iterable of batches from :meth:`StreamDataset.collater`.
@@ -196,11 +196,11 @@ class StreamIterator(EpochBatchIterator):
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the iterator's state for a checkpoint.
+        """Return the iterator state to store in a checkpoint.
 
         Returns:
-            State of fairseq's iterator. Within an epoch, the entry ``stream`` holds the state of the model
-            and the settings that a resumed run must repeat.
+            State of fairseq's iterator. Within an epoch, the entry ``stream`` contains the model state and
+            the settings that must be the same when the run is resumed.
         """
         state = super().state_dict()
         if state["iterations_in_epoch"]:
@@ -212,14 +212,14 @@ class StreamIterator(EpochBatchIterator):
         return state
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Restore the position in the text and the state of the model from a checkpoint.
+        """Restore the position in the text and the model state from a checkpoint.
 
         Args:
             state_dict: return value of :meth:`state_dict`.
 
         Raises:
-            InputError: The checkpoint was written with another number of streams, segment length, number of
-                context segments or number of processes.
+            InputError: The checkpoint was written with a different number of streams, segment length, number
+                of context segments or number of processes.
         """
         saved = state_dict.get("stream")
         for key, name, value in self._division_settings():
@@ -233,10 +233,10 @@ class StreamIterator(EpochBatchIterator):
             self.stream.load_state_dict(saved["state"])
 
     def _division_settings(self) -> List[Tuple[str, str, int]]:
-        """Return the settings that determine which tokens a batch holds. They must match to resume an epoch.
+        """Return the settings that determine the tokens in a batch. They must match to resume an epoch.
 
         Returns:
-            Tuples of the setting's key in checkpoints, its name in messages, and its value.
+            Tuples (key in checkpoints, name in error messages, value).
         """
         dataset: Any = self.dataset
         return [

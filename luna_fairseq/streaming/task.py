@@ -1,4 +1,4 @@
-"""Task ``streaming_lm``: language modelling of a long text with a model state of constant size."""
+"""Task ``streaming_lm``: language modeling for long texts with a constant-size model state."""
 
 import logging
 import os
@@ -36,7 +36,7 @@ class StreamingLMConfig(FairseqDataclass):
         "(0: gradients stop at the beginning of the segment)",
         least=0,
     )
-    # The size of a table of learned positions. Sinusoidal positions have no limit.
+    # The size of the learned positional embedding table. Sinusoidal positions have no limit.
     tokens_per_sample: int = field(default=II("task.segment_length"), metadata={LEAST: 1})
     max_target_positions: Optional[int] = field(default=II("task.segment_length"), metadata={LEAST: 1})
     batch_size: Optional[int] = field(default=II("dataset.batch_size"), metadata={LEAST: 1})
@@ -46,12 +46,12 @@ class StreamingLMConfig(FairseqDataclass):
 
 @register_task("streaming_lm", dataclass=StreamingLMConfig)
 class StreamingLMTask(LanguageModelingTask):
-    """Language modelling task in which each example of a batch continues an example of the previous batch.
+    """Language modeling task in which each example in a batch continues an example from the previous batch.
 
-    The task reads the data of ``--task language_modeling`` and cuts the text into contiguous streams. Each
-    example of a batch, in each process, has a stream of its own. Every stream starts with an empty state.
+    The task reads the same data as ``--task language_modeling`` and splits the text into contiguous streams.
+    Each example in a batch, in each process, has its own stream. Every stream starts with an empty state.
 
-    Validation and evaluation read every token. Training drops a few tokens at the end of the text, fewer than
+    Validation and evaluation use every token. Training omits a few tokens at the end of the text, fewer than
     the number of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single
     stream.
 
@@ -60,7 +60,7 @@ class StreamingLMTask(LanguageModelingTask):
         dictionary: dictionary of the text.
 
     Attributes:
-        has_positions: True if the model adds positional embeddings to its tokens.
+        has_positions: whether the model adds positional embeddings to the token embeddings.
     """
 
     has_positions = False
@@ -97,7 +97,8 @@ class StreamingLMTask(LanguageModelingTask):
 
         Args:
             cfg: configuration of the model.
-            from_checkpoint: True if the parameters are loaded from a checkpoint afterwards (default: False).
+            from_checkpoint: whether the parameters will be loaded from a checkpoint afterwards (default:
+                False).
 
         Returns:
             The model.
@@ -121,11 +122,11 @@ class StreamingLMTask(LanguageModelingTask):
         return model
 
     def max_positions(self) -> None:
-        """Return None, because a stream may have any length."""
+        """Return None, because stream length is unlimited."""
         return None
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split of the data and cut it into streams.
+        """Load a data split and divide it into streams.
 
         Only the training split repeats earlier segments as context (``--bptt-segments``).
 
@@ -173,9 +174,9 @@ class StreamingLMTask(LanguageModelingTask):
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
         """Return an iterator over the segments of the text in order.
 
-        Options that limit the size of a batch, such as ``--max-tokens``, have no effect. A dataset of another
-        class, such as the sentences of fairseq-interactive, gets fairseq's iterator without a limit on the
-        length.
+        Options that limit the batch size, such as ``--max-tokens``, have no effect. For datasets of other
+        classes, such as the sentences of fairseq-interactive, fairseq's iterator is returned, without a
+        length limit.
 
         Args:
             dataset: dataset to iterate over.
