@@ -1,7 +1,7 @@
-"""Patches for fairseq, which are applied when this package is imported.
+"""Patches for fairseq, applied when this package is imported.
 
-``table.py`` collects the patches, and the command ``luna-engine`` lists them. Everything else of fairseq,
-such as the training loop and the trainer, is used unchanged.
+``table.py`` collects the patches, and the command ``luna-engine`` lists them. The rest of fairseq, including
+the training loop and the trainer, is used unchanged.
 """
 
 import os
@@ -12,7 +12,7 @@ from luna_fairseq.engine.table import patch_fairseq
 from luna_fairseq.requirements import require_fairseq
 
 if is_command():
-    # Without this, Hydra prints its own report of an error.
+    # Without this, Hydra prints its own error report.
     os.environ.setdefault("HYDRA_FULL_ERROR", "1")
     sys.excepthook = make_excepthook(sys.excepthook)
 require_fairseq()

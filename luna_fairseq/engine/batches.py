@@ -1,4 +1,4 @@
-"""fairseq patch ``incomplete-batches``: keep the last, incomplete batch of a data set."""
+"""fairseq patch ``incomplete-batches``: keep the last batch of a dataset even if it is incomplete."""
 
 from typing import Any
 
@@ -8,12 +8,12 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 
 def _drops_incomplete_batches() -> bool:
-    """Return True if the installed fairseq drops the last batch of a data set if it is incomplete."""
+    """Return True if the installed fairseq drops the last batch of a dataset when it is incomplete."""
     from fairseq.data import data_utils
 
     try:
         batches = data_utils.batch_by_size(numpy.arange(3), lambda index: 1, required_batch_size_multiple=2)
-    except ImportError:  # fairseq's extensions are not built, so fairseq cannot make batches at all
+    except ImportError:  # fairseq's extensions are not built, so fairseq cannot build batches at all
         return False
     return sum(map(len, batches)) < 3
 
@@ -30,18 +30,18 @@ INCOMPLETE_BATCHES = Patch(
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Group sentences into batches, and keep the last sentences in an incomplete batch.
+    """Group sentences into batches, and keep the last batch even if it is incomplete.
 
-    Replaces fairseq's ``data_utils.batch_by_size``, which drops them.
+    Replaces fairseq's ``data_utils.batch_by_size``, which drops the last sentences.
 
     Args:
         batch_by_size: fairseq's original function.
-        indices: indices of the sentences, in the order of batching.
-        args: further arguments of the original function.
-        kwargs: further keyword arguments of the original function.
+        indices: sentence indices, in the order in which they are batched.
+        args: remaining arguments of the original function.
+        kwargs: remaining keyword arguments of the original function.
 
     Returns:
-        Batches, each an array of sentence indices.
+        List of batches, each an array of sentence indices.
     """
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)

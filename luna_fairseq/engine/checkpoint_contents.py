@@ -49,8 +49,8 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
         load: fairseq's original function.
         path: path of the checkpoint.
         arg_overrides: options that override the options stored in the checkpoint (default: None).
-        args: further positional arguments of ``load``.
-        kw: further keyword arguments of ``load``.
+        args: remaining positional arguments of ``load``.
+        kw: remaining keyword arguments of ``load``.
 
     Returns:
         Contents of the checkpoint.
@@ -177,8 +177,8 @@ def _save_with_training_info(
         self: fairseq's trainer.
         filename: path of the checkpoint.
         extra_state: additional checkpoint state.
-        args: further arguments of the original method.
-        kw: further keyword arguments of the original method.
+        args: remaining arguments of the original method.
+        kw: remaining keyword arguments of the original method.
 
     Returns:
         Result of the original method.
@@ -203,8 +203,8 @@ def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kw
         load: fairseq's original method.
         self: fairseq's trainer.
         filename: path of the checkpoint.
-        args: further arguments of the original method.
-        kwargs: further keyword arguments of the original method.
+        args: remaining arguments of the original method.
+        kwargs: remaining keyword arguments of the original method.
 
     Returns:
         The ``extra_state`` entry of the checkpoint; None if the file does not exist.

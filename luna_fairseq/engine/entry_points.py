@@ -1,6 +1,6 @@
-"""fairseq patches ``one-plugin`` and ``our-options``: import a plugin once, and check and extend options.
+"""fairseq patches ``one-plugin`` and ``our-options``: import plugins only once, and check and extend options.
 
-They take effect when a command of fairseq starts.
+They take effect when a fairseq command starts.
 """
 
 import ast
@@ -33,19 +33,19 @@ OUR_OPTIONS = Patch(
 
 @ONE_PLUGIN.replaces("fairseq.utils:import_user_module")
 def _import_once(import_user_module: Function, args: Any) -> Any:
-    """Import the plugin in the folder of --user-dir, unless it is already imported by another path.
+    """Import the plugin in the folder given by --user-dir, unless it was already imported via another path.
 
     Replaces fairseq's ``utils.import_user_module``.
 
     Args:
         import_user_module: fairseq's original function.
-        args: options of the command with the attribute ``user_dir``.
+        args: command options with the attribute ``user_dir``.
 
     Returns:
         Result of the original function.
 
     Raises:
-        InputError: --user-dir names another copy of a package that is already imported.
+        InputError: --user-dir points to a second copy of a package that is already imported.
     """
     import fairseq
 
@@ -76,11 +76,11 @@ def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwar
     Args:
         parse: fairseq's original function.
         parser: argument parser of the command.
-        args: further arguments of the original function.
-        kwargs: further keyword arguments of the original function.
+        args: remaining arguments of the original function.
+        kwargs: remaining keyword arguments of the original function.
 
     Returns:
-        Result of the original function, with the options of the command.
+        Result of the original function: the parsed command options.
 
     Raises:
         InputError: An option has an invalid value.
@@ -102,7 +102,7 @@ def _add_model_options(parser: ArgumentParser) -> None:
     """Add ``--int8`` and ``--shortlist`` to the commands that support them.
 
     ``--int8`` is added to fairseq-generate, fairseq-interactive and fairseq-eval-lm, and ``--shortlist`` to
-    the first two. Other parsers are not changed.
+    the first two. Other parsers are left unchanged.
 
     Args:
         parser: argument parser of any fairseq command.
@@ -119,18 +119,18 @@ def _add_model_options(parser: ArgumentParser) -> None:
 
 @OUR_OPTIONS.replaces("fairseq.sequence_generator:SequenceGenerator._generate")
 def _generate_with_shortlist(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Generate translations of a batch, restricted to the model's vocabulary shortlist if it has one.
+    """Translate a batch, restricted to the model's vocabulary shortlist if the model has one.
 
     Replaces fairseq's ``SequenceGenerator._generate``.
 
     Args:
         generate: fairseq's original method.
         self: fairseq's sequence generator.
-        args: further arguments of the original method.
-        kwargs: further keyword arguments of the original method.
+        args: remaining arguments of the original method.
+        kwargs: remaining keyword arguments of the original method.
 
     Returns:
-        For each sentence, the list of hypotheses.
+        One list of hypotheses per sentence.
     """
     shortlist = getattr(self.model.single_model, "shortlist", None)
     if shortlist is None:
@@ -140,14 +140,14 @@ def _generate_with_shortlist(generate: Function, self: Any, *args: Any, **kwargs
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
-    """Apply the options of a named architecture, then the defaults of the model, and check all options.
+    """Apply the options of a named architecture, then the model defaults, and check all options.
 
-    Replaces fairseq's ``add_defaults``. fairseq-hydra-train applies the defaults only, so that --arch would
-    have no effect. It imports plugins after it has read the options, so that they must be checked here.
+    Replaces fairseq's ``add_defaults``. fairseq-hydra-train applies only the defaults, so --arch would have
+    no effect. It imports plugins after parsing the options, so the options must be checked here.
 
     Args:
         add_defaults: fairseq's original function.
-        cfg: configuration of the command, updated in place.
+        cfg: command configuration, updated in place.
 
     Raises:
         InputError: An option has an invalid value.

@@ -1,4 +1,4 @@
-"""Command ``luna-engine``: print the versions in use, and what luna_fairseq changes in fairseq and why."""
+"""Command ``luna-engine``: print the versions in use, and list the changes to fairseq with their purpose."""
 
 import argparse
 import importlib
@@ -18,7 +18,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
     """Run the command ``luna-engine``.
 
     Args:
-        argv: arguments of the command line (default: None, those of this process).
+        argv: command-line arguments (default: None, the arguments of this process).
 
     Returns:
         Exit status.
@@ -38,7 +38,7 @@ def main(argv: Optional[Sequence[str]] = None) -> int:
 
 
 def format_report() -> Iterator[str]:
-    """Yield the lines that ``luna-engine`` prints: versions, and patches of fairseq by their state."""
+    """Yield the lines printed by ``luna-engine``: versions, and fairseq patches grouped by state."""
     yield "versions"
     yield f"  {'Python':<13} {platform.python_version():<12} {sys.executable}"
     for package in ("luna_fairseq", "fairseq", "torch", "numpy", "omegaconf", "hydra"):
@@ -53,13 +53,13 @@ def format_report() -> Iterator[str]:
 
 
 def _format_patch(patch: Patch) -> Iterator[str]:
-    """Yield lines that describe a patch of fairseq: name, purpose, versions and replaced functions.
+    """Yield lines that describe a fairseq patch: name, purpose, versions and replaced functions.
 
     Args:
         patch: patch to describe.
 
     Yields:
-        Lines, or wrapped paragraphs of several lines.
+        Single lines, or wrapped paragraphs of several lines.
     """
     targets = ", ".join(target.replace(":", ".") for target, _ in patch.replacements if target)
     yield f"  {patch.name}"

@@ -17,7 +17,7 @@ LOADER_THREADS = Patch(
 
 @LOADER_THREADS.at_import
 def _register_exit_handler() -> None:
-    """Stop fairseq's prefetching threads when the interpreter exits, also after an exception or sys.exit.
+    """Stop fairseq's prefetching threads when the interpreter exits, even after an exception or sys.exit.
 
     Exit handlers run while threads can still acquire the interpreter's lock. A thread that needs the lock
     later would abort the process.
@@ -26,15 +26,15 @@ def _register_exit_handler() -> None:
 
 
 def end_loader_threads() -> None:
-    """Stop all prefetching threads of fairseq's ``BufferedIterator``, and wait until they have ended.
+    """Stop all prefetching threads of fairseq's ``BufferedIterator``, and wait for them to finish.
 
-    Each thread finishes its current batch. Prefetched batches are dropped.
+    Each thread finishes its current batch. Prefetched batches are discarded.
     """
     from fairseq.data.iterators import BackgroundConsumer
 
     consumers = [thread for thread in threading.enumerate() if isinstance(thread, BackgroundConsumer)]
     for consumer in consumers:
-        consumer._max_len = 0  # the loop of the thread compares its count with this length
+        consumer._max_len = 0  # the thread's loop compares its count with this length
     for consumer in consumers:
         while consumer.is_alive():
             with contextlib.suppress(queue.Empty):

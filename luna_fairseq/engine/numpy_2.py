@@ -1,4 +1,4 @@
-"""fairseq patch ``numpy-compat``: restore ``numpy.compat``, which numpy 2 has removed."""
+"""fairseq patch ``numpy-compat``: restore ``numpy.compat``, which NumPy 2 removed."""
 
 import types
 from typing import Any
@@ -19,12 +19,12 @@ NUMPY_COMPAT = Patch(
 
 @NUMPY_COMPAT.replaces("fairseq.data.token_block_dataset:np")
 def _add_compat(np: Any) -> Any:
-    """Return a copy of the module numpy with the attribute ``compat.long``.
+    """Return a copy of the numpy module with the attribute ``compat.long`` added.
 
     The copy replaces ``np`` in fairseq's ``token_block_dataset``.
 
     Args:
-        np: module numpy.
+        np: the numpy module.
 
     Returns:
         The extended copy.

@@ -1,6 +1,6 @@
-"""fairseq patch ``old-layers``: remove duplicate weights and an uninitialised buffer of fairseq 0.12.2.
+"""fairseq patch ``old-layers``: remove duplicate weights and an uninitialized buffer of fairseq 0.12.2.
 
-Later versions of fairseq have neither.
+Later fairseq versions have neither.
 """
 
 from typing import Any
@@ -8,7 +8,7 @@ from typing import Any
 from luna_fairseq.engine.patch import RUNS, Function, Patch
 
 _ENCODER_LAYER = "fairseq.modules.transformer_layer:TransformerEncoderLayerBase"
-# Names of the second copies of the weights.
+# Names of the duplicate weights.
 _DUPLICATES = [
     f"{part}_{kind}" for part in ("in_proj", "out_proj", "fc1", "fc2") for kind in ("weight", "bias")
 ]
@@ -17,7 +17,8 @@ _DUPLICATES = [
 def _has_duplicate_weights() -> bool:
     """Return True if the encoder layer of the installed fairseq registers a second copy of its weights.
 
-    fairseq 0.12.2 has this copy for inference. It receives no gradient, which stops distributed training.
+    fairseq 0.12.2 has this copy for inference. It receives no gradient, which makes distributed training
+    fail.
     """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
@@ -58,16 +59,16 @@ def _load_without_duplicates(
 ) -> None:
     """Load an encoder layer from a checkpoint that may contain the second copy of its weights.
 
-    Replaces ``_load_from_state_dict`` of fairseq's ``TransformerEncoderLayerBase``, and calls the method of
-    :class:`torch.nn.Module` instead.
+    Replaces ``_load_from_state_dict`` of fairseq's ``TransformerEncoderLayerBase``, and calls the
+    corresponding method of :class:`torch.nn.Module` instead.
 
     Args:
-        load: fairseq's original method, not called.
+        load: fairseq's original method, which is not called.
         self: encoder layer.
-        state_dict: maps names to the parameters of the checkpoint, changed in place.
+        state_dict: checkpoint parameters keyed by name, modified in place.
         prefix: prefix of the layer's parameters.
-        args: further arguments of the original method.
-        kw: further keyword arguments of the original method.
+        args: remaining arguments of the original method.
+        kw: remaining keyword arguments of the original method.
     """
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
@@ -78,9 +79,9 @@ def _load_without_duplicates(
 
 @OLD_LAYERS.replaces("fairseq.modules:SinusoidalPositionalEmbedding.__init__")
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build a sinusoidal position embedding whose uninitialised buffer ``_float_tensor`` is not saved.
+    """Build a sinusoidal position embedding whose uninitialized buffer ``_float_tensor`` is not saved.
 
-    Replaces the constructor of fairseq's ``SinusoidalPositionalEmbedding``. Otherwise, equal runs write
+    Replaces the constructor of fairseq's ``SinusoidalPositionalEmbedding``. Otherwise, identical runs write
     different checkpoints.
 
     Args:
@@ -98,10 +99,10 @@ def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs:
 def _remove_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
     """Remove the buffer ``_float_tensor`` of a position embedding from the state dict of an older checkpoint.
 
-    torch calls this hook before it loads the embedding.
+    torch calls this hook before loading the embedding.
 
     Args:
-        state_dict: maps names to the parameters of the checkpoint, changed in place.
+        state_dict: checkpoint parameters keyed by name, modified in place.
         prefix: prefix of the embedding's parameters.
         args: ignored.
     """

@@ -1,4 +1,4 @@
-"""Class for a change to fairseq, with decorators for the functions that replace fairseq's functions.
+"""Class that describes a change to fairseq, with decorators for functions that replace fairseq functions.
 
 Example::
 
@@ -32,18 +32,18 @@ Function = Callable[..., Any]
 
 @dataclass(eq=False)
 class Patch:
-    """One change to fairseq, which may replace several functions.
+    """A change to fairseq, which may replace several functions.
 
     Attributes:
         name: name of the patch in the environment variable LUNA_FAIRSEQ_LEAVE_OUT.
         importance: reason for the patch. RUNS: fairseq would not run. RESULTS: results would be wrong or
             lost.
-        prevents: failure that users see without the patch, in one or two sentences.
-        versions: versions of fairseq, torch or numpy that need the patch (default: all).
-        is_needed: function that returns True if one of these versions is installed (default: always True).
-        replacements: pairs (target, function). The target names what the function replaces; "" means that the
-            function is called once (default: none, the decorators add pairs).
-        state: "" before :meth:`apply`, and APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE afterwards.
+        prevents: failure that users would see without the patch, in one or two sentences.
+        versions: versions of fairseq, torch or NumPy that need the patch (default: all).
+        is_needed: function that returns True if such a version is installed (default: always True).
+        replacements: pairs (target, function). The target names the attribute that the function replaces; if
+            it is "", the function is called once (default: none, the decorators add pairs).
+        state: "" before :meth:`apply`; APPLIED, NOT_NEEDED, LEFT_OUT or IMPOSSIBLE afterwards.
     """
 
     name: str
@@ -55,14 +55,14 @@ class Patch:
     state: str = ""
 
     def replaces(self, *targets: str) -> Callable[[Function], Function]:
-        """Return a decorator that registers a function as the replacement of functions of fairseq.
+        """Return a decorator that registers a function as the replacement for one or more fairseq functions.
 
-        The replacement gets the original function as its first argument, then the arguments of the call. It
-        must accept all arguments of the original and pass them on.
+        The replacement receives the original function as its first argument, followed by the call's
+        arguments. It must accept all arguments of the original and pass them on.
 
         Args:
             targets: names ``module:function`` or ``module:Class.method``. If a target is a value, such as
-                ``np`` in a module, the replacement is called once, with the value, and returns the new value.
+                ``np`` in a module, the replacement is called once with this value and returns the new value.
 
         Returns:
             The decorator. It returns the function unchanged.
@@ -75,7 +75,7 @@ class Patch:
         return register
 
     def at_import(self, function: Function) -> Function:
-        """Register a function without arguments that is called once, when the patch is applied.
+        """Register a callable that takes no arguments and is called once, when the patch is applied.
 
         Args:
             function: decorated function.
@@ -87,13 +87,13 @@ class Patch:
         return function
 
     def apply(self, leave_out: bool = False) -> None:
-        """Make the changes of this patch, and set ``state``.
+        """Apply the changes of this patch, and set ``state``.
 
-        A second call does nothing. If fairseq lacks one of the functions to replace, none is replaced, and a
-        warning names it.
+        A second call does nothing. If fairseq lacks any of the functions to replace, nothing is replaced, and
+        a warning names the missing function.
 
         Args:
-            leave_out: make no changes, because the user has disabled the patch (default: False).
+            leave_out: skip the patch, because the user has disabled it (default: False).
         """
         if self.state:
             return
@@ -120,9 +120,9 @@ class Patch:
 
         Args:
             owner: module or class.
-            name: name of the attribute.
-            function: replacement of a function, called as ``function(original, *args, **kwargs)``. For any
-                other value, ``function(value)`` returns the new value.
+            name: attribute name.
+            function: replacement for a function, called as ``function(original, *args, **kwargs)``. For any
+                other attribute, ``function(value)`` returns the new value.
         """
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
@@ -135,7 +135,7 @@ class Patch:
 
 
 def find_target(target: str) -> Tuple[Any, str]:
-    """Find the attribute of fairseq that a patch replaces.
+    """Find the fairseq attribute that a patch replaces.
 
     For "fairseq.trainer:Trainer.clip_grad_norm", the result is (class Trainer, "clip_grad_norm").
 
@@ -143,8 +143,8 @@ def find_target(target: str) -> Tuple[Any, str]:
         target: name ``module:function`` or ``module:Class.method``.
 
     Returns:
-        The module or class that has the attribute, and the attribute's name. The module or class is None if
-        the target is empty, or if it is a command of fairseq that this process does not run.
+        The module or class that owns the attribute, and the attribute name. The module or class is None if
+        the target is empty, or if it is a fairseq command that this process is not running.
 
     Raises:
         AttributeError: fairseq has no such attribute.
@@ -168,16 +168,16 @@ def find_target(target: str) -> Tuple[Any, str]:
 
 
 def _wrap(original: Function, function: Function) -> Function:
-    """Combine a function of fairseq with its replacement.
+    """Combine a fairseq function with its replacement.
 
     Args:
-        original: function of fairseq.
+        original: fairseq function.
         function: replacement, called as ``function(original, *args, **kwargs)``.
 
     Returns:
-        Function with the name and the documentation of ``original``.
+        Function with the name and docstring of ``original``.
     """
-    # The attributes of a class do not belong to the function that replaces the class.
+    # The attributes of a class must not be copied to the function that replaces the class.
     updated = () if isinstance(original, type) else ("__dict__",)
 
     @functools.wraps(original, updated=updated)

@@ -1,6 +1,6 @@
-"""fairseq patch ``place-in-epoch``: a resumed run continues an epoch after the last batch that was read.
+"""fairseq patch ``place-in-epoch``: a resumed run continues an epoch after the last batch it has seen.
 
-This also holds if the number of processes has changed.
+This also works if the number of processes has changed.
 """
 
 import inspect
@@ -22,17 +22,17 @@ PLACE_IN_EPOCH = Patch(
 )
 
 _ITERATOR = "fairseq.data.iterators:EpochBatchIterator"
-# Keys of the entries that are added to the state of fairseq's iterator.
+# Keys of the entries added to the state of fairseq's iterator.
 _PROCESSES, _BATCHES = "processes", "batches"
 
 
 @PLACE_IN_EPOCH.replaces("fairseq.tasks.fairseq_task:FairseqTask.get_batch_iterator")
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Make the batches of a resumed run as an uninterrupted run has made them.
+    """Build the same batches in a resumed run as in an uninterrupted run.
 
-    Replaces fairseq's ``FairseqTask.get_batch_iterator``. An uninterrupted run makes its batches once, in the
-    first epoch, and shuffles them in each epoch. A resumed run therefore also makes the batches of the first
-    epoch, and then moves to its current epoch.
+    Replaces fairseq's ``FairseqTask.get_batch_iterator``. An uninterrupted run builds its batches once, in
+    the first epoch, and shuffles them in each epoch. A resumed run therefore also builds the batches of the
+    first epoch, and then advances to its current epoch.
 
     Args:
         get_batch_iterator: fairseq's original method.
@@ -61,7 +61,7 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.state_dict")
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
-    """Return the state of a batch iterator for a checkpoint, with data that later verifies the batches.
+    """Return the state of a batch iterator for a checkpoint, with data for verifying the batches later.
 
     Replaces fairseq's ``EpochBatchIterator.state_dict``. The number of processes and a checksum of the
     batches are added.
@@ -71,27 +71,27 @@ def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
         self: fairseq's batch iterator.
 
     Returns:
-        State of the iterator.
+        Iterator state.
     """
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 
 
 @PLACE_IN_EPOCH.replaces(f"{_ITERATOR}.load_state_dict")
 def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
-    """Restore a batch iterator, so that it continues after the batches that were read.
+    """Restore a batch iterator so that it continues after the batches that were already read.
 
     Replaces fairseq's ``EpochBatchIterator.load_state_dict``. If the batches have changed, the epoch is
-    repeated, with a warning.
+    repeated and a warning is logged.
 
     Args:
         load_state_dict: fairseq's original method.
         self: fairseq's batch iterator.
-        state_dict: state of the iterator from a checkpoint.
+        state_dict: iterator state from a checkpoint.
 
     Returns:
         Result of the original method.
     """
-    # In states of a version below 2, the end of an epoch is a position beyond the last batch.
+    # In states with a version less than 2, the end of an epoch is a position past the last batch.
     if not state_dict.get("iterations_in_epoch") or state_dict.get("version", 1) < 2:
         return load_state_dict(self, state_dict)
     self.epoch = state_dict["epoch"]
@@ -115,21 +115,21 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
 
 
 def _fingerprint(iterator: Any) -> int:
-    """Return a checksum of all batches, in the order before shuffling.
+    """Return a checksum of all batches, in their order before shuffling.
 
     Args:
-        iterator: fairseq's ``EpochBatchIterator``. It caches the checksum in an attribute.
+        iterator: fairseq's ``EpochBatchIterator``, which caches the checksum in an attribute.
 
     Returns:
         CRC-32 of the sentence indices.
     """
     batches = iterator.frozen_batches
-    # The checksum is computed once for each list of batches, because such a list never changes.
+    # The checksum is computed once per list of batches, because such a list never changes.
     if getattr(iterator, "fingerprinted", None) is not batches:
         iterator.fingerprinted, iterator.fingerprint = batches, 0
         for batch in batches:
             indices = numpy.asarray(batch)
-            is_integer = indices.dtype.kind in "iu"  # a task may make batches of pairs or other objects
+            is_integer = indices.dtype.kind in "iu"  # a task may build batches of pairs or other objects
             content = indices.astype(numpy.int64).tobytes() if is_integer else repr(batch).encode()
             iterator.fingerprint = zlib.crc32(content + b"|", iterator.fingerprint)
     return int(iterator.fingerprint)

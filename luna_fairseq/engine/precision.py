@@ -1,6 +1,6 @@
 """fairseq patch ``half-precision``: save float32 weights in --fp16 and --bf16 runs.
 
-With optimizers that clip the gradient of each parameter, the total norm is no longer clipped as well.
+With optimizers that clip the gradient of each parameter, the total norm is no longer clipped in addition.
 """
 
 from typing import Any, Dict
@@ -25,15 +25,15 @@ _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_s
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
     """Return the state of a half-precision optimizer for a checkpoint, including its float32 weights.
 
-    Replaces ``state_dict`` of fairseq's fp16 optimizers. fairseq saves weights rounded to 16 bits, and no
-    counters of the loss scale.
+    Replaces ``state_dict`` of fairseq's fp16 optimizers. fairseq saves weights rounded to 16 bits, without
+    the loss-scale counters.
 
     Args:
         state_dict: fairseq's original method.
         self: fairseq's half-precision optimizer.
 
     Returns:
-        State of the optimizer, with float32 weights and the counters of the loss scale.
+        Optimizer state, with float32 weights and the loss-scale counters.
     """
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
@@ -48,18 +48,18 @@ def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: 
     """Restore a half-precision optimizer from a checkpoint, including its float32 weights.
 
     Replaces ``load_state_dict`` of fairseq's fp16 optimizers. A float32 weight is restored only if it rounds
-    to the weight of the model. The model may have loaded other weights, such as an average.
+    to the weight in the model, because the model may have loaded different weights, such as an average.
 
     Args:
         load: fairseq's original method.
         self: fairseq's half-precision optimizer.
-        state_dict: state of the optimizer from the checkpoint.
-        args: further arguments of the original method.
-        kwargs: further keyword arguments of the original method.
+        state_dict: optimizer state from the checkpoint.
+        args: remaining arguments of the original method.
+        kwargs: remaining keyword arguments of the original method.
     """
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
-    # If the model has averaged weights or weights of another file, the saved weights do not round to them.
+    # If the model has averaged weights or weights from another file, the saved weights do not round to them.
     if [p.shape for p in weights] == [p.shape for p in saved]:
         for p, q in zip(weights, saved):
             rounded = q.to(self.fp16_params[0].dtype).float().to(p.device)
@@ -73,7 +73,7 @@ def _float32_weights(optimizer: Any) -> Any:
     """Return the float32 weights of a half-precision optimizer as a list of tensors.
 
     Args:
-        optimizer: fairseq's half-precision optimizer, which stores them in a list or in a dictionary.
+        optimizer: fairseq's half-precision optimizer, which stores the weights in a list or a dictionary.
 
     Returns:
         List of tensors.
@@ -84,7 +84,7 @@ def _float32_weights(optimizer: Any) -> Any:
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Clip the gradients by their total norm, unless the optimizer clips each parameter itself.
+    """Clip the gradients to a maximum total norm, unless the optimizer clips each parameter separately.
 
     Replaces fairseq's ``Trainer.clip_grad_norm``.
 
@@ -99,4 +99,4 @@ def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)
     clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)
-    return clip(self, 0.0 if clips_tensors else clip_norm)  # 0 clips nothing
+    return clip(self, 0.0 if clips_tensors else clip_norm)  # 0 disables clipping

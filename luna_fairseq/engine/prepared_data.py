@@ -1,4 +1,4 @@
-"""fairseq patch ``checked-data``: verify the checksums of prepared data when it is loaded."""
+"""fairseq patch ``checked-data``: verify the checksums of prepared data at loading time."""
 
 from pathlib import Path
 from typing import Any
@@ -16,15 +16,15 @@ CHECKED_DATA = Patch(
 
 @CHECKED_DATA.replaces("fairseq.data.indexed_dataset:make_dataset")
 def _check_and_make_dataset(make_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Verify the checksums of a data set's files, and load the data set.
+    """Verify the checksums of a dataset's files, and load the dataset.
 
     Replaces fairseq's ``indexed_dataset.make_dataset``.
 
     Args:
         make_dataset: fairseq's original function.
-        path: path of the data set without file extensions.
-        args: further arguments of the original function.
-        kwargs: further keyword arguments of the original function.
+        path: path of the dataset, without file extension.
+        args: remaining arguments of the original function.
+        kwargs: remaining keyword arguments of the original function.
 
     Returns:
         fairseq's dataset.
@@ -34,6 +34,6 @@ def _check_and_make_dataset(make_dataset: Function, path: str, *args: Any, **kwa
     """
     from fairseq.distributed.utils import get_global_rank
 
-    if get_global_rank() == 0:  # an error in one process ends all processes
+    if get_global_rank() == 0:  # an error in one process terminates all processes
         check_files(Path(path))
     return make_dataset(path, *args, **kwargs)

@@ -1,6 +1,6 @@
 """fairseq patch ``processes``: distributed training on CPUs and under torchrun.
 
-If one process fails, all processes end.
+If one process fails, all processes are terminated.
 """
 
 import functools
@@ -24,7 +24,7 @@ from luna_fairseq.engine.patch import RUNS, Function, Patch
 from luna_fairseq.engine.stopping import TERMINATED
 from luna_fairseq.errors import InputError
 
-# Processes that still run this number of seconds after the failure of another process are killed.
+# Processes still running this many seconds after another process has failed are killed.
 PATIENCE = 60
 
 PROCESSES = Patch(
@@ -40,17 +40,17 @@ PROCESSES = Patch(
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
     """Start distributed training: run ``main`` in every process of the job.
 
-    Replaces fairseq's ``distributed.utils.call_main``. The configuration or the environment of torchrun gives
-    the number of processes.
+    Replaces fairseq's ``distributed.utils.call_main``. The number of processes comes from the configuration
+    or from torchrun's environment variables.
 
     Args:
         call_main: fairseq's original function.
-        cfg: configuration of the command, updated in place.
+        cfg: command configuration, updated in place.
         main: main function of the command.
-        kwargs: further arguments of ``main``.
+        kwargs: additional keyword arguments for ``main``.
 
     Returns:
-        Result of ``main``; None if it runs in other processes.
+        Result of ``main``; None if ``main`` runs in other processes.
 
     Raises:
         InputError: Apollo is used with sharded parameters.
@@ -84,15 +84,15 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
 
 
 def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
-    """Run ``main`` in a spawned process, and print a user error as one line in place of a traceback.
+    """Run ``main`` in a spawned process, and print user errors as a single line in place of a traceback.
 
-    If several processes have the same error, only the first prints it.
+    If several processes fail, only the first prints its error.
 
     Args:
         main: main function of the command.
         reported: shared multiprocessing value, set to 1 when a process has printed an error.
-        cfg: configuration of the command.
-        kwargs: further arguments of ``main``.
+        cfg: command configuration.
+        kwargs: additional keyword arguments for ``main``.
     """
     try:
         main(cfg, **kwargs)
@@ -108,13 +108,13 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
 
 
 def check_world_size(cfg: Any) -> None:
-    """Check that the processes started by torchrun train one model together.
+    """Check that the processes started by torchrun train a single model together.
 
     Under fairseq-hydra-train, the plugin is imported too late to read the number of processes from torchrun.
     Each process would then train a separate model.
 
     Args:
-        cfg: configuration of the command.
+        cfg: command configuration.
 
     Raises:
         InputError: torchrun started several processes, but the configured world size is 1.
@@ -132,9 +132,9 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
     fairseq does the same for GPUs.
 
     Args:
-        cfg: configuration of the command, updated in place.
+        cfg: command configuration, updated in place.
         main: main function of the command.
-        kwargs: further arguments of ``main``.
+        kwargs: additional keyword arguments for ``main``.
     """
     from fairseq.distributed.utils import distributed_main
 
@@ -153,16 +153,16 @@ def _wrap_on_any_device(
 ) -> Any:
     """Wrap a model in torch's DistributedDataParallel, on GPUs or CPUs.
 
-    Replaces the class in fairseq's ``distributed_fairseq_model``. torch rejects device numbers for a model on
-    the CPU, so they are dropped there.
+    Replaces the class in fairseq's ``distributed_fairseq_model``. torch rejects device IDs for a model on the
+    CPU, so they are omitted there.
 
     Args:
         ddp: torch's original class.
-        module: model.
-        device_ids: device numbers, for GPUs only (default: None).
-        output_device: device number of the output, for GPUs only (default: None).
-        args: further arguments of the constructor.
-        kw: further keyword arguments of the constructor.
+        module: model to wrap.
+        device_ids: device IDs, for GPUs only (default: None).
+        output_device: device ID of the output, for GPUs only (default: None).
+        args: remaining arguments of the constructor.
+        kw: remaining keyword arguments of the constructor.
 
     Returns:
         The wrapped model.
@@ -174,13 +174,13 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager that forwards SIGTERM to all child processes, and exits if one of them fails.
+    """Context manager that forwards SIGTERM to all child processes, and exits if any of them fails.
 
     Args:
         reported: shared multiprocessing value, 1 if a process has already printed an error.
 
     Raises:
-        SystemExit: A process has failed, or was ended by SIGTERM.
+        SystemExit: A process has failed or was terminated by SIGTERM.
     """
     from torch.multiprocessing import ProcessExitedException
 
@@ -208,13 +208,13 @@ def _manage_children(reported: Any) -> Iterator[None]:
 
 
 def _kill_remaining_processes(stop_event: threading.Event) -> None:
-    """Kill the other processes of a job ``PATIENCE`` seconds after one has failed.
+    """Kill the remaining processes of a job ``PATIENCE`` seconds after one of them has failed.
 
-    Before torch 2.4, ``spawn`` sends only SIGTERM to them. A process that waits for the failed process would
-    never end.
+    Before torch 2.4, ``spawn`` sends only SIGTERM to them. A process waiting for the failed process would
+    never terminate.
 
     Args:
-        stop_event: event that ends this function.
+        stop_event: event that stops this function.
     """
     seen: Set[Any] = set()
     deadline = math.inf

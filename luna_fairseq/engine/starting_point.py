@@ -40,7 +40,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
         load_checkpoint: fairseq's original function.
         cfg: checkpoint options.
         trainer: fairseq's trainer.
-        passthrough_args: further arguments of the original function.
+        passthrough_args: remaining arguments of the original function.
 
     Returns:
         The ``extra_state`` entry of the checkpoint (or None) and the batch iterator.

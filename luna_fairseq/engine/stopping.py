@@ -1,11 +1,11 @@
 """fairseq patch ``stopping``: save a checkpoint and stop after SIGTERM, and stop at --max-update.
 
-A batch system sends SIGTERM before the time limit of a job. Training then finishes the current update, saves
-a checkpoint and exits with status 143. If the update is followed by validation or saving, this still happens,
-so that a resumed run equals an uninterrupted run.
+A batch system sends SIGTERM shortly before a job reaches its time limit. Training then finishes the current
+update, saves a checkpoint and exits with status 143. If validation or saving is due after this update, it
+still happens, so that a resumed run is identical to an uninterrupted run.
 
-All processes stop after the same update. In every update, fairseq sums statistics over the processes, and the
-signal is one of them.
+All processes stop after the same update. In every update, fairseq sums statistics over the processes,
+including a flag for the signal.
 """
 
 import logging
@@ -21,7 +21,7 @@ from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 logger = logging.getLogger(__name__)
 
-# Exit status of a process that SIGTERM has ended, in a shell: 128 + SIGTERM.
+# Exit status that a shell reports for a process terminated by SIGTERM: 128 + SIGTERM.
 TERMINATED = 143
 
 
@@ -31,7 +31,7 @@ class _TrainingRun:
     Attributes:
         trainer: fairseq's trainer; None before training.
         epoch_itr: fairseq's iterator over the current epoch.
-        saved_at: number of updates in the last checkpoint; -1 without a checkpoint.
+        saved_at: number of updates in the last checkpoint; -1 if there is none.
         requested: True if this process has received SIGTERM.
         agreed: True if all processes know that one of them has received SIGTERM.
     """
@@ -45,7 +45,8 @@ class _TrainingRun:
     def request(self, *_: Any) -> None:
         """Remember that this process has received SIGTERM.
 
-        Signal handler. The batch system, the launcher and the parent process may each send the signal.
+        This is the signal handler. The batch system, the launcher and the parent process may each send the
+        signal.
         """
         self.requested = True
 
@@ -88,7 +89,7 @@ STOPPING = Patch(
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save a checkpoint, and remember its number of updates.
+    """Save a checkpoint, and remember its update count.
 
     Replaces fairseq's ``checkpoint_utils.save_checkpoint``.
 
@@ -96,8 +97,8 @@ def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwa
         save: fairseq's original function.
         cfg: checkpoint options.
         trainer: fairseq's trainer.
-        args: further arguments of the original function.
-        kwargs: further keyword arguments of the original function.
+        args: remaining arguments of the original function.
+        kwargs: remaining keyword arguments of the original function.
 
     Returns:
         Result of the original function.
@@ -109,19 +110,19 @@ def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwa
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Train for an epoch, unless --max-update is already reached.
+    """Train for one epoch, unless --max-update has already been reached.
 
-    Replaces fairseq-train's function ``train``. Before the first epoch, the handler of SIGTERM is installed.
+    Replaces fairseq-train's function ``train``. The SIGTERM handler is installed before the first epoch.
 
     Args:
         train: fairseq's original function.
-        cfg: configuration of the command.
+        cfg: command configuration.
         trainer: fairseq's trainer.
         task: fairseq task.
         epoch_itr: iterator over the epochs of the training set.
 
     Returns:
-        Validation losses, and True if training has to stop.
+        Validation losses, and a flag that is True if training should stop.
     """
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
     if 0 < limit <= updates:
@@ -139,7 +140,7 @@ def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, e
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Sum statistics over all processes, and find out whether any process has received SIGTERM.
+    """Sum statistics over all processes, and check whether any process has received SIGTERM.
 
     Replaces fairseq's ``Trainer._aggregate_logging_outputs``.
 
@@ -147,8 +148,8 @@ def _sum_requests(
         aggregate: fairseq's original method.
         self: fairseq's trainer.
         logging_outputs: statistics of this process.
-        extra: further numbers to sum over the processes.
-        ignore: True if this process has a dummy batch, whose statistics do not count (default: False).
+        extra: additional numbers to sum over the processes.
+        ignore: True if this process has a dummy batch, whose statistics are ignored (default: False).
 
     Returns:
         Statistics of all processes, and the sums of ``extra``.
@@ -170,7 +171,7 @@ def _stop_before_next_update(get_next: Function, self: Any) -> Any:
         self: fairseq's iterator over updates.
 
     Returns:
-        List of batches, as the original method returns it.
+        List of batches, as returned by the original method.
     """
     _run.stop_if_requested()
     return get_next(self)
@@ -195,11 +196,11 @@ def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> Non
 class _ShieldedCollate:
     """Collate function that makes its data loader worker ignore SIGTERM from a batch system.
 
-    A batch system sends SIGTERM to every process of a job. If a worker ended, torch's data loader would raise
-    an error during an update.
+    A batch system sends SIGTERM to every process of a job. If a worker terminated, torch's data loader would
+    raise an error in the middle of an update.
 
     Args:
-        collate_fn: original collate function, which makes a batch from samples.
+        collate_fn: original collate function, which builds a batch from samples.
     """
 
     def __init__(self, collate_fn: Function) -> None:
@@ -207,7 +208,7 @@ class _ShieldedCollate:
         self.shielded_process: Optional[int] = None
 
     def __call__(self, samples: Any) -> Any:
-        """Make a batch from samples. The first call in a worker also changes its handling of SIGTERM.
+        """Build a batch from samples. The first call in a worker also changes its SIGTERM handling.
 
         Args:
             samples: samples of the batch.
@@ -224,7 +225,7 @@ class _ShieldedCollate:
 def _ignore_sigterm_of_others() -> None:
     """Make this process ignore SIGTERM, unless its parent process sends the signal.
 
-    On macOS, nothing changes.
+    This has no effect on macOS.
     """
     if not hasattr(signal, "sigwaitinfo"):  # on macOS
         return

@@ -1,8 +1,9 @@
 """Table of all changes to fairseq.
 
-fairseq is changed only if it does not run on a supported version, or if a model, task or recipe of this
-project gives wrong results or loses work without the change. Each module with changes defines its own
-:class:`~luna_fairseq.engine.patch.Patch`. No function of fairseq is replaced by two patches.
+fairseq is changed only if it would otherwise not run with a supported version of its dependencies, or if a
+model, task or recipe of this project would give wrong results or lose work. Each module that changes fairseq
+defines its own :class:`~luna_fairseq.engine.patch.Patch`. No fairseq function is replaced by more than one
+patch.
 """
 
 import os
@@ -12,7 +13,7 @@ from typing import FrozenSet, List, Tuple
 from luna_fairseq.engine.patch import Patch
 from luna_fairseq.errors import InputError
 
-# Environment variable with the names of patches that are not applied.
+# Environment variable that lists the patches to skip.
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
 # Modules of this package that define patches.
 _MODULES = (
@@ -33,7 +34,7 @@ _MODULES = (
 
 
 def _collect_patches() -> Tuple[Patch, ...]:
-    """Return all patches of fairseq: first those without which fairseq does not run, then the others."""
+    """Return all fairseq patches, starting with the patches without which fairseq does not run."""
     patches: List[Patch] = []
     for name in _MODULES:
         module = import_module(f"luna_fairseq.engine.{name}")
@@ -50,7 +51,7 @@ def patch_fairseq() -> None:
     The environment variable LUNA_FAIRSEQ_LEAVE_OUT lists the disabled patches. A second call does nothing.
 
     Raises:
-        InputError: The variable names a patch that does not exist.
+        InputError: The variable contains an unknown patch name.
     """
     left_out = left_out_patches()
     for patch in TABLE:
@@ -61,10 +62,10 @@ def left_out_patches() -> FrozenSet[str]:
     """Return the names of the patches that the user has disabled.
 
     Returns:
-        Names listed in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, where commas separate them.
+        Names listed in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, separated by commas.
 
     Raises:
-        InputError: The variable names a patch that does not exist.
+        InputError: The variable contains an unknown patch name.
     """
     names = [name.strip() for name in os.environ.get(SWITCH, "").split(",")]
     known = [patch.name for patch in TABLE]

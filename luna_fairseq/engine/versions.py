@@ -6,24 +6,24 @@ from luna_fairseq.requirements import version_numbers
 
 
 def installed_version(package: str) -> str:
-    """Return the version of an installed package, which is imported for this purpose.
+    """Import an installed package, and return its version.
 
     Args:
         package: name of the package.
 
     Returns:
-        ``__version__`` of the package, or "unknown".
+        ``__version__`` of the package, or "unknown" if it is not set.
     """
     return str(getattr(importlib.import_module(package), "__version__", "unknown"))
 
 
 def is_at_least(package: str, *numbers: int) -> bool:
-    """Return True if an installed package has a minimum version.
+    """Return True if an installed package has at least the given version.
 
     ``is_at_least("torch", 2, 6)`` is True for torch 2.6 and newer.
 
     Args:
         package: name of the package.
-        numbers: parts of the minimum version, most significant first.
+        numbers: components of the minimum version, most significant first.
     """
     return version_numbers(installed_version(package)) >= numbers

@@ -1,4 +1,4 @@
-"""Luna models for fairseq: translation, masked and causal language modelling, and classification.
+"""Luna models for fairseq: translation, masked and causal language modeling, and classification.
 
 Importing this package registers all models, tasks, criterions and optimizers of luna_fairseq with fairseq.
 """

@@ -1,4 +1,4 @@
-"""Named sets of model options for fairseq's option ``--arch``."""
+"""Named sets of model options, selected with fairseq's ``--arch``."""
 
 from functools import partial
 from typing import Any, Dict
@@ -11,13 +11,13 @@ Presets = Dict[str, Dict[str, Any]]
 def register_architectures(model: str, presets: Presets) -> None:
     """Register named architectures of a model with fairseq.
 
-    The architecture that has the name of the model itself is skipped. fairseq registers that architecture,
-    with the default values of all options.
+    An architecture with the same name as the model is skipped, because fairseq registers it with the default
+    values of all options.
 
     Args:
         model: registered name of the model.
-        presets: maps the name of each architecture to its options, ``{option: value}``. Options that are
-            absent keep the defaults of the model's configuration.
+        presets: options ``{option: value}`` of each architecture, keyed by architecture name. Options that
+            are not listed keep the defaults of the model configuration.
     """
     for name, preset in presets.items():
         if name != model:
@@ -28,8 +28,8 @@ def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
     """Set every option of a preset that the user has not set.
 
     Args:
-        preset: maps names of options to values.
-        args: parsed options, updated in place. An option that is absent or None counts as not set.
+        preset: option values, keyed by option name.
+        args: parsed options, updated in place. An option that is absent or None counts as unset.
     """
     for option, value in preset.items():
         if getattr(args, option, None) is None:
@@ -37,16 +37,16 @@ def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
 
 
 def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> Dict[str, int]:
-    """Return fairseq's options for the size of an encoder.
+    """Return the fairseq options that set the size of an encoder.
 
     Args:
         layers: number of layers.
         embed_dim: model width.
-        ffn_embed_dim: inner width of the feed-forward blocks.
+        ffn_embed_dim: hidden width of the feed-forward blocks.
         heads: number of attention heads.
 
     Returns:
-        Four options, ``{name: value}``.
+        The four options ``{name: value}``.
 
     Example:
         >>> encoder_sizes(2, 128, 512, 4)["encoder_layers"]

@@ -1,12 +1,12 @@
-"""Translation of parameter names in checkpoints of the authors' code (fairseq-apollo)."""
+"""Translation of parameter names in checkpoints from the authors' code (fairseq-apollo)."""
 
 import re
 from typing import Dict
 
 from torch import Tensor
 
-# Names of the projections of an attention in the authors' code and in this project. "pc" projects tied keys
-# and values for pack attention, and "c" for unpack attention.
+# Names of the attention projections in the authors' code and in this project. "pc" projects tied keys and
+# values for pack attention, and "c" for unpack attention.
 _ATTENTION = {
     "pq": "pack_q",
     "q": "unpack_q",
@@ -25,25 +25,25 @@ _OTHER = {
     "encoder.emb_layer_norm": "encoder.layernorm_embedding",
     "encoder.proj_emb_layer_norm": "encoder.packed_embedding.layer_norm",
 }
-# In masked language models, the encoder is inside another module.
+# In masked language models, the encoder is nested in another module.
 _SENTENCE_ENCODER = "encoder.sentence_encoder."
 _LAYER_NORM = re.compile(r"\.(self_atten|encoder_atten)_proj_layer_norm\.")
 _PROJECTION = re.compile(
     r"(?P<side>encoder|decoder)(?P<layer>\.layers\.\d+\.)(?P<kind>self_attn|encoder_attn)\.(?P<old>[a-z]+)_proj\."
 )
 _HEAD_NORM = re.compile(r"^(classification_heads\.[^.]+)\.layernorm\.")
-# Only checkpoints of the authors have this parameter.
+# Only the authors' checkpoints contain this parameter.
 _AUTHORS_ONLY = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Translate a parameter name of the authors' code into the name that this project uses.
+    """Translate a parameter name from the authors' code into the name used in this project.
 
     Args:
-        name: name of a parameter in a state dict.
+        name: parameter name in a state dict.
 
     Returns:
-        Name in this project. A name that both projects share is returned unchanged.
+        Name used in this project. Names shared by both projects are returned unchanged.
 
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
@@ -67,14 +67,14 @@ def translate_name(name: str) -> str:
 
 
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
-    """Rename the parameters in a state dict of the authors' code, in place.
+    """Rename the parameters in a state dict from the authors' code, in place.
 
-    A state dict of this project stays unchanged. Two entries of the authors' code have no counterpart in this
-    project and are removed: the position embeddings of the packed sequence P, and a layer norm of the decoder
-    that receives no gradient.
+    State dicts of this project are left unchanged. Two entries of the authors' code have no counterpart here
+    and are removed: the position embeddings of the packed sequence P, and a decoder layer norm that receives
+    no gradient.
 
     Args:
-        state_dict: maps names to parameters, changed in place.
+        state_dict: parameters keyed by name, modified in place.
     """
     if not any(name.endswith(_AUTHORS_ONLY) for name in state_dict):
         return

@@ -26,7 +26,7 @@ from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.text.documents import SEPARATOR
 
 _SENTENCE_ENCODER = "encoder.sentence_encoder"
-# Options of the translation models' encoder that turn it into a sentence encoder.
+# Options that turn the translation models' encoder into a sentence encoder.
 _SENTENCE_ENCODER_OPTIONS = {
     "encoder_learned_pos": True,
     "no_scale_embedding": True,
@@ -37,8 +37,8 @@ _SENTENCE_ENCODER_OPTIONS = {
 class PluginModel(BaseFairseqModel):
     """Base class of all models in this project. Checks every checkpoint that it loads.
 
-    If a checkpoint does not match the model, a single error message explains why. Checkpoints of the authors'
-    code (fairseq-apollo) are converted. On a CPU, linear layers are optimized for generation.
+    If a checkpoint does not match the model, a single error message explains why. Checkpoints from the
+    authors' code (fairseq-apollo) are converted. On a CPU, linear layers are optimized for generation.
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
@@ -68,12 +68,12 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert the state dict of an older checkpoint, or of the authors' code, to this model.
+        """Convert the state dict of an older checkpoint, or from the authors' code, to this model.
 
         Extends fairseq's method of the same name.
 
         Args:
-            state_dict: maps names to parameters, changed in place.
+            state_dict: parameters keyed by name, modified in place.
             name: prefix of the model's parameters.
 
         Raises:
@@ -172,18 +172,18 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
-        """Build the model for the dictionaries of a task.
+        """Build a model for the task.
 
         Args:
-            cfg: fairseq's nested ``TransformerConfig``, see :func:`luna_fairseq.models.luna.nested_config`.
+            cfg: fairseq's nested ``TransformerConfig``; see :func:`luna_fairseq.models.luna.nested_config`.
             task: fairseq task with a source and a target dictionary.
 
         Returns:
-            The model, with random weights.
+            The model, randomly initialized.
 
         Raises:
-            InputError: --sentence-diagonal is set without --diagonal-prior, or a dictionary does not contain
-                the symbol that separates the sentences of a document.
+            InputError: --sentence-diagonal is set without --diagonal-prior, or a dictionary lacks the symbol
+                that separates the sentences of a document.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         if cfg.sentence_diagonal:
@@ -315,7 +315,7 @@ class SentenceModel(PluginModel, RobertaModel):
         Extends :meth:`PluginModel.upgrade_state_dict_named`.
 
         Args:
-            state_dict: maps names to parameters, changed in place.
+            state_dict: parameters keyed by name, modified in place.
             name: prefix of the model's parameters.
 
         Raises:

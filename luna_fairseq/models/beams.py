@@ -1,7 +1,7 @@
 """Assignment of beam-search hypotheses to source sentences.
 
-The decoding state stores the parts that depend only on the source once for each sentence, and not for each
-hypothesis. The n hypotheses of a sentence are adjacent in the batch. B sentences therefore have B * n
+The parts of the decoding state that depend only on the source are stored once per sentence rather than once
+per hypothesis. The n hypotheses of a sentence are adjacent in the batch, so B sentences have B * n
 hypotheses.
 """
 
@@ -19,8 +19,8 @@ class Hypotheses(NamedTuple):
     For 2 sentences with 3 hypotheses each, ``sentences`` is [0, 0, 0, 1, 1, 1] and ``each`` is 3.
 
     Attributes:
-        sentences: index of the source sentence of each hypothesis, [number of hypotheses].
-        each: number of hypotheses of each sentence (default: 1).
+        sentences: index of the source sentence per hypothesis, [number of hypotheses].
+        each: number of hypotheses per sentence (default: 1).
     """
 
     sentences: Tensor
@@ -28,7 +28,7 @@ class Hypotheses(NamedTuple):
 
     @classmethod
     def adjacent(cls, hypotheses: int, sentences: int, device: torch.device) -> "Hypotheses":
-        """Assign hypotheses to sentences in order, equally many to each sentence.
+        """Assign hypotheses to sentences in order, with the same number per sentence.
 
         Args:
             hypotheses: number of hypotheses.
@@ -51,15 +51,16 @@ class Hypotheses(NamedTuple):
     def reorder(self, new_order: Tensor) -> Optional[Tuple[Tensor, "Hypotheses"]]:
         """Update the assignment after beam search has selected hypotheses.
 
-        If the selected hypotheses of each sentence are adjacent and equally many, the stored sentences shrink
-        to those that remain. Otherwise, each hypothesis gets a separate copy of its sentence.
+        If the selected hypotheses of each sentence are adjacent and their number is the same for all
+        sentences, only the remaining sentences are kept. Otherwise, each hypothesis gets its own copy of its
+        sentence.
 
         Args:
             new_order: for each new hypothesis, the index of the old hypothesis it continues, [number of new
                 hypotheses].
 
         Returns:
-            None if every position keeps its sentence. Otherwise a pair: the indices of the sentences to keep
+            None if every position keeps its sentence. Otherwise, a pair: the indices of the sentences to keep
             in the decoding state, and the new assignment.
         """
         moved = self.sentences.index_select(0, new_order)

@@ -1,7 +1,7 @@
-"""Classification heads of masked language models that read Luna's packed sequence P.
+"""Classification heads of masked language models that use Luna's packed sequence P as input.
 
-RoBERTa's head reads the features of the first token ``<s>`` instead. The packed sequence P is the extra
-sequence of fixed length L that every Luna layer updates.
+RoBERTa's head uses the features of the first token ``<s>`` instead. The packed sequence P is an extra
+sequence of fixed length L, updated by every Luna layer.
 """
 
 from typing import Any, Dict, Optional, Type
@@ -13,11 +13,11 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """Base class of classification heads that pool Luna's packed sequence P to one vector.
+    """Base class of classification heads that pool Luna's packed sequence P into one vector.
 
     RoBERTa's classification head is then applied to this vector: dropout, linear layer, activation, dropout,
-    and a projection to the logits. Subclasses implement :meth:`pool`. The constructor has the arguments of
-    fairseq's ``RobertaClassificationHead``.
+    and a projection to the logits. Subclasses implement :meth:`pool`. The constructor takes the same
+    arguments as fairseq's ``RobertaClassificationHead``.
     """
 
     def forward(
@@ -27,14 +27,14 @@ class PackedClassificationHead(RobertaClassificationHead):
         packed_padding_mask: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Compute the logits of the classes.
+        """Compute the class logits.
 
         Shapes: batch size B, T tokens, width C, and L vectors in the packed sequence P.
 
         Args:
-            features: features [B, T, C] of the tokens.
+            features: token features [B, T, C].
             packed: packed sequence P [B, L, C] after the last layer.
-            packed_padding_mask: mask [B, L], True at padding in P (default: None, no padding).
+            packed_padding_mask: padding mask [B, L] of P, True at padding (default: None, no padding).
             kwargs: ignored.
 
         Returns:
@@ -43,14 +43,14 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Compute one vector for each sentence, which RoBERTa's head then classifies.
+        """Compute one vector per sentence, which RoBERTa's head then classifies.
 
         Shapes: batch size B, T tokens, width C, and L vectors in the packed sequence P.
 
         Args:
-            features: features [B, T, C] of the tokens.
+            features: token features [B, T, C].
             packed: packed sequence P [B, L, C] after the last layer.
-            mask: mask [B, L], True at padding in P; None without padding.
+            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
 
         Returns:
             Pooled vectors [B, C].
@@ -59,14 +59,14 @@ class PackedClassificationHead(RobertaClassificationHead):
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on the element-wise maximum of Luna's packed sequence P.
+    """Classification head that uses the element-wise maximum of Luna's packed sequence P.
 
-    A linear layer is applied to each vector of P before the maximum is taken.
+    A linear layer is applied to each vector of P before taking the maximum.
 
     Args:
         input_dim: width C of P.
-        args, kwargs: further arguments of fairseq's ``RobertaClassificationHead``: the width of its hidden
-            layer, the number of classes, the activation function and the dropout probability.
+        args, kwargs: remaining arguments of fairseq's ``RobertaClassificationHead``: the hidden width, the
+            number of classes, the activation function and the dropout probability.
 
     Example:
         >>> import torch
@@ -87,7 +87,7 @@ class MaxPoolingHead(PackedClassificationHead):
         Args:
             features: ignored.
             packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
-            mask: mask [B, L], True at padding in P; None without padding.
+            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
 
         Returns:
             Maximum [B, C] over the L vectors.
@@ -99,9 +99,9 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean of Luna's packed sequence P.
+    """Classification head that uses the mean of Luna's packed sequence P.
 
-    The constructor has the arguments of fairseq's ``RobertaClassificationHead``.
+    The constructor takes the same arguments as fairseq's ``RobertaClassificationHead``.
     """
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
@@ -110,7 +110,7 @@ class MeanPoolingHead(PackedClassificationHead):
         Args:
             features: ignored.
             packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
-            mask: mask [B, L], True at padding in P; None without padding.
+            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
 
         Returns:
             Mean [B, C] over the vectors that are not padding.
@@ -123,10 +123,10 @@ class AttentionPoolingHead(PackedClassificationHead):
 
     Args:
         input_dim: model width C.
-        args: further positional arguments of fairseq's ``RobertaClassificationHead``.
+        args: remaining positional arguments of fairseq's ``RobertaClassificationHead``.
         num_heads: number of attention heads.
         attention_dropout: dropout probability of the attention weights (default: 0).
-        kwargs: further keyword arguments of fairseq's ``RobertaClassificationHead``.
+        kwargs: remaining keyword arguments of fairseq's ``RobertaClassificationHead``.
     """
 
     def __init__(
@@ -144,9 +144,9 @@ class AttentionPoolingHead(PackedClassificationHead):
         Shapes: batch size B, T tokens, width C, and L vectors in P.
 
         Args:
-            features: features [B, T, C] of the tokens. The first token is the query.
-            packed: packed sequence P [B, L, C], the keys and values.
-            mask: mask [B, L], True at padding in P; None without padding.
+            features: token features [B, T, C]. The first token is the query.
+            packed: packed sequence P [B, L, C], used as keys and values.
+            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
 
         Returns:
             Attention outputs [B, C].
@@ -157,11 +157,11 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean of Luna's packed sequence P, without padding.
+    """Return the mean of Luna's packed sequence P, ignoring padding.
 
     Args:
         packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
-        mask: mask [B, L], True at padding; None without padding.
+        mask: padding mask [B, L], True at padding; None if there is no padding.
 
     Returns:
         Mean [B, C] over the vectors that are not padding.
@@ -178,7 +178,7 @@ def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
     return (packed * is_real).sum(dim=1) / is_real.sum(dim=1)
 
 
-# The name of a head in a checkpoint determines its class. Every other name is RoBERTa's head on <s>.
+# The name of a head in a checkpoint determines its class. Any other name is RoBERTa's head on <s>.
 PACKED_HEADS: Dict[str, Type[PackedClassificationHead]] = {
     "pooling_classification_head": MaxPoolingHead,
     "mean_classification_head": MeanPoolingHead,

@@ -1,4 +1,4 @@
-"""Compilation of layers with torch.compile for training.
+"""Compile layers with torch.compile for training.
 
 In evaluation mode, layers run uncompiled, because the sequence length changes at every decoding step.
 """
@@ -16,10 +16,10 @@ from luna_fairseq.errors import InputError
 def compile_in_training(layer: nn.Module) -> nn.Module:
     """Run a layer through torch.compile in training mode, and uncompiled in evaluation mode.
 
-    Parameters keep their names. All layers of a class share the compiled code.
+    Parameters keep their names. All layers of the same class share the compiled code.
 
     Args:
-        layer: layer to compile, changed in place.
+        layer: layer to compile, modified in place.
 
     Returns:
         The layer itself.
@@ -32,7 +32,7 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
         raise InputError(
             f"--torch-compile needs torch 2.5 or newer, this is {torch.__version__}: remove the option"
         )
-    layer.forward = MethodType(_forward, layer)  # a bound method is copied with its layer
+    layer.forward = MethodType(_forward, layer)  # a bound method is copied together with its layer
     return layer
 
 
@@ -42,8 +42,8 @@ def _forward(layer: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
     Args:
         layer: layer to run.
         x: first argument of the layer's ``forward``, such as a sequence [length, batch size, width].
-        args: further positional arguments of ``forward``.
-        kwargs: further keyword arguments of ``forward``.
+        args: remaining positional arguments of ``forward``.
+        kwargs: remaining keyword arguments of ``forward``.
 
     Returns:
         Result of ``forward``.
@@ -63,6 +63,6 @@ def _compiled(layer_class: Any) -> Callable[..., Any]:
         layer_class: subclass of :class:`torch.nn.Module`.
 
     Returns:
-        Function ``(layer, *args)``, the same one in every call.
+        Function ``(layer, *args)``. Every call returns the same function.
     """
     return torch.compile(layer_class.forward)

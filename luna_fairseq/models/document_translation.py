@@ -1,4 +1,4 @@
-"""Translation of whole documents, which are cut into pieces that fit the model."""
+"""Translation of whole documents, which are split into pieces that fit the model."""
 
 from typing import Any, Iterable, List, Sequence
 
@@ -16,16 +16,16 @@ from luna_fairseq.text.documents import (
 def translate_document(
     hub: Any, sentences: Iterable[str], tokens: int, beam: int = 5, **kwargs: Any
 ) -> List[str]:
-    """Translate a document, and return one translation for each sentence.
+    """Translate a document, and return one translation per sentence.
 
-    The document is cut into pieces of several sentences, which the model translates as a whole. If the
+    The document is split into pieces of several sentences, each of which is translated as a whole. If the
     translation of a piece has a different number of sentences, the piece is translated again, sentence by
     sentence.
 
     Args:
         hub: interface returned by ``LunaModel.from_pretrained``.
-        sentences: sentences of one document as plain text.
-        tokens: maximum number of tokens of a piece. Use the value of the training data
+        sentences: sentences of one document, as plain text.
+        tokens: maximum number of tokens per piece. Use the same value as for the training data
             (``luna-prepare-bitext --documents``).
         beam: beam size (default: 5).
         kwargs: generation options, such as ``lenpen``.
@@ -34,9 +34,9 @@ def translate_document(
         Translations in the order of ``sentences``.
 
     Raises:
-        InputError: The dictionary has no symbol that separates sentences; ``sentences`` is a single string; a
-            sentence is empty or contains the separator; ``tokens`` is below 1; or a piece exceeds the model's
-            maximum length.
+        InputError: The dictionary has no sentence separator; ``sentences`` is a single string; a sentence is
+            empty or contains the separator; ``tokens`` is less than 1; or a piece exceeds the model's maximum
+            length.
 
     Example::
 
@@ -76,7 +76,7 @@ def translate_document(
         split_sentences(line, piece.sentences)
         for line, piece in zip(translate(list(map(join_sentences, groups))), pieces)
     ]
-    # Pieces with a wrong number of sentences are translated again, sentence by sentence.
+    # Pieces with the wrong number of sentences are translated again, sentence by sentence.
     failed = [line for group, result in zip(groups, translated) if result is None for line in group]
     single = iter(map(remove_separators, translate(failed) if failed else []))
     lines: List[str] = []
@@ -86,7 +86,7 @@ def translate_document(
 
 
 def check_separator(*dictionaries: Any) -> None:
-    """Check that dictionaries contain the symbol that separates the sentences of a document.
+    """Check that dictionaries contain the sentence separator symbol for documents.
 
     Args:
         dictionaries: fairseq dictionaries.
@@ -103,16 +103,16 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def group_lines(lines: Sequence[str], pieces: Sequence[DocumentPiece]) -> List[List[str]]:
-    """Group the sentences of a document by the pieces into which the document is cut.
+    """Group the sentences of a document by the pieces that the document is split into.
 
-    For pieces of 2 and 1 sentences: ``["a", "b", "c"] -> [["a", "b"], ["c"]]``.
+    Example for pieces of 2 and 1 sentences: ``["a", "b", "c"] -> [["a", "b"], ["c"]]``.
 
     Args:
         lines: sentences of the document.
-        pieces: pieces of the document in order. Their numbers of sentences add up to ``len(lines)``.
+        pieces: pieces of the document, in order. Their sentence counts add up to ``len(lines)``.
 
     Returns:
-        For each piece, the list of its sentences.
+        One list of sentences per piece.
     """
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

@@ -1,4 +1,4 @@
-"""Loading of the moving average of the weights (EMA) that ``fairseq-train --store-ema`` saves."""
+"""Load the moving average of the weights (EMA) saved by ``fairseq-train --store-ema``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
         Checkpoint contents, ready for ``torch.save``.
 
     Raises:
-        InputError: The checkpoint has no averaged weights.
+        InputError: The checkpoint contains no averaged weights.
     """
     try:
         state: Dict[str, Any] = checkpoint_utils.load_ema_from_checkpoint(str(path))
@@ -51,7 +51,7 @@ def write_ema(path: Path, to: Path) -> None:
         to: path of the copy.
 
     Raises:
-        InputError: The checkpoint has no averaged weights.
+        InputError: The checkpoint contains no averaged weights.
     """
     state = load_ema(path)
     with replacing(to) as temporary:
@@ -70,7 +70,7 @@ def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
         Path of the checkpoint. The temporary file is deleted on exit.
 
     Raises:
-        InputError: The checkpoint has no averaged weights.
+        InputError: The checkpoint contains no averaged weights.
     """
     if not use_average:
         yield path

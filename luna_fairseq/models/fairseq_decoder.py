@@ -37,20 +37,20 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     """Luna decoder with the interface of fairseq's Transformer decoder.
 
     In beam search, fairseq repeats the source for every hypothesis. This class keeps a single copy of each
-    source. In fairseq's incremental state, it stores a :class:`DecoderState` and the :class:`Hypotheses`,
-    which assign each hypothesis to its source.
+    source. The incremental state of fairseq holds a :class:`DecoderState` and the :class:`Hypotheses`, which
+    assign each hypothesis to its source.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: target dictionary.
         embed_tokens: token embedding.
         no_encoder_attn: build a decoder without attention to a source (default: False).
 
     Attributes:
-        begin_from: function that takes the number of hypotheses and returns the state from which decoding
-            starts (default: None, decoding starts without earlier text).
-        separators: indices of the symbol between sentences in the source and in the target dictionary, used
-            by --sentence-diagonal (default: None).
+        begin_from: function that takes the number of hypotheses and returns the initial decoding state
+            (default: None, decoding starts without earlier text).
+        separators: indices of the sentence separator in the source and target dictionaries, used by
+            --sentence-diagonal (default: None).
         attn_in_training: return attention weights over the source in training, for criterions that use them
             (default: False).
         need_attn: return attention weights over the source in evaluation (default: True).
@@ -86,10 +86,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         self.build_output_projection(cfg, dictionary, embed_tokens)
 
     def choose_attentions(self, cfg: Any) -> DecoderAttentions:
-        """Choose the kinds of self-attention and cross-attention of the decoder.
+        """Choose the decoder's types of self-attention and cross-attention.
 
         Args:
-            cfg: fairseq's TransformerConfig with Luna's options added to it.
+            cfg: fairseq's TransformerConfig, extended with Luna's options.
 
         Returns:
             Factory that builds the attention modules of each layer.
@@ -102,7 +102,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         Overrides ``LunaDecoder.build_positions``.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
             padding_idx: index of the padding symbol.
 
         Returns:
@@ -113,27 +113,27 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return super().build_positions(options, padding_idx)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the decoder layers, with LayerDrop if --decoder-layerdrop is above 0.
+        """Build the decoder layers, with LayerDrop if --decoder-layerdrop is greater than 0.
 
         Overrides ``LunaDecoder.build_layers``.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
 
         Returns:
-            List of the layers.
+            List of layers.
         """
         return apply_layer_drop(super().build_layers(options), self.cfg.decoder.layerdrop)
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
         """Build a decoder layer with fairseq's dropout and layer norm.
 
-        The layer is also compiled, checkpointed or sharded if the options ask for it. Overrides
+        The layer is also compiled, checkpointed or sharded if the options request it. Overrides
         ``LunaDecoder.build_layer``.
 
         Args:
-            options: options of the decoder.
-            number: index of the layer, from 0.
+            options: decoder options.
+            number: zero-based layer index.
 
         Returns:
             The layer.
@@ -142,9 +142,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
 
     @property
     def separators(self) -> Optional[Tuple[int, int]]:
-        """Indices of the symbol between sentences: (in the source dictionary, in the target dictionary).
+        """Indices of the sentence separator in the source and target dictionaries.
 
-        None without --sentence-diagonal.
+        None if --sentence-diagonal is not set.
         """
         return self._separators
 
@@ -174,15 +174,15 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> Tuple[Tensor, Dict[str, List[Any]]]:
-        """Compute the features of the target tokens, without the output projection.
+        """Compute features for the target tokens, without the output projection.
 
         Shapes: batch size B, T target tokens, S source tokens, model width C.
 
         Args:
             prev_output_tokens: target tokens [B, T], shifted right by one.
             encoder_out: output of :class:`FairseqLunaEncoder` (default: None, no encoder).
-            incremental_state: fairseq's state of incremental decoding. With a state, only the last token is
-                read (default: None, all tokens are read).
+            incremental_state: fairseq's incremental decoding state. If it is given, only the last token is
+                processed (default: None, all tokens are processed).
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
             alignment_layer: index of the layer whose attention weights over the source are returned (default:
                 None, the last layer).
@@ -190,9 +190,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
                 heads).
 
         Returns:
-            The features [B, T, C], and a dictionary. ``attn`` is a list with one entry: the attention weights
-            [B, T, S] over the source, or None. ``inner_states`` lists the hidden states [T, B, C] after every
-            layer.
+            The features [B, T, C], and a dictionary. ``attn`` is a list with a single entry: the attention
+            weights [B, T, S] over the source, or None. ``inner_states`` lists the hidden states [T, B, C]
+            after every layer.
 
         Raises:
             InputError: The sequence exceeds the number of learned positions, or the call is inside
@@ -227,15 +227,16 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     ) -> Tuple[Any, Dict[str, List[Any]]]:
         """Compute the logits of the target tokens.
 
-        The arguments are those of fairseq's ``TransformerDecoderBase.forward``. :meth:`extract_features`
-        describes most of them.
+        Takes the same arguments as fairseq's ``TransformerDecoderBase.forward``. See :meth:`extract_features`
+        for most of these arguments.
 
         Args:
             args: positional arguments of fairseq's method.
             kwargs: keyword arguments of fairseq's method.
 
         Returns:
-            Logits [batch size, length, vocabulary size], and the dictionary of :meth:`extract_features`.
+            Logits [batch size, length, vocabulary size], and the dictionary returned by
+            :meth:`extract_features`.
         """
         return TransformerDecoderBase.forward(self, *args, **kwargs)
 
@@ -250,7 +251,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
         """Run :meth:`LunaDecoder.forward` on the next target tokens.
 
-        With --sentence-diagonal, the number of each source token's sentence is passed on as well.
+        If --sentence-diagonal is set, the sentence index of each source token is passed as well.
 
         Args:
             tokens: next target tokens [batch size, length], shifted right by one.
@@ -259,12 +260,10 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
                 --sentence-diagonal (default: None).
             state: decoding state after all earlier tokens (default: None, no earlier tokens).
             keep_state: also return the state after ``tokens`` (default: True).
-            weights_of: indices of the layers whose attention weights over the source are returned (default:
-                none).
+            weights_of: indices of the layers that return attention weights over the source (default: none).
 
         Returns:
-            The output of the decoder, and the state after ``tokens``. The state is None without
-            ``keep_state``.
+            The decoder output, and the state after ``tokens`` (None if ``keep_state`` is False).
         """
         if encoded is not None and encoder_out is not None and self._separators is not None:
             (source,) = encoder_out["src_tokens"]
@@ -276,7 +275,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Compute the logits of the next segment of a long text, and the state after the segment.
+        """Compute the logits of the next segment of a long text, and the state after this segment.
 
         Args:
             tokens: tokens [batch size, length] of the segment, shifted right by one.
@@ -289,7 +288,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
     def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
-        """Move a decoding state to the device of the model.
+        """Move a decoding state to the model's device.
 
         Args:
             state: state that may be on another device, such as a state from a checkpoint; or None.
@@ -302,13 +301,13 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     def check_length(self, length: int) -> None:
         """Check that the model has enough positions for a sequence.
 
-        Sinusoidal positions have no limit. Their table is extended to the length.
+        Sinusoidal positions have no limit; their table is extended as needed.
 
         Args:
-            length: number of tokens of the sequence.
+            length: number of tokens in the sequence.
 
         Raises:
-            InputError: The model has learned positions, and fewer than ``length``.
+            InputError: The model uses learned positions and has fewer than ``length`` of them.
         """
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
@@ -319,7 +318,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             )
 
     def create_state(self, tokens: Tensor, encoded: Optional[EncoderOutput]) -> Dict[str, Any]:
-        """Create the decoder's entry of fairseq's incremental state, before the first step.
+        """Create the decoder's entry in fairseq's incremental state, before the first step.
 
         Args:
             tokens: first target tokens [number of hypotheses, length].
@@ -329,7 +328,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             Dictionary with two entries. ``state`` is the initial :class:`DecoderState` or None.
             ``hypotheses`` assigns each hypothesis to its source sentence.
         """
-        # Without a source, all hypotheses share one P.
+        # If there is no source, all hypotheses share one P.
         sentences = 1 if encoded is None else encoded.x.size(1)
         hypotheses = Hypotheses.adjacent(tokens.size(0), sentences, tokens.device)
         state = None if self.begin_from is None else self.to_device(self.begin_from(tokens.size(0)))
@@ -340,11 +339,11 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     ) -> None:
         """Reorder the decoding state after beam search has selected hypotheses.
 
-        Overrides the method of fairseq's ``FairseqIncrementalDecoder``. The state that depends only on the
-        source is reordered only if sentences have finished or moved.
+        Overrides the method of fairseq's ``FairseqIncrementalDecoder``. Source-dependent state is reordered
+        only if sentences have finished or moved.
 
         Args:
-            incremental_state: fairseq's state of incremental decoding, changed in place.
+            incremental_state: fairseq's incremental decoding state, modified in place.
             new_order: for each new hypothesis, the index of the old hypothesis it continues, [number of new
                 hypotheses].
         """

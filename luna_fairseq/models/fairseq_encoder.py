@@ -1,7 +1,7 @@
 """Luna encoder with the interface of fairseq's Transformer encoder.
 
 :class:`FairseqLunaEncoder` connects :class:`luna_fairseq.modules.LunaEncoder` to fairseq's options,
-dictionary and form of output.
+dictionary and output format.
 """
 
 import logging
@@ -39,15 +39,15 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     """Luna encoder with the interface of fairseq's Transformer encoder.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: source dictionary.
         embed_tokens: token embedding.
-        sentence_encoder: build the encoder of a classifier or masked language model, see
+        sentence_encoder: build the encoder of a classifier or masked language model; see
             :class:`luna_fairseq.modules.options.EncoderOptions` (default: False, for translation).
-        packed_is_read: True if a decoder or a classification head reads the packed sequence P after the last
-            layer. If False, the final layer norm of P has no weight and no bias in a sentence encoder.
+        packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
+            layer. If False, the final layer norm of P has no weight or bias in a sentence encoder.
             :func:`add_packed_norm_parameters` adds them later (default: True).
-        layer_repeats: number of times that the layers are applied, with shared weights (default: 1).
+        layer_repeats: number of times the layers are applied, with shared weights (default: 1).
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         Overrides ``LunaEncoder.build_positions``.
 
         Args:
-            options: options of the encoder.
+            options: encoder options.
             padding_idx: index of the padding symbol.
 
         Returns:
@@ -109,27 +109,27 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return SinusoidalPositionalEmbedding.get_embedding(length, embed_dim)
 
     def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the encoder layers, with LayerDrop if --encoder-layerdrop is above 0.
+        """Build the encoder layers, with LayerDrop if --encoder-layerdrop is greater than 0.
 
         Overrides ``LunaEncoder.build_layers``.
 
         Args:
-            options: options of the encoder.
+            options: encoder options.
 
         Returns:
-            List of the layers.
+            List of layers.
         """
         return apply_layer_drop(super().build_layers(options), self.cfg.encoder.layerdrop)
 
     def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
         """Build an encoder layer with fairseq's dropout and layer norm.
 
-        The layer is also compiled, checkpointed or sharded if the options ask for it. Overrides
+        The layer is also compiled, checkpointed or sharded if the options request it. Overrides
         ``LunaEncoder.build_layer``.
 
         Args:
-            options: options of the encoder.
-            number: index of the layer, from 0.
+            options: encoder options.
+            number: zero-based layer index.
 
         Returns:
             The layer.
@@ -137,14 +137,14 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         return wrap_luna_layer(super().build_layer(options, number), "LunaEncoderLayer", self.cfg)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters, after the final layer norm of the packed sequence P is adapted to this encoder.
+        """Load parameters, after adapting the final layer norm of the packed sequence P to this encoder.
 
-        Overrides the method of :class:`torch.nn.Module`. :func:`adapt_packed_norm` says what is adapted.
+        Overrides the method of :class:`torch.nn.Module`. See :func:`adapt_packed_norm` for the changes.
 
         Args:
-            state_dict: maps names to the parameters of the checkpoint, changed in place.
+            state_dict: checkpoint parameters keyed by name, modified in place.
             prefix: prefix of the encoder's parameters.
-            args: further arguments of torch's method.
+            args: remaining arguments of torch's method.
         """
         if self.sentence_encoder and self.packed_layer_norm is not None:
             adapt_packed_norm(self, state_dict, prefix)
@@ -157,7 +157,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         :meth:`luna_fairseq.models.bases.PluginModel.upgrade_state_dict_named` renames them.
 
         Args:
-            state_dict: maps names to parameters, changed in place.
+            state_dict: parameters keyed by name, modified in place.
             name: prefix of the encoder's parameters.
 
         Returns:
@@ -169,14 +169,14 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     def check_length(self, length: int) -> None:
         """Check that the model has enough positions for the longest source.
 
-        A translation model also warns once if the packed sequence P is too short for the source. It then
-        loses words.
+        A translation model also warns once if the packed sequence P is too short for the source, because
+        translations then lose words.
 
         Args:
-            length: number of tokens of the longest source.
+            length: number of tokens in the longest source.
 
         Raises:
-            InputError: The model has fewer than ``length`` positions.
+            InputError: ``length`` exceeds the model's maximum length.
         """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
@@ -205,17 +205,18 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
 
         Args:
             src_tokens: source tokens [B, S], padded on the left or on the right.
-            src_lengths: ignored, because lengths are counted from ``src_tokens``.
+            src_lengths: ignored, because lengths are computed from ``src_tokens``.
             return_all_hiddens: also return the hidden states after every layer (default: False).
             token_embeddings: embeddings [B, S, C] that replace the token embeddings (default: None).
 
         Returns:
-            A dictionary of lists: the entries of fairseq's encoder and five more.
+            A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
 
             - ``packed_out``: packed sequence P [L, B, C] after the last layer
-            - ``packed_padding_mask``: mask [B, L], True at padding in P; no entry without padding
-            - ``packed_states``: P after every layer, with ``return_all_hiddens``
-            - ``has_padding``: False if the batch is known to have no padding
+            - ``packed_padding_mask``: padding mask [B, L] of P, True at padding; an empty list if there is no
+              padding
+            - ``packed_states``: P after every layer, if ``return_all_hiddens`` is True
+            - ``has_padding``: False if the batch is known to contain no padding
             - ``hypotheses``: empty until :meth:`reorder_encoder_out` adds a :class:`Hypotheses`
 
         Raises:
@@ -252,7 +253,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Reorder the output of the encoder after beam search has selected hypotheses.
+        """Reorder the encoder output after beam search has selected hypotheses.
 
         Overrides the method of fairseq's ``TransformerEncoderBase``.
 
@@ -268,7 +269,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         after = before[0].reorder(new_order)
         if after is None:
             return encoder_out
-        # fairseq overwrites the entries of this list, so it gets a copy.
+        # fairseq overwrites the entries of this list, so pass a copy.
         encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
         reordered = super().reorder_encoder_out(encoder_out, new_order)
         for name in ("packed_out", "packed_states"):

@@ -1,6 +1,6 @@
 """Adapters between the PyTorch modules of ``luna_fairseq.modules`` and fairseq.
 
-They translate fairseq's options, replace torch's layers by fairseq's, and apply torch.compile, activation
+They translate fairseq's options, replace torch's layers with fairseq's, and apply torch.compile, activation
 checkpointing and sharding to encoder and decoder layers.
 """
 
@@ -22,16 +22,16 @@ from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
 from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, SINUSOIDAL
 
 Module = TypeVar("Module", bound=nn.Module)
-# fairseq's state of incremental decoding.
+# fairseq's incremental decoding state.
 IncrementalState = Dict[str, Dict[str, Any]]
 
 
 def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
-    """Translate fairseq's options into arguments for :class:`luna_fairseq.modules.options.StackOptions`.
+    """Translate fairseq options into arguments for :class:`luna_fairseq.modules.options.StackOptions`.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it.
-        side: ``cfg.encoder`` or ``cfg.decoder``, the options of one of the two.
+        cfg: fairseq's TransformerConfig, extended with Luna's options.
+        side: ``cfg.encoder`` or ``cfg.decoder``.
         max_positions: maximum sequence length.
 
     Returns:
@@ -64,12 +64,12 @@ def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
 class FairseqPositions(SinusoidalPositionalEmbedding):
     """fairseq's sinusoidal position embedding, for sequences of any length.
 
-    Embeddings are read from a table. Positions beyond the end of the table are computed in each call.
+    Embeddings are looked up in a table. Positions beyond the end of the table are computed in each call.
 
     Args:
-        max_positions: maximum sequence length of the table.
+        max_positions: initial maximum sequence length of the table.
         embed_dim: model width.
-        padding_idx: position number that stands for padding. Its embedding is zero.
+        padding_idx: position number used for padding. Its embedding is zero.
 
     Example:
         >>> positions = FairseqPositions(max_positions=10, embed_dim=4, padding_idx=1)
@@ -80,10 +80,10 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
         super().__init__(embed_dim, padding_idx, init_size=max_positions + padding_idx + 1)
 
-    weights: Tensor  # torch.jit needs the annotation of a buffer
+    weights: Tensor  # torch.jit requires buffers to be annotated
 
     def extend(self, end: int) -> None:
-        """Extend the table of embeddings to longer sequences.
+        """Extend the embedding table to longer sequences.
 
         Args:
             end: new maximum sequence length. Nothing happens if the table is long enough.
@@ -94,7 +94,7 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
             self.weights = table.to(self.weights)
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings of positions.
+        """Look up position embeddings.
 
         Args:
             positions: position numbers [batch size, length]. The first token has number ``padding_idx + 1``.
@@ -114,16 +114,16 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
 def use_fairseq_layers(
     module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
 ) -> Module:
-    """Replace the dropout and layer norm children of a module by fairseq's, and add quantisation noise.
+    """Replace a module's dropout and layer norm children with fairseq's, and add quantization noise.
 
     fairseq's dropout has a name for --retain-dropout-modules. Its layer norm uses the fused kernel of apex if
-    apex is installed. Linear layers get quantisation noise.
+    apex is installed. Quantization noise is added to linear layers.
 
     Args:
         module: module whose children are replaced in place. Parameters keep their names.
-        name: name of the dropouts for --retain-dropout-modules.
-        q_noise: amount of quantisation noise (default: 0).
-        qn_block_size: block size of quantisation noise (default: 8).
+        name: dropout name for --retain-dropout-modules.
+        q_noise: amount of quantization noise (default: 0).
+        qn_block_size: block size of quantization noise (default: 8).
         export: use torch's layer norm in place of apex's kernel (default: False).
 
     Returns:
@@ -137,14 +137,14 @@ def use_fairseq_layers(
 
 
 def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
-    """Replace the parts of a Luna layer by fairseq's, and wrap the layer as the options ask.
+    """Replace parts of a Luna layer with fairseq's, and wrap the layer as requested by the options.
 
     :func:`wrap_layer` lists the wrappers.
 
     Args:
-        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`, changed in place.
-        name: name of the layer's dropouts for --retain-dropout-modules.
-        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`, modified in place.
+        name: name of the layer's dropout modules for --retain-dropout-modules.
+        cfg: fairseq's TransformerConfig, extended with Luna's options.
 
     Returns:
         The wrapped layer.
@@ -158,11 +158,11 @@ def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
 
 
 def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> None:
-    """Replace the dropout and layer norm children of a module by fairseq's.
+    """Replace a module's dropout and layer norm children with fairseq's.
 
     Args:
         module: module whose children are replaced in place.
-        name: name of the dropouts for --retain-dropout-modules.
+        name: dropout name for --retain-dropout-modules.
         export: use torch's layer norm in place of apex's kernel.
     """
     for part, child in list(module.named_children()):
@@ -174,14 +174,14 @@ def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> 
 
 
 def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
-    """Replace the dropout and layer norm of an encoder or decoder by fairseq's, outside of its layers.
+    """Replace the dropout and layer norm of an encoder or decoder with fairseq's, outside its layers.
 
     :func:`wrap_luna_layer` does the same inside each layer. The linear layer after the embedding, if there is
-    one, gets quantisation noise.
+    one, gets quantization noise.
 
     Args:
-        stack: encoder or decoder, changed in place.
-        name: name of the dropouts for --retain-dropout-modules.
+        stack: encoder or decoder, modified in place.
+        name: dropout name for --retain-dropout-modules.
         cfg: fairseq's TransformerConfig.
     """
     use_fairseq_dropout_and_norm(stack, name, cfg.export)
@@ -194,7 +194,7 @@ def apply_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList
 
     Args:
         layers: layers of an encoder or decoder.
-        probability: probability with which training skips a layer.
+        probability: probability of skipping a layer during training.
 
     Returns:
         fairseq's ``LayerDropModuleList``; ``layers`` itself if the probability is 0.
@@ -203,14 +203,14 @@ def apply_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList
 
 
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
-    """Apply torch.compile, activation checkpointing and FSDP to a layer, as the options ask.
+    """Apply torch.compile, activation checkpointing and FSDP to a layer, as requested by the options.
 
     Args:
         layer: encoder or decoder layer.
-        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        cfg: fairseq's TransformerConfig, extended with Luna's options.
 
     Returns:
-        The wrapped layer; ``layer`` itself without these options.
+        The wrapped layer; ``layer`` itself if none of these options is set.
 
     Raises:
         InputError: --torch-compile is combined with activation checkpointing, or torch is older than 2.5.
@@ -227,11 +227,11 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
 
 
 class RepeatedLayers(nn.ModuleList):
-    """List of layers that is applied several times with shared parameters.
+    """List of layers that are applied several times with shared parameters.
 
     Args:
         layers: layers, applied in order.
-        times: number of times that an iteration visits the list.
+        times: number of passes over the list per iteration.
 
     Example:
         >>> len(list(RepeatedLayers(nn.ModuleList([nn.Linear(2, 2)]), times=3)))
@@ -254,7 +254,7 @@ def gelu(x: Tensor) -> Tensor:
         x: tensor of any shape.
 
     Returns:
-        Tensor with the shape and the type of the input.
+        Tensor with the same shape and dtype as the input.
     """
     return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
@@ -263,9 +263,9 @@ def activation_function(name: str) -> Callable[[Tensor], Tensor]:
     """Return an activation function by name.
 
     Args:
-        name: name known to fairseq, such as ``relu``. For ``gelu``, :func:`gelu` of this module is returned.
+        name: name known to fairseq, such as ``relu``. For ``gelu``, this module's :func:`gelu` is returned.
 
     Returns:
-        Function from tensor to tensor.
+        Function that maps a tensor to a tensor.
     """
     return gelu if name == "gelu" else utils.get_activation_fn(name)

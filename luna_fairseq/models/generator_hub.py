@@ -101,7 +101,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         Args:
             tokenized_sentences: token indices of a sentence, or a list of such tensors.
             beam: beam size (default: 5).
-            args: further positional arguments of fairseq's ``generate``.
+            args: remaining positional arguments of fairseq's ``generate``.
             constraints: for each sentence, a list of plain-text phrases that the translation must contain in
                 this order (default: None, no constraints).
             kwargs: generation options, such as ``lenpen``.
@@ -292,7 +292,7 @@ def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
         Path of the temporary folder.
 
     Raises:
-        InputError: A checkpoint has no averaged weights.
+        InputError: A checkpoint contains no averaged weights.
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
@@ -329,8 +329,8 @@ def from_pretrained(
         An instance of ``hub``.
 
     Raises:
-        InputError: A folder does not exist, the checkpoint has no averaged weights, ``hub`` does not support
-            this kind of model, or an option in ``kwargs`` is unknown.
+        InputError: A folder does not exist, the checkpoint contains no averaged weights, ``hub`` does not
+            support this kind of model, or an option in ``kwargs`` is unknown.
     """
     given = ParsedOptions(Namespace(**kwargs))
     for fault in chain(check_int8_precision(given), check_shortlist(given)):

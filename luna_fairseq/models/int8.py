@@ -26,7 +26,7 @@ def quantise(model: nn.Module) -> None:
     Embeddings and layer norms stay in float32. The quantised model cannot be trained.
 
     Args:
-        model: float32 model on the CPU, changed in place.
+        model: float32 model on the CPU, modified in place.
 
     Raises:
         InputError: The model is on a GPU or in half precision, or torch has no 8-bit products for this CPU.

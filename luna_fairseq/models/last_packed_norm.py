@@ -18,7 +18,7 @@ def add_packed_norm_parameters(encoder: nn.Module) -> None:
     weight and bias, they keep their initial values.
 
     Args:
-        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, changed in place.
+        encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, modified in place.
     """
     norm = encoder.packed_layer_norm
     if norm is not None and norm.weight is None:
@@ -37,7 +37,7 @@ def adapt_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix:
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`.
-        state_dict: maps names to parameters, changed in place.
+        state_dict: parameters keyed by name, modified in place.
         prefix: prefix of the encoder's parameters.
     """
     layers = f"{prefix}layers."

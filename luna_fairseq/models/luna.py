@@ -63,14 +63,14 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaModel":
-        """Build the model for the dictionaries of a task.
+        """Build a model for the task.
 
         Args:
             cfg: configuration with the fields of :class:`LunaConfig`.
             task: fairseq task with a source and a target dictionary.
 
         Returns:
-            The model, with random weights.
+            The model, randomly initialized.
 
         Raises:
             InputError: The widths, the numbers of heads or the projection length are invalid.

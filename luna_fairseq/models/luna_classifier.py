@@ -66,7 +66,7 @@ class LunaClassifier(PluginModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
-        """Build the model for the input of a task: tokens of a dictionary, or pixels.
+        """Build a model for the task, whose input is tokens or pixels.
 
         Args:
             cfg: configuration with the fields of :class:`LunaClassifierConfig`.
@@ -74,7 +74,7 @@ class LunaClassifier(PluginModel):
                 True if examples are pairs of sequences.
 
         Returns:
-            The model, with random weights.
+            The model, randomly initialized.
 
         Raises:
             InputError: Options contradict each other, or the widths, the numbers of heads or the projection
@@ -111,7 +111,7 @@ class LunaClassifier(PluginModel):
         Args:
             src_tokens: tokens [batch size, length], padded on the right, or pixel intensities of the same
                 shape.
-            src_lengths: ignored, because lengths are counted from ``src_tokens``.
+            src_lengths: ignored, because lengths are computed from ``src_tokens``.
             src1_tokens: second sequence of each pair, [batch size, another length] (default: None, single
                 sequences).
             src1_lengths: ignored.

@@ -36,14 +36,14 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LanguageModel":
-        """Build the model for the dictionary of a task.
+        """Build a model for the task.
 
         Args:
             cfg: configuration with the fields of :attr:`config_class`.
             task: fairseq task with a source and a target dictionary.
 
         Returns:
-            The model, with random weights.
+            The model, randomly initialized.
 
         Raises:
             InputError: The widths, the numbers of heads, the attention options or the cutoffs of the adaptive
@@ -135,7 +135,7 @@ class LunaLanguageModel(LanguageModel):
             kwargs: remaining arguments of the decoder; ignored if ``stream`` is given.
 
         Returns:
-            Logits [batch size, length, vocabulary size], and the dictionary of
+            Logits [batch size, length, vocabulary size], and the dictionary returned by
             :meth:`FairseqLunaDecoder.extract_features`.
         """
         if stream is None:

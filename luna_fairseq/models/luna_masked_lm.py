@@ -66,7 +66,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
             Features [B, T, C], and a dictionary with four entries:
 
             - ``packed_features``: packed sequence P [B, L, C] after the last layer and its layer norm
-            - ``packed_padding_mask``: mask [B, L], True at padding in P; None without padding
+            - ``packed_padding_mask``: padding mask [B, L] of P, True at padding; None if there is no padding
             - ``inner_states``: hidden states [T, B, C] after every layer; None unless ``return_all_hiddens``
               is True
             - ``packed_states``: P [L, B, C] after every layer, before the final layer norm; None unless
@@ -113,14 +113,14 @@ class LunaMaskedLM(SentenceModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
-        """Build the model for the dictionary of a task.
+        """Build a model for the task.
 
         Args:
             cfg: configuration with the fields of :class:`LunaMaskedLMConfig`.
             task: fairseq task with a source dictionary.
 
         Returns:
-            The model, with random weights.
+            The model, randomly initialized.
 
         Raises:
             InputError: The widths, the numbers of heads or the projection length are invalid, or the task
@@ -193,8 +193,8 @@ class LunaMaskedLM(SentenceModel):
                 logits (default: None, all positions). Remaining arguments are ignored.
 
         Returns:
-            A tensor, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`. The tensor depends
-            on the arguments:
+            A tensor, and the dictionary returned by :meth:`LunaMaskedLMEncoder.extract_features`. The tensor
+            depends on the arguments:
 
             - by default: logits [B, T, V] of all tokens
             - with ``masked_tokens``: logits [N, V]

@@ -287,7 +287,7 @@ class MaskedLMHub(RobertaHubInterface):
 
         Args:
             tokens: tokens of one sentence, a list of such tensors, or a padded batch.
-            options: further arguments of :meth:`LunaMaskedLM.forward`.
+            options: remaining arguments of :meth:`LunaMaskedLM.forward`.
 
         Returns:
             Result of :meth:`LunaMaskedLM.forward`.

@@ -201,7 +201,7 @@ def use_onednn(model: nn.Module) -> None:
     """Replace the linear layers of a model with :class:`OneDnnLinear`, if torch supports oneDNN on this CPU.
 
     Args:
-        model: model, changed in place. Parameters keep their names.
+        model: model, modified in place. Parameters keep their names.
     """
     if not has_onednn():
         return

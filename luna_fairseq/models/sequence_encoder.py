@@ -90,10 +90,10 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
     It can replace :class:`FairseqLunaEncoder` in a classifier.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: source dictionary; None for pixels.
         embed_tokens: token or pixel embedding.
-        layer_repeats: number of times that the layers are applied, with shared weights (default: 1).
+        layer_repeats: number of times the layers are applied, with shared weights (default: 1).
     """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
@@ -102,7 +102,7 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
             self.layers: nn.ModuleList = RepeatedLayers(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        """Build a Transformer layer, compiled, checkpointed or sharded if the options ask for it.
+        """Build a Transformer layer, compiled, checkpointed or sharded if the options request it.
 
         Overrides the method of fairseq's ``TransformerEncoderBase``.
 

@@ -176,7 +176,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
     """Factory for the attention modules of a decoder, with softmax attention as causal self-attention.
 
     Args:
-        cfg: fairseq's TransformerConfig with Luna's options added to it.
+        cfg: fairseq's TransformerConfig, extended with Luna's options.
     """
 
     def __init__(self, cfg: Any):
@@ -187,7 +187,7 @@ class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
         """Build the causal self-attention of a decoder layer.
 
         Args:
-            options: options of the decoder.
+            options: decoder options.
 
         Returns:
             A :class:`SoftmaxCausalAttention`.
@@ -204,7 +204,7 @@ class SoftmaxCausalDecoder(FairseqLunaDecoder):
         """Return the factory that builds softmax self-attention for each layer.
 
         Args:
-            cfg: fairseq's TransformerConfig with Luna's options added to it.
+            cfg: fairseq's TransformerConfig, extended with Luna's options.
 
         Returns:
             The factory.

@@ -165,7 +165,7 @@ def set_languages(tokenizer: Any, task: Any) -> None:
     or the tokenizer has no languages.
 
     Args:
-        tokenizer: configuration of a tokenizer, changed in place.
+        tokenizer: configuration of a tokenizer, modified in place.
         task: fairseq task.
     """
     for side in ("source_lang", "target_lang"):
