@@ -1,4 +1,4 @@
-"""fairseq patch ``place-in-epoch``: a resumed run continues an epoch after the last batch it has seen.
+"""fairseq patch ``place-in-epoch``: a resumed run continues an epoch after the last batch that was processed.
 
 This also works if the number of processes has changed.
 """

@@ -90,8 +90,8 @@ class PluginModel(BaseFairseqModel):
                     f"the checkpoint's {which}dictionary has {len(table)} entries, the data's has {entries}: "
                     "use data preprocessed with the dictionaries the model was trained with"
                 )
-            # fairseq removes the last layer norm of weights without a version number, such as the averages of
-            # --store-ema.
+            # fairseq removes the last layer norm from state dicts without a version number, such as the
+            # averages saved by --store-ema.
             version = getattr(self.get_submodule(part), "version", None)
             if version is not None:
                 state_dict.setdefault(f"{part}.version", version.clone())
@@ -130,8 +130,8 @@ class PluginModel(BaseFairseqModel):
         try:
             return super().load_state_dict(*args, **kwargs)
         except RuntimeError as error:
-            # The first line names the class. Every other line reports a missing, unexpected or differently
-            # shaped parameter.
+            # The first line names the class. Each remaining line reports a missing, unexpected or mismatched
+            # parameter.
             title, *misfits = str(error).splitlines()
             if "loading state_dict" not in title or not misfits:
                 raise
@@ -259,7 +259,7 @@ class SentenceModelEncoder(RobertaEncoder):
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
     ) -> RobertaLMHead:
-        """Build RoBERTa's LM head with an activation function of this project.
+        """Build RoBERTa's LM head with one of this project's activation functions.
 
         Args:
             embed_dim: width of the features.
@@ -325,7 +325,7 @@ class SentenceModel(PluginModel, RobertaModel):
         positions = self.encoder.sentence_encoder.embed_positions
         table = state_dict.get(f"{_SENTENCE_ENCODER}.embed_positions.weight")
         if table is not None and len(table) != positions.num_embeddings:
-            # fairseq's table of positions has extra rows for padding.
+            # fairseq's position table has extra rows for padding.
             number = len(table) - (positions.num_embeddings - positions.max_positions)
             raise InputError(
                 f"the checkpoint has {number} positions, the model has {positions.max_positions}: use "
@@ -359,7 +359,7 @@ def check_sequences_fit(task: Any, max_positions: int) -> None:
     Raises:
         InputError: The task allows sequences of more than ``max_positions`` tokens.
     """
-    # The pretraining task of fairseq 0.12.2 reports no limit, but has an option for the length.
+    # The pretraining task of fairseq 0.12.2 reports no limit, but defines an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
     if longest is not None and longest > max_positions:
         raise InputError(

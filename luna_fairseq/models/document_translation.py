@@ -68,8 +68,8 @@ def translate_document(
 
     def translate(lines: Sequence[str]) -> List[str]:
         results = hub.generate([hub.binarize(line) for line in lines], beam=beam, **kwargs)
-        # Subwords are merged before the text is split at separators, as in luna-evaluate, because a separator
-        # may follow the first part of a word.
+        # As in luna-evaluate, subwords are merged before splitting the text at separators, because a
+        # separator may follow the first part of a word.
         return [hub.remove_bpe(hub.string(hypotheses[0]["tokens"])) for hypotheses in results]
 
     translated = [
@@ -86,7 +86,7 @@ def translate_document(
 
 
 def check_separator(*dictionaries: Any) -> None:
-    """Check that dictionaries contain the sentence separator symbol for documents.
+    """Check that all dictionaries contain the sentence separator used in documents.
 
     Args:
         dictionaries: fairseq dictionaries.

@@ -65,7 +65,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     ):
         FairseqIncrementalDecoder.__init__(self, dictionary)
         self.cfg = cfg
-        self.register_buffer("version", torch.Tensor([3]))  # expected by fairseq in checkpoints
+        self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
         self.max_target_positions = cfg.max_target_positions
         self.share_input_output_embed = cfg.share_decoder_input_output_embed
         self.output_embed_dim = cfg.decoder.output_dim

@@ -61,7 +61,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     ):
         FairseqEncoder.__init__(self, dictionary)
         self.cfg = cfg
-        self.register_buffer("version", torch.Tensor([3]))  # expected by fairseq in checkpoints
+        self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
         self.max_source_positions = cfg.max_source_positions
         self.sentence_encoder = sentence_encoder
         self.packed_is_read_later = False

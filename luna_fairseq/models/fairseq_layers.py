@@ -176,8 +176,8 @@ def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> 
 def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
     """Replace the dropout and layer norm of an encoder or decoder with fairseq's, outside its layers.
 
-    :func:`wrap_luna_layer` does the same inside each layer. The linear layer after the embedding, if there is
-    one, gets quantization noise.
+    :func:`wrap_luna_layer` does the same inside each layer. Quantization noise is added to the linear layer
+    after the embedding, if there is one.
 
     Args:
         stack: encoder or decoder, modified in place.

@@ -45,7 +45,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     Use :func:`from_pretrained` to create it.
 
     Args:
-        cfg: configuration of the training run.
+        cfg: training configuration.
         task: fairseq task of the training run.
         models: list of models, decoded as an ensemble.
 
@@ -184,7 +184,7 @@ class LanguageModelHub(GeneratorHub):
         hub.sample("Some years ago", stream=stream, sampling=True)
     """
 
-    SEGMENT = 512  # number of tokens that read() passes to the model at once
+    SEGMENT = 512  # number of tokens that read() passes to the model at a time
     supports = FairseqLanguageModel, "causal language model"
     is_limited_by_source = False
 

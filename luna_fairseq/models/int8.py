@@ -1,8 +1,7 @@
 """Linear layers with 8-bit weights, for decoding on a CPU.
 
-torch's dynamically quantised linear layer scales its whole input by one factor, so that the scores of a
-sentence depend on the other sentences of the batch. :class:`Linear8` uses a separate factor for each
-position.
+torch's dynamically quantised linear layer scales its whole input by a single factor, so the scores of a
+sentence depend on the other sentences in the batch. :class:`Linear8` uses a separate factor per position.
 """
 
 import copy
@@ -21,7 +20,7 @@ STEP, ZERO = 2 / 255, 128
 
 
 def quantise(model: nn.Module) -> None:
-    """Replace every linear layer of a model by a :class:`Linear8`, including the output projection.
+    """Replace every linear layer of a model with a :class:`Linear8`, including the output projection.
 
     Embeddings and layer norms stay in float32. The quantised model cannot be trained.
 
@@ -29,7 +28,8 @@ def quantise(model: nn.Module) -> None:
         model: float32 model on the CPU, modified in place.
 
     Raises:
-        InputError: The model is on a GPU or in half precision, or torch has no 8-bit products for this CPU.
+        InputError: The model is on a GPU or in half precision, or torch does not support 8-bit matrix
+            products on this CPU.
     """
     weight = next(model.parameters())
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
@@ -52,12 +52,12 @@ def quantise(model: nn.Module) -> None:
 class Linear8(nn.Module):
     """Linear layer that multiplies 8-bit weights by 8-bit inputs.
 
-    Weights are scaled for each output, and inputs for each position. The output at a position therefore does
-    not depend on other positions or sentences.
+    Weights are scaled per output, and inputs per position. The output at a position therefore does not depend
+    on other positions or sentences.
 
     Args:
         weight: float32 matrix [outputs, inputs].
-        bias: float32 vector [outputs]; None for a layer without bias.
+        bias: float32 vector [outputs]; None if the layer has no bias.
 
     Example:
         >>> layer = Linear8(torch.eye(8), bias=None)
@@ -97,14 +97,14 @@ class Linear8(nn.Module):
         return selected
 
     def linear_parameters(self) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return the dequantised weight and the bias.
+        """Return the dequantised weight and bias.
 
-        Attention layers combine them with the weights of other layers, see
+        Attention layers combine them with the weights of other layers; see
         :func:`luna_fairseq.modules.heads.linear_parameters`. The first call unpacks the weights and caches
         them in 8 bits.
 
         Returns:
-            Float32 weight [outputs, inputs], and bias [outputs] or None.
+            Float32 weight [outputs, inputs], and bias [outputs] (None if there is no bias).
         """
         levels, scales = self.unpack()
         return levels.float() * scales.float()[:, None], self.bias
@@ -113,7 +113,7 @@ class Linear8(nn.Module):
         """Unpack the quantised weights, and cache the result.
 
         Returns:
-            Integer weights [outputs, inputs] from -128 to 127, and the scale [outputs] of each output.
+            Integer weights [outputs, inputs] from -128 to 127, and the scales [outputs].
         """
         if self.unpacked is None:
             with warnings.catch_warnings():
@@ -131,7 +131,7 @@ class Linear8(nn.Module):
         Returns:
             Float32 vectors [..., outputs].
         """
-        # The minimum avoids a division by zero at positions where all inputs are zero.
+        # The lower bound avoids division by zero at positions where all inputs are zero.
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
         products = self.multiply(x / scale, STEP, ZERO, self.packed)
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
@@ -139,10 +139,10 @@ class Linear8(nn.Module):
 
 @lru_cache(maxsize=None)
 def choose_product() -> Callable[..., Tensor]:
-    """Return the fastest available function that multiplies float32 inputs by 8-bit weights.
+    """Return the fastest available function for multiplying float32 inputs by 8-bit weights.
 
-    torch 2.3 and newer have such a function for x86 CPUs. Elsewhere, :func:`multiply_at_fixed_scale` is
-    returned. Both have the same arguments.
+    torch 2.3 and newer provide such a function for x86 CPUs. Otherwise, :func:`multiply_at_fixed_scale` is
+    returned, which takes the same arguments.
 
     Returns:
         Function ``(x, step, zero, packed) -> products``.
@@ -151,7 +151,7 @@ def choose_product() -> Callable[..., Tensor]:
     try:
         product = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default
         product(torch.ones(1, 8), STEP, ZERO, packed)
-    except (AttributeError, RuntimeError):  # another version of torch; another kind of CPU
+    except (AttributeError, RuntimeError):  # a different torch version; a different kind of CPU
         return multiply_at_fixed_scale
     return product
 
@@ -159,13 +159,13 @@ def choose_product() -> Callable[..., Tensor]:
 def multiply_at_fixed_scale(x: Tensor, step: float, zero: int, packed: Any) -> Tensor:
     """Round inputs between -1 and 1 to 8 bits, and multiply them by 8-bit weights.
 
-    torch's dynamic product derives the rounding step from the smallest and largest input. This function
-    appends a vector that contains -1 and 1, so that the step is the same in every call.
+    torch's dynamic quantised product derives the rounding step from the smallest and largest inputs. This
+    function appends a vector containing -1 and 1, so the step is the same in every call.
 
     Args:
         x: float32 vectors [..., inputs] with values from -1 to 1.
-        step: size of a rounding step; must be :data:`STEP`.
-        zero: 8-bit level of the input 0; must be :data:`ZERO`.
+        step: rounding step; must be :data:`STEP`.
+        zero: 8-bit level that represents 0; must be :data:`ZERO`.
         packed: weights packed by ``torch.ops.quantized.linear_prepack``.
 
     Returns:
@@ -179,14 +179,14 @@ def multiply_at_fixed_scale(x: Tensor, step: float, zero: int, packed: Any) -> T
 
 
 def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
-    """Quantise a matrix to integers, with a separate scale for each row.
+    """Quantise a matrix to integers, with a separate scale per row.
 
     Args:
         weight: float32 matrix [rows, columns].
-        bits: number of bits of the integers, at most 8 (default: 8).
+        bits: number of bits per integer, at most 8 (default: 8).
 
     Returns:
-        Quantised matrix [rows, columns], of torch's type ``qint8``.
+        Quantised matrix [rows, columns], with dtype ``torch.qint8``.
     """
     scales = weight.abs().amax(dim=1).clamp(min=torch.finfo(weight.dtype).eps) / (2 ** (bits - 1) - 0.5)
     zeros = torch.zeros(len(weight), dtype=torch.long)
@@ -197,10 +197,10 @@ def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
 
 @lru_cache(maxsize=None)
 def has_exact_8_bit_sums() -> bool:
-    """Return True if this CPU sums products of 8-bit numbers without overflow, as CPUs with VNNI do.
+    """Return True if this CPU sums products of 8-bit numbers without overflow. CPUs with VNNI do.
 
-    Other CPUs add pairs of products in 16 bits, where large products overflow. Weights of 7 bits prevent the
-    overflow.
+    Other CPUs add pairs of products in 16 bits, where large products overflow. Using 7-bit weights prevents
+    the overflow.
     """
     ones = torch.ones(1, 64)
     packed = torch.ops.quantized.linear_prepack(quantise_matrix(ones), None)

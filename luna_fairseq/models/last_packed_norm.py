@@ -1,7 +1,7 @@
 """Final layer norm of Luna's packed sequence P in a sentence encoder.
 
-Masked language modelling does not read P after the last layer, so that its layer norm has no parameters
-there. Classification heads read P and need them.
+Masked language modeling does not use P after the last layer, so the final layer norm of P has no parameters.
+Classification heads use P and need these parameters.
 """
 
 from typing import Dict
@@ -14,8 +14,8 @@ from fairseq.modules import LayerNorm
 def add_packed_norm_parameters(encoder: nn.Module) -> None:
     """Add a weight and a bias to the final layer norm of Luna's packed sequence P.
 
-    A model calls this function when it gets a classification head that reads P. If a checkpoint has no such
-    weight and bias, they keep their initial values.
+    Called when a classification head that uses P is added to a model. If a checkpoint lacks the weight and
+    bias, they keep their initial values.
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`, modified in place.
@@ -31,9 +31,9 @@ def add_packed_norm_parameters(encoder: nn.Module) -> None:
 def adapt_packed_norm(encoder: nn.Module, state_dict: Dict[str, Tensor], prefix: str) -> None:
     """Add, remove or rename the final layer norm of the packed sequence P in a state dict.
 
-    The weight and bias of this norm are removed if the encoder's norm has none. They are added with initial
-    values if :func:`add_packed_norm_parameters` has created them and the checkpoint lacks them. The authors'
-    code stores them in the last encoder layer; they are renamed.
+    The weight and bias of this norm are removed if the encoder's norm has none. They are added with their
+    initial values if :func:`add_packed_norm_parameters` has created them and the checkpoint lacks them. If
+    they are stored in the last encoder layer, as in the authors' code, they are renamed.
 
     Args:
         encoder: :class:`luna_fairseq.models.fairseq_encoder.FairseqLunaEncoder`.

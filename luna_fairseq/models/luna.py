@@ -23,13 +23,13 @@ from luna_fairseq.models.luna_config import LunaConfig
 class LunaModel(EncoderDecoder):
     """Translation model with a Luna encoder and a Luna decoder.
 
-    Use :meth:`build_model` for a new model, and :meth:`from_pretrained` for a trained model that translates
-    plain text.
+    Use :meth:`build_model` to create a new model, and :meth:`from_pretrained` to load a trained model that
+    translates plain text.
 
     Args:
-        cfg: fairseq's nested configuration, made from a :class:`LunaConfig` by :func:`nested_config`.
-        encoder: encoder, a :class:`FairseqLunaEncoder`.
-        decoder: decoder, a :class:`FairseqLunaDecoder`.
+        cfg: fairseq's nested configuration, created from a :class:`LunaConfig` by :func:`nested_config`.
+        encoder: the :class:`FairseqLunaEncoder`.
+        decoder: the :class:`FairseqLunaDecoder`.
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -49,7 +49,7 @@ class LunaModel(EncoderDecoder):
         Args:
             args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
                 the checkpoint folder and file name.
-            kwargs: keyword arguments of the same function.
+            kwargs: keyword arguments of this function.
 
         Returns:
             Interface that translates plain text, a :class:`luna_fairseq.models.generator_hub.GeneratorHub`.
@@ -78,7 +78,7 @@ class LunaModel(EncoderDecoder):
         cfg = nested_config(cfg)
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
         model = super().build_model(cfg, task)
-        # The criterion label_smoothed_cross_entropy_with_alignment reads attention weights in training.
+        # The criterion label_smoothed_cross_entropy_with_alignment needs attention weights during training.
         model.decoder.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
         return model
 
@@ -101,17 +101,17 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Return the options of a configuration, with defaults in place of absent and None values.
+    """Return the options of a configuration, with absent and None values replaced with defaults.
 
     Args:
-        cfg: fairseq configuration: dataclass, DictConfig or Namespace, not nested.
+        cfg: flat fairseq configuration: dataclass, DictConfig or Namespace.
         defaults: dataclass instance with the default values.
 
     Returns:
         Options ``{name: value}``.
 
     Raises:
-        InputError: A number is out of its bounds.
+        InputError: A numeric option is out of bounds.
 
     Example:
         >>> flat_options(Namespace(encoder_layers=2, dropout=None), LunaConfig())["encoder_layers"]
@@ -126,17 +126,17 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 def nested_config(cfg: Any) -> TransformerConfig:
     """Convert a configuration to fairseq's nested ``TransformerConfig``.
 
-    An option that is not set gets its default, which may be the value of another option. For example,
-    ``encoder_embed_dim`` becomes ``encoder.embed_dim``, and is also the default of ``decoder.embed_dim``.
+    Unset options get their defaults, which may be the values of other options. For example,
+    ``encoder_embed_dim`` becomes ``encoder.embed_dim``, and is also the default for ``decoder.embed_dim``.
 
     Args:
-        cfg: fairseq configuration: dataclass, DictConfig or Namespace, not nested.
+        cfg: flat fairseq configuration: dataclass, DictConfig or Namespace.
 
     Returns:
         Nested configuration.
 
     Raises:
-        InputError: A number is out of its bounds.
+        InputError: A numeric option is out of bounds.
 
     Example:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim

@@ -1,6 +1,6 @@
 """Classifier of long sequences for Long Range Arena (section 4.1 of the paper), and its named architectures.
 
-The encoder has Luna layers, or Transformer layers for comparison.
+The encoder consists of Luna layers, or of Transformer layers for comparison.
 """
 
 from argparse import Namespace
@@ -21,7 +21,7 @@ from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_classifier_config import LunaClassifierConfig
 from luna_fairseq.models.sequence_encoder import PixelEmbedding, TransformerSequenceEncoder
 
-# The output P of a layer depends only on the parameters with these name prefixes.
+# The output P of a layer depends only on parameters with these name prefixes.
 _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 
@@ -29,12 +29,12 @@ _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 class LunaClassifier(PluginModel):
     """Classifier of long sequences of tokens or pixels.
 
-    An encoder turns each sequence into one vector. A feed-forward network classifies the vector.
+    An encoder maps each sequence to a single vector, and a feed-forward network classifies the vector.
 
     Args:
-        args: namespace with a value for every field of :class:`LunaClassifierConfig`.
+        args: namespace with a value for each field of :class:`LunaClassifierConfig`.
         encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`.
-        pairs: classify pairs of sequences, where the encoder encodes both (default: False).
+        pairs: classify pairs of sequences, both encoded by the same encoder (default: False).
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -66,12 +66,12 @@ class LunaClassifier(PluginModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
-        """Build a model for the task, whose input is tokens or pixels.
+        """Build a model for the task. Its input is either tokens or pixels.
 
         Args:
             cfg: configuration with the fields of :class:`LunaClassifierConfig`.
             task: fairseq task with two attributes: ``source_dictionary``, None for pixels, and ``pairs``,
-                True if examples are pairs of sequences.
+                True if the examples are pairs of sequences.
 
         Returns:
             The model, randomly initialized.
@@ -87,8 +87,8 @@ class LunaClassifier(PluginModel):
     def _freeze_unread_parameters(self) -> None:
         """Freeze the parameters that do not affect the packed sequence P, the only input of the classifier.
 
-        These are parameters of the last layer that update the tokens and not P. They would receive no
-        gradient, which distributed training rejects.
+        These are the parameters of the last layer that update only the tokens. They would receive no
+        gradient, which causes an error in distributed training.
         """
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
@@ -106,13 +106,13 @@ class LunaClassifier(PluginModel):
         src1_tokens: Optional[Tensor] = None,
         src1_lengths: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute the logits of the classes.
+        """Compute the class logits.
 
         Args:
             src_tokens: tokens [batch size, length], padded on the right, or pixel intensities of the same
                 shape.
             src_lengths: ignored, because lengths are computed from ``src_tokens``.
-            src1_tokens: second sequence of each pair, [batch size, another length] (default: None, single
+            src1_tokens: second sequence of each pair, [batch size, other length] (default: None, single
                 sequences).
             src1_lengths: ignored.
 
@@ -120,7 +120,7 @@ class LunaClassifier(PluginModel):
             Logits [batch size, number of classes].
 
         Raises:
-            InputError: The model classifies pairs and the input has single sequences, or the reverse.
+            InputError: The model classifies pairs but the input contains single sequences, or vice versa.
         """
         if self.pairs != (src1_tokens is not None):
             kinds = "single sequences", "pairs of sequences"
@@ -140,8 +140,8 @@ class LunaClassifier(PluginModel):
     def represent(self, src_tokens: Tensor) -> Tensor:
         """Encode each sequence as one vector.
 
-        The options choose the vector: the first token, the mean of all tokens, or the mean of the packed
-        sequence P.
+        Depending on the options, the vector is the first token, the mean of all tokens, or the mean of the
+        packed sequence P.
 
         Args:
             src_tokens: tokens [batch size, length], padded on the right, or pixel intensities of the same
@@ -168,7 +168,7 @@ class LunaClassifier(PluginModel):
         return (x * is_real).sum(dim=0) / is_real.sum(dim=0)
 
     def max_positions(self) -> int:
-        """Return the maximum number of tokens or pixels of a sequence."""
+        """Return the maximum sequence length, in tokens or pixels."""
         embed = self.encoder.embed_tokens
         has_cls = isinstance(embed, PixelEmbedding) and embed.cls is not None
         return self.args.max_positions - has_cls
@@ -178,11 +178,11 @@ def check_classifier(args: Namespace, input_type: str) -> None:
     """Check the options --input-type, --use-p and --anchored-packed of a classifier.
 
     Args:
-        args: options of the classifier.
-        input_type: kind of input of the task, ``text`` or ``image``.
+        args: classifier options.
+        input_type: input type of the task, ``text`` or ``image``.
 
     Raises:
-        InputError: --input-type differs from the task's, or a Transformer encoder has an option of Luna.
+        InputError: --input-type does not match the task, or a Luna option is set for a Transformer encoder.
     """
     if args.input_type not in (None, input_type):
         raise InputError(
@@ -202,9 +202,9 @@ def build_encoder(
     """Build the encoder of a classifier with its token or pixel embedding.
 
     Args:
-        args: options of the classifier.
-        dictionary: dictionary of the tokens; None for pixels.
-        transformer: class of the encoder for ``--layer-type transformer`` (default:
+        args: classifier options.
+        dictionary: token dictionary; None for pixels.
+        transformer: encoder class for ``--layer-type transformer`` (default:
             :class:`TransformerSequenceEncoder`).
 
     Returns:
@@ -262,8 +262,8 @@ _TASKS: Presets = {
     "pf128": {**_PF32, "max_positions": 128 * 128 + 2},
 }
 
-# For each architecture, the options that differ from the defaults of LunaClassifierConfig. Keys and values of
-# Luna are untied, as in the authors' code. The Transformer architectures differ only in the kind of layers.
+# For each architecture, the options that differ from the defaults of LunaClassifierConfig. Luna's keys and
+# values are untied, as in the authors' code. The Transformer architectures differ only in the kind of layers.
 ARCHITECTURES: Presets = {"lra": {}}
 for _name, _preset in _TASKS.items():
     ARCHITECTURES[f"luna_lra_{_name}"] = {"untie_luna_kv": True, **_preset}

@@ -1,4 +1,4 @@
-"""Command-line options of the classifiers of long sequences."""
+"""Command-line options for the long-sequence classifiers."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,9 +17,9 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class ClassifierOptions(LayerOptions, EncoderOptions):
-    """Options that all classifiers of long sequences share.
+    """Options shared by all long-sequence classifiers.
 
-    The help text of each field describes the option. The defaults are the authors' base size.
+    The help text of each field describes the option. The defaults match the authors' base size.
     """
 
     input_type: Optional[ChoiceEnum(["text", "image"])] = option(
@@ -69,10 +69,10 @@ class ClassifierOptions(LayerOptions, EncoderOptions):
 
 @dataclass
 class LunaClassifierConfig(ClassifierOptions, LunaOptions, LunaEncoderOptions):
-    """All options of the Luna classifier of long sequences (``--arch lra``).
+    """All options of the Luna long-sequence classifier (``--arch lra``).
 
-    The help text of each field describes the option. The defaults are the authors' base architecture for Long
-    Range Arena.
+    The help text of each field describes the option. The defaults match the authors' base architecture for
+    Long Range Arena.
     """
 
     layer_type: ChoiceEnum(["luna", "transformer"]) = option(

@@ -1,4 +1,4 @@
-"""Command-line options of the translation models."""
+"""Command-line options for the translation models."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -19,7 +19,7 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
-    """Options that all translation models share: fairseq's options of a Transformer.
+    """Options shared by all translation models: fairseq's Transformer options.
 
     The help text of each field describes the option.
     """
@@ -54,8 +54,8 @@ class TranslationOptions(LayerOptions, EncoderOptions, DecoderOptions):
 class LunaConfig(TranslationOptions, LunaOptions, LunaEncoderOptions, LunaDecoderOptions, CrossOptions):
     """All options of the Luna translation model (``--arch luna``).
 
-    The help text of each field describes the option. The defaults are the base model of the paper in which
-    keys and values share a projection.
+    The help text of each field describes the option. The defaults match the paper's base model with tied keys
+    and values.
     """
 
     encoder_projected_attention_heads: Optional[int] = option(

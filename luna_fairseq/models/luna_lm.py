@@ -1,6 +1,6 @@
 """Luna causal language model (section 3.3 of the paper) and its named architectures.
 
-The model is a Luna decoder without an encoder.
+The model is a decoder-only Luna.
 """
 
 from argparse import Namespace
@@ -52,7 +52,7 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
         options = flat_options(cfg, cls.config_class())
         if options["decoder_layers_to_keep"]:
             options["decoder_layers"] = len(options["decoder_layers_to_keep"].split(","))
-        # These options refer to options of the task. Only access through ``cfg`` resolves the references.
+        # These options refer to task options. The references are resolved only by access through ``cfg``.
         lengths = [safe_getattr(cfg, name, None) for name in ("max_target_positions", "tokens_per_sample")]
         options["max_target_positions"] = next(filter(None, lengths), DEFAULT_MAX_TARGET_POSITIONS)
         nested = nested_config(Namespace(**options))
@@ -103,7 +103,7 @@ class LunaLanguageModel(LanguageModel):
         Args:
             args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
                 the checkpoint folder and file name.
-            kwargs: keyword arguments of the same function.
+            kwargs: keyword arguments of this function.
 
         Returns:
             Interface that continues plain text, a
@@ -130,8 +130,8 @@ class LunaLanguageModel(LanguageModel):
             src_tokens: tokens [batch size, length], shifted right by one.
             src_lengths: ignored.
             stream: model state after the earlier text, updated in place (default: None, no earlier text).
-            keep_after: number of tokens after which the state is stored in ``stream``, for segments that
-                overlap, see :meth:`Stream.read` (default: None, after all tokens).
+            keep_after: number of tokens after which the state is stored in ``stream``, for overlapping
+                segments; see :meth:`Stream.read` (default: None, after all tokens).
             kwargs: remaining arguments of the decoder; ignored if ``stream`` is given.
 
         Returns:
@@ -160,7 +160,7 @@ def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveIn
 
     Args:
         cfg: fairseq's nested ``TransformerConfig``.
-        dictionary: dictionary of the tokens, sorted by frequency.
+        dictionary: token dictionary, sorted by frequency.
 
     Returns:
         The embedding module.

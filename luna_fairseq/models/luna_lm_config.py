@@ -1,4 +1,4 @@
-"""Command-line options of the causal language models."""
+"""Command-line options for the causal language models."""
 
 from dataclasses import dataclass, field
 from typing import Optional
@@ -18,9 +18,9 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class LanguageModelOptions(LayerOptions, DecoderOptions):
-    """Options that all causal language models share, with fairseq's names.
+    """Options shared by all causal language models, named as in fairseq.
 
-    The help text of each field describes the option. The default sizes are those of the decoder in the base
+    The help text of each field describes the option. The default sizes match the decoder of the base
     translation model.
     """
 
@@ -42,7 +42,7 @@ class LanguageModelOptions(LayerOptions, DecoderOptions):
         False, "also share the projections of adaptive softmax and adaptive input"
     )
 
-    # Options of the task.
+    # Task options.
     tokens_per_sample: int = field(
         default=II("task.tokens_per_sample"), metadata={MAY_CHANGE: True, LEAST: 1}
     )

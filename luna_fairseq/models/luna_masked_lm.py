@@ -39,7 +39,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 
         Args:
             args: options of the model, see :class:`LunaMaskedLMConfig`.
-            dictionary: dictionary of the tokens.
+            dictionary: token dictionary.
             embed_tokens: token embedding.
 
         Returns:
@@ -92,7 +92,7 @@ class LunaMaskedLM(SentenceModel):
     """Masked language model: a Luna encoder with RoBERTa's LM head and optional classification heads.
 
     Args:
-        args: namespace with a value for every field of :class:`LunaMaskedLMConfig`.
+        args: namespace with a value for each field of :class:`LunaMaskedLMConfig`.
         encoder: encoder with the LM head, a :class:`LunaMaskedLMEncoder`.
 
     Example:

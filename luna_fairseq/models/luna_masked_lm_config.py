@@ -1,4 +1,4 @@
-"""Command-line options of the masked language models."""
+"""Command-line options for the masked language models."""
 
 from dataclasses import dataclass
 from typing import Optional
@@ -17,9 +17,10 @@ from luna_fairseq.models.options import (
 
 @dataclass
 class SentenceOptions(LayerOptions, EncoderOptions):
-    """Options that all masked language models share: fairseq's options of RoBERTa.
+    """Options shared by all masked language models: fairseq's RoBERTa options.
 
-    The help text of each field describes the option. The defaults are the base size of the paper's Table 8.
+    The help text of each field describes the option. The defaults match the base size in Table 8 of the
+    paper.
     """
 
     encoder_layers: int = option(12, "number of encoder layers", least=1)
@@ -64,8 +65,8 @@ class SentenceOptions(LayerOptions, EncoderOptions):
 class LunaMaskedLMConfig(SentenceOptions, LunaOptions, LunaEncoderOptions):
     """All options of the Luna masked language model (``--arch luna_masked_lm``).
 
-    The help text of each field describes the option. The defaults are Luna's base size in the paper's Table
-    8.
+    The help text of each field describes the option. The defaults match Luna's base size in Table 8 of the
+    paper.
     """
 
     projection_length: int = option(128, "l, the length of the packed sequence P", least=1)

@@ -116,7 +116,7 @@ class MaskedLMHub(RobertaHubInterface):
     The result for a sentence does not depend on the other sentences in the batch.
 
     Args:
-        cfg: configuration of the training run.
+        cfg: training configuration.
         task: fairseq task of the training run.
         models: list that contains a single model.
 

@@ -16,8 +16,8 @@ from torch.nn import functional as F
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.ops.attention import is_recording_graph
 
-# Number of vectors for which oneDNN chooses the layout. The layout for 64 vectors was the fastest, or at most
-# 2 % slower, for 1 to 1,000 vectors (512 to 2,048 inputs, 512 to 32,000 outputs, one thread, AVX-512,
+# Number of vectors for which oneDNN optimizes the layout. The layout for 64 vectors was the fastest, or at
+# most 2 % slower, for 1 to 1,000 vectors (512 to 2,048 inputs, 512 to 32,000 outputs, one thread, AVX-512,
 # torch 2.13).
 VECTORS = 64
 
@@ -60,11 +60,11 @@ class OneDnnLinear(nn.Module):
     def linear_parameters(self) -> Tuple[Tensor, Tensor]:
         """Return the weight and bias.
 
-        Attention layers combine them with the weights of other layers, see
+        Attention layers combine them with the weights of other layers; see
         :func:`luna_fairseq.modules.heads.linear_parameters`.
 
         Returns:
-            Weight [outputs, inputs], and bias [outputs] or None.
+            Weight [outputs, inputs], and bias [outputs] (None if there is no bias).
         """
         return self.weight, self.bias
 
@@ -99,13 +99,13 @@ class FusedOneDnnLinear(nn.Module):
         self.reordered = ReorderedWeights()
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply all projections of the attention's input.
+        """Apply all projections to the attention's input.
 
         Args:
             x: vectors [..., inputs].
 
         Returns:
-            Vectors [..., sum of the outputs], with the projections concatenated in the order of
+            Vectors [..., total number of outputs], with the projections concatenated in the order of
             ``attention.x_projections``.
         """
         (attention,) = self.owner
@@ -140,7 +140,7 @@ class ReorderedWeights:
     def __init__(self) -> None:
         self.weight: Optional[Tensor] = None
         self.bias: Optional[Tensor] = None
-        # Address and version of each parameter when the copy was made.
+        # Address and version of each parameter at the time of the copy.
         self.versions: List[Tuple[int, int]] = []
 
     def multiply(self, x: Tensor, weights: List[Tensor], biases: Optional[List[Tensor]]) -> Tensor:
@@ -154,7 +154,7 @@ class ReorderedWeights:
             biases: bias [outputs] of each layer; None if the layers have no bias.
 
         Returns:
-            Vectors [..., sum of the outputs].
+            Vectors [..., total number of outputs].
         """
         versions = [(part.data_ptr(), part._version) for part in (*weights, *(biases or ()))]
         if self.versions != versions:

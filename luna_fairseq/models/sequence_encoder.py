@@ -1,6 +1,6 @@
-"""Pixel embedding and Transformer encoder for the classification of long sequences.
+"""Pixel embedding and Transformer encoder for long-sequence classification.
 
-The Transformer encoder is fairseq's. It is the baseline for Luna's encoder.
+The Transformer encoder is fairseq's and serves as the baseline for Luna's encoder.
 """
 
 from typing import Any, Optional
@@ -16,8 +16,8 @@ from luna_fairseq.models.fairseq_layers import RepeatedLayers, activation_functi
 class PixelEmbedding(nn.Module):
     """Linear embedding of pixel intensities, with an optional learned vector at the first position.
 
-    It replaces the token embedding of a fairseq encoder, and has the same attributes ``embedding_dim`` and
-    ``padding_idx``.
+    It replaces the token embedding of a fairseq encoder, and has the same ``embedding_dim`` and
+    ``padding_idx`` attributes.
 
     Args:
         embed_dim: model width.
@@ -48,8 +48,8 @@ class PixelEmbedding(nn.Module):
             pixels: pixel intensities [batch size, number of pixels].
 
         Returns:
-            Vectors [batch size, length, embed_dim]. The length is the number of pixels, plus 1 with
-            ``prepend_cls``.
+            Vectors [batch size, length, embed_dim]. The length is the number of pixels, plus 1 if
+            ``prepend_cls`` is set.
         """
         x = self.linear(pixels.unsqueeze(-1).type_as(self.linear.weight))
         if self.cls is not None:
@@ -62,7 +62,7 @@ class PixelEmbedding(nn.Module):
         The encoder derives positions and lengths from these tokens. None of them is padding.
 
         Args:
-            embedding: vectors [batch size, length, embed_dim], as returned by :meth:`forward`.
+            embedding: pixel embeddings [batch size, length, embed_dim], as returned by :meth:`forward`.
 
         Returns:
             Token indices [batch size, length].
@@ -71,9 +71,9 @@ class PixelEmbedding(nn.Module):
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """fairseq's Transformer encoder layer with an activation function of this project.
+    """fairseq's Transformer encoder layer with this project's activation functions.
 
-    For half-precision inputs, GELU is computed in float32.
+    GELU is computed in float32 even for half-precision inputs.
 
     Args:
         cfg: fairseq's TransformerConfig.

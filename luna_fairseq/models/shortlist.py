@@ -137,7 +137,7 @@ class Shortlist:
         tokens = sample["net_input"]["src_tokens"]
         extra = [x for x in (prefix_tokens, constraints) if x is not None]
         if constraints is not None:
-            extra[-1] = constraints[:, 1:]  # without the number of constraints
+            extra[-1] = constraints[:, 1:]  # without the constraint count
         if bos_token is not None:
             extra.append(torch.tensor([bos_token]))
         # For n hypotheses, beam search needs at least 2 n tokens to choose from.

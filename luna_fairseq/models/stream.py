@@ -1,4 +1,4 @@
-"""State of a causal language model that reads a long text in segments."""
+"""State of a causal language model that processes a long text in segments."""
 
 from typing import Any, Dict, Optional
 
@@ -10,17 +10,17 @@ from luna_fairseq.modules.state import DecoderState, LayerState, LunaCausalState
 
 
 class Stream:
-    """State of a causal language model after the text that it has read so far.
+    """State of a causal language model after the text processed so far.
 
-    ``model(tokens, stream=stream)`` reads the next segment of the text and updates the state. The size of the
-    state does not grow with the text (section 3.3 of the paper). Gradients do not flow from a segment into
-    earlier segments.
+    ``model(tokens, stream=stream)`` processes the next segment of the text and updates the state. The size of
+    the state does not grow with the text (section 3.3 of the paper). Gradients do not flow into earlier
+    segments.
 
-    The queries that the model computes from its packed sequence P are not stored, because training changes
-    the weights that they depend on. They are computed again for each segment.
+    The queries computed from the model's packed sequence P are not stored, because training changes the
+    weights that these queries depend on. They are recomputed for each segment.
 
     Attributes:
-        state: state of the decoder; None at the beginning of a text.
+        state: decoder state; None at the beginning of a text.
 
     Example::
 
@@ -34,7 +34,7 @@ class Stream:
 
     @property
     def position(self) -> int:
-        """Number of tokens read so far from each text of the batch."""
+        """Number of tokens processed so far in each text of the batch."""
         return 0 if self.state is None else self.state.position
 
     def clear(self) -> None:
@@ -42,7 +42,7 @@ class Stream:
         self.state = None
 
     def store(self, state: DecoderState) -> None:
-        """Store the state of the decoder, detached from the autograd graph.
+        """Store the decoder state, detached from the autograd graph.
 
         Args:
             state: state after the latest segment.
@@ -52,20 +52,21 @@ class Stream:
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Compute the logits of the next segment, and update the state.
 
-        Segments may overlap. If the next segment begins inside this one, ``keep_after`` is the number of
-        tokens between the two beginnings, and the state at that point is stored.
+        Segments may overlap. If the next segment begins inside this segment, set ``keep_after`` to the number
+        of tokens between the two starting points; the state at the second starting point is then stored.
 
         Args:
             decoder: :class:`luna_fairseq.models.fairseq_decoder.FairseqLunaDecoder` without an encoder.
             tokens: tokens [batch size, length] of the segment, shifted right by one.
-            keep_after: number of tokens after which the state is stored (default: None, after all tokens). 0
-                leaves the state unchanged.
+            keep_after: number of tokens after which the state is stored (default: None, after all tokens). If
+                0, the state is left unchanged.
 
         Returns:
-            Logits [batch size, length, vocabulary size], and the dictionary that the decoder returns.
+            Logits [batch size, length, vocabulary size], and the dictionary returned by the decoder.
 
         Raises:
-            InputError: The state belongs to a model with another number of layers, or to another batch size.
+            InputError: The state belongs to a model with a different number of layers, or to a different
+                batch size.
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -82,14 +83,14 @@ class Stream:
         return torch.cat([first, second], dim=1), extra
 
     def check(self, layers: int, batch_size: int) -> None:
-        """Check that the state fits a model and a batch.
+        """Check that the state matches a model and a batch.
 
         Args:
-            layers: number of layers of the model.
+            layers: number of layers in the model.
             batch_size: number of texts in the batch.
 
         Raises:
-            InputError: The state has another number of layers or texts.
+            InputError: The number of layers or texts differs from the state.
         """
         if self.state is None:
             return
@@ -101,7 +102,7 @@ class Stream:
             )
 
     def repeat(self, hypotheses: int) -> Optional[DecoderState]:
-        """Repeat the state of a single text for several hypotheses that continue the text.
+        """Repeat the state of a single text for several hypotheses that continue this text.
 
         Args:
             hypotheses: number of hypotheses.
@@ -110,7 +111,7 @@ class Stream:
             State with batch size ``hypotheses``; None at the beginning of a text.
 
         Raises:
-            InputError: The stream has several texts.
+            InputError: The stream contains more than one text.
         """
         if self.state is None:
             return None
@@ -121,12 +122,12 @@ class Stream:
         """Return the state as tensors on the CPU, for a checkpoint.
 
         Returns:
-            Dictionary with the tensors of every layer and the number of tokens read.
+            Dictionary with the tensors of every layer and the number of tokens processed.
         """
         layers = []
         if self.state is not None:
             state = self.state.to(torch.device("cpu"))
-            # Every layer has a copy of the counts, as in the checkpoints of earlier versions.
+            # Every layer stores a copy of the counts, as in checkpoints from earlier versions.
             layers = [[x.causal.key_sum, state.count, x.causal.value_sum] for x in state.layers]
         return {"layers": layers, "position": self.position}
 
@@ -144,12 +145,12 @@ class Stream:
 
 
 def _without_packed(state: DecoderState) -> DecoderState:
-    """Return a decoder state without the queries that were computed from the packed sequence P.
+    """Return a decoder state without the queries computed from the packed sequence P.
 
-    The next call of the decoder then computes them again, with its current weights.
+    The next decoder call then recomputes these queries with the current weights.
 
     Args:
-        state: state of the decoder.
+        state: decoder state.
 
     Returns:
         Copy of the state without these queries.

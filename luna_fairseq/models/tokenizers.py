@@ -1,4 +1,4 @@
-"""Search for the tokenizer of a trained model, and Moses tokenisation for fairseq."""
+"""Tokenizer lookup for trained models, and Moses tokenization for fairseq."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,11 +14,11 @@ from luna_fairseq.files.checksums import check_files
 from luna_fairseq.text.moses import detokenize, normalize, tokenize
 
 MOSES = "luna_moses"
-CODES = "bpe.codes"  # merges that luna-prepare-bitext learns with subword-nmt from the tokens of Moses
+CODES = "bpe.codes"  # BPE merges that luna-prepare-bitext learns with subword-nmt from Moses tokens
 
 
 def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
-    """Return the folders in which ``from_pretrained`` looks for a tokenizer.
+    """Return the folders that ``from_pretrained`` searches for a tokenizer.
 
     Args:
         model_name_or_path: checkpoint folder, or a URL from which fairseq downloads the model.
@@ -40,7 +40,7 @@ def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
 
 
 def tokenizer_options() -> List[str]:
-    """Return the names of all options of the tokenizers that are registered with fairseq."""
+    """Return the names of all options of the tokenizers registered with fairseq."""
     config_classes = [
         config_class
         for kind in ("bpe", "tokenizer")
@@ -50,17 +50,17 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for the subword tokenizer whose files are in one of several folders.
+    """Return the fairseq options for the subword tokenizer found in the given folders.
 
     Args:
-        folders: folders to search. The first folder with a tokenizer is used.
+        folders: folders to search. The first folder that contains a tokenizer is used.
 
     Returns:
-        Options of sentencepiece or of GPT-2's byte-level BPE; an empty dictionary if no folder has their
-        files.
+        Options for SentencePiece or GPT-2's byte-level BPE; an empty dictionary if no folder contains
+        tokenizer files.
 
     Raises:
-        InputError: The model of sentencepiece does not match its recorded checksum.
+        InputError: The SentencePiece model does not match its recorded checksum.
 
     Example:
         >>> find_tokenizer([Path("a folder without a tokenizer")])
@@ -78,19 +78,19 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
 
 
 def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return fairseq's options for all steps from plain text to subwords.
+    """Return the fairseq options for all steps from plain text to subwords.
 
-    In addition to :func:`find_tokenizer`, it finds ``bpe.codes``. luna-prepare-bitext writes this file if it
-    tokenises text with Moses and splits words with subword-nmt.
+    In addition to the files of :func:`find_tokenizer`, this function looks for ``bpe.codes``, which
+    luna-prepare-bitext writes if it tokenizes text with Moses and splits words with subword-nmt.
 
     Args:
-        folders: folders to search. The first folder with a tokenizer is used.
+        folders: folders to search. The first folder that contains a tokenizer is used.
 
     Returns:
-        Options for fairseq; an empty dictionary if no folder has files of a tokenizer.
+        fairseq options; an empty dictionary if no folder contains tokenizer files.
 
     Raises:
-        InputError: A file of the tokenizer does not match its recorded checksum.
+        InputError: A tokenizer file does not match its recorded checksum.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -115,13 +115,13 @@ class MosesTextConfig(FairseqDataclass):
 
 @register_tokenizer(MOSES, dataclass=MosesTextConfig)
 class MosesText:
-    """Moses tokenizer that normalises punctuation first.
+    """Moses tokenizer that normalizes punctuation first.
 
-    luna-prepare-bitext prepares data in the same way. fairseq's tokenizer ``moses`` does not normalise
+    luna-prepare-bitext prepares data in the same way. fairseq's ``moses`` tokenizer does not normalize
     punctuation.
 
     Args:
-        cfg: source and target language.
+        cfg: source and target languages.
 
     Raises:
         InputError: The package sacremoses is not installed.
@@ -133,10 +133,10 @@ class MosesText:
 
     def __init__(self, cfg: MosesTextConfig) -> None:
         self.cfg = cfg
-        tokenize("", cfg.source_lang)  # reports a missing package before a model is loaded
+        tokenize("", cfg.source_lang)  # reports a missing package before the model is loaded
 
     def encode(self, text: str) -> str:
-        """Tokenise plain text in the source language.
+        """Tokenize plain text in the source language.
 
         Args:
             text: plain text.
@@ -159,13 +159,13 @@ class MosesText:
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Copy the source and target language of a task to the configuration of a tokenizer.
+    """Copy the source and target languages of a task to a tokenizer's configuration.
 
-    Otherwise, ``from_pretrained`` would use fairseq's default language, English. Nothing changes if the task
-    or the tokenizer has no languages.
+    Otherwise, ``from_pretrained`` would use fairseq's default language, English. If the task or the tokenizer
+    has no languages, nothing is changed.
 
     Args:
-        tokenizer: configuration of a tokenizer, modified in place.
+        tokenizer: tokenizer configuration, modified in place.
         task: fairseq task.
     """
     for side in ("source_lang", "target_lang"):
