@@ -1,4 +1,4 @@
-"""fairseq patches ``checkpoint-classes`` and ``whole-files``, for reading and writing checkpoints.
+"""fairseq patches ``checkpoint-classes`` and ``whole-files``, for loading and saving checkpoints.
 
 The first patch lets torch.load read older checkpoints. The second ensures that no incomplete file is left
 behind.

@@ -53,7 +53,7 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
     imported = sys.modules.get(Path(user_dir).name) if user_dir else None
     imported_folders = [Path(folder) for folder in getattr(imported, "__path__", ())]
     package = Path(fairseq.__file__).parent
-    # fairseq searches these folders in this order.
+    # fairseq searches these folders, in this order.
     folders = (Path(user_dir), package / user_dir, package.parent / user_dir) if imported_folders else ()
     named = next((folder for folder in folders if folder.is_dir()), None)
     if named is None:

@@ -21,9 +21,9 @@ from typing import Any, Callable, List, Tuple
 
 logger = logging.getLogger(__name__)
 
-# States of a patch.
+# Patch states.
 APPLIED, NOT_NEEDED, LEFT_OUT, IMPOSSIBLE = "applied", "not needed here", "left out", "not possible here"
-# Classes of patches.
+# Patch classes.
 RUNS = "a: without it fairseq does not run on some supported version or machine"
 RESULTS = "b: without it one of our models, tasks or recipes gives a wrong result or loses work"
 

@@ -127,7 +127,7 @@ def check_world_size(cfg: Any) -> None:
 
 
 def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
-    """Spawn a training process for each rank on the CPU.
+    """Spawn one CPU training process per rank.
 
     fairseq does the same for GPUs.
 
@@ -153,8 +153,8 @@ def _wrap_on_any_device(
 ) -> Any:
     """Wrap a model in torch's DistributedDataParallel, on GPUs or CPUs.
 
-    Replaces the class in fairseq's ``distributed_fairseq_model``. torch rejects device IDs for a model on the
-    CPU, so they are omitted there.
+    Replaces the class used in fairseq's ``distributed_fairseq_model``. torch rejects device IDs for a model
+    on the CPU, so they are omitted there.
 
     Args:
         ddp: torch's original class.

@@ -15,7 +15,7 @@ from luna_fairseq.errors import InputError
 
 # Environment variable that lists the patches to skip.
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
-# Modules of this package that define patches.
+# Modules in this package that define patches.
 _MODULES = (
     "batches",
     "checkpoint_contents",

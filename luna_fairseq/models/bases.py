@@ -153,7 +153,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
             source dictionary and the token embedding.
         decoder_class: class or function that builds the decoder. It is called with the configuration, the
             target dictionary and the token embedding.
-        shortlist: target subwords to which beam search is restricted (default: None, the whole dictionary).
+        shortlist: target subwords that beam search is restricted to (default: None, the whole dictionary).
     """
 
     encoder_class: Callable[..., nn.Module]

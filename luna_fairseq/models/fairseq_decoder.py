@@ -44,7 +44,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: target dictionary.
         embed_tokens: token embedding.
-        no_encoder_attn: build a decoder without attention to a source (default: False).
+        no_encoder_attn: build a decoder without cross-attention (default: False).
 
     Attributes:
         begin_from: function that takes the number of hypotheses and returns the initial decoding state
@@ -186,8 +186,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
             alignment_layer: index of the layer whose attention weights over the source are returned (default:
                 None, the last layer).
-            alignment_heads: number of attention heads to average, counted from the first (default: None, all
-                heads).
+            alignment_heads: number of leading attention heads to average (default: None, all heads).
 
         Returns:
             The features [B, T, C], and a dictionary. ``attn`` is a list with a single entry: the attention
@@ -291,7 +290,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """Move a decoding state to the model's device.
 
         Args:
-            state: state that may be on another device, such as a state from a checkpoint; or None.
+            state: decoding state that may be on a different device, for example if it was loaded from a
+                checkpoint; or None.
 
         Returns:
             The moved state, or None.

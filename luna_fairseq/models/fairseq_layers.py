@@ -97,7 +97,7 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
         """Look up position embeddings.
 
         Args:
-            positions: position numbers [batch size, length]. The first token has number ``padding_idx + 1``.
+            positions: position numbers [batch size, length]. The first token is numbered ``padding_idx + 1``.
             end: maximum sequence length. No position number exceeds ``end + padding_idx``.
 
         Returns:
@@ -116,7 +116,7 @@ def use_fairseq_layers(
 ) -> Module:
     """Replace a module's dropout and layer norm children with fairseq's, and add quantization noise.
 
-    fairseq's dropout has a name for --retain-dropout-modules. Its layer norm uses the fused kernel of apex if
+    fairseq's dropout can be named for --retain-dropout-modules. Its layer norm uses apex's fused kernel if
     apex is installed. Quantization noise is added to linear layers.
 
     Args:

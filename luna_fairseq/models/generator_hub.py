@@ -47,7 +47,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     Args:
         cfg: training configuration.
         task: fairseq task of the training run.
-        models: list of models, decoded as an ensemble.
+        models: list of models, used as an ensemble.
 
     Raises:
         InputError: The tokenizer does not match the dictionaries.

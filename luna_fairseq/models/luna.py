@@ -49,7 +49,7 @@ class LunaModel(EncoderDecoder):
         Args:
             args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
                 the checkpoint folder and file name.
-            kwargs: keyword arguments of this function.
+            kwargs: keyword arguments of that function.
 
         Returns:
             Interface that translates plain text, a :class:`luna_fairseq.models.generator_hub.GeneratorHub`.

@@ -1,6 +1,6 @@
 """Luna causal language model (section 3.3 of the paper) and its named architectures.
 
-The model is a decoder-only Luna.
+It is a decoder-only Luna model.
 """
 
 from argparse import Namespace
@@ -103,7 +103,7 @@ class LunaLanguageModel(LanguageModel):
         Args:
             args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
                 the checkpoint folder and file name.
-            kwargs: keyword arguments of this function.
+            kwargs: keyword arguments of that function.
 
         Returns:
             Interface that continues plain text, a

@@ -38,7 +38,7 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
         Overrides the method of fairseq's ``RobertaEncoder``.
 
         Args:
-            args: options of the model, see :class:`LunaMaskedLMConfig`.
+            args: model options; see :class:`LunaMaskedLMConfig`.
             dictionary: token dictionary.
             embed_tokens: token embedding.
 

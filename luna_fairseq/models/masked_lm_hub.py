@@ -296,12 +296,12 @@ class MaskedLMHub(RobertaHubInterface):
         return self.model(batch.to(device=self.device), **options)
 
     def _decode_symbol(self, symbol: str) -> str:
-        """Convert an entry of the dictionary to plain text, with a leading space if the symbol begins a word.
+        """Convert a dictionary symbol to plain text, with a leading space if the symbol begins a word.
 
         With sentencepiece, "\u2581dog" becomes " dog".
 
         Args:
-            symbol: entry of the dictionary.
+            symbol: dictionary symbol.
 
         Returns:
             Plain text.

@@ -4,7 +4,7 @@ A model's configuration dataclass inherits the groups that it needs. Every optio
 the configuration of its model. The command line, Hydra and the code that loads checkpoints all use this
 declaration (see ``checks/model_options.py``).
 
-The dataclasses are flat, with prefixes such as ``encoder_`` in the names. fairseq's command line would lose
+The dataclasses are flat, with prefixes such as ``encoder_`` in the names. fairseq's command line would ignore
 the options of nested dataclasses.
 """
 

@@ -113,7 +113,7 @@ class Shortlist:
         constraints: Optional[Tensor] = None,
         bos_token: Optional[int] = None,
     ) -> List[List[Dict[str, Tensor]]]:
-        """Translate a batch with a generator that is restricted to the candidates of the batch.
+        """Translate a batch with a generator restricted to the candidates of the batch.
 
         The tokens of ``prefix_tokens``, ``constraints`` and ``bos_token`` also become candidates.
 

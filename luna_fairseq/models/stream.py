@@ -90,7 +90,7 @@ class Stream:
             batch_size: number of texts in the batch.
 
         Raises:
-            InputError: The number of layers or texts differs from the state.
+            InputError: The number of layers or texts does not match the state.
         """
         if self.state is None:
             return
