@@ -1,8 +1,8 @@
 """BigBird (Zaheer et al., 2020), variant ITC: window, global and random attention between blocks.
 
 Each block of positions attends to itself, its two neighbours, the first g blocks (global blocks), and r
-random blocks. The global blocks attend to everything. Each layer draws one random preference per pair of
-blocks, once. A block attends to the r blocks of its own sentence with the highest preferences. The choice
+random blocks. The global blocks attend to everything. Each layer has a fixed random preference for each pair
+of blocks. A block attends to the r blocks of its own sentence with the highest preferences. The choice
 therefore does not depend on the other sentences of the batch.
 """
 

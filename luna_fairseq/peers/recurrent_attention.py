@@ -59,8 +59,8 @@ class DotScore(nn.Module):
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
             keys: keys returned by :meth:`compute_keys` for S source tokens.
-            positions: positions [B, S] of the source tokens, counted from the first token that is not
-                padding. Only :class:`LocationScore` uses them.
+            positions: positions [B, S] of the source tokens, counted from the first non-padding token. Only
+                :class:`LocationScore` uses them.
 
         Returns:
             Scores [B, T, S].
@@ -137,8 +137,7 @@ class LocationScore(DotScore):
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
             keys: ignored.
-            positions: positions [B, S] of the S source tokens, counted from the first token that is not
-                padding.
+            positions: positions [B, S] of the S source tokens, counted from the first non-padding token.
 
         Returns:
             Scores [B, T, S].

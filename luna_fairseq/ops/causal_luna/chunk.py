@@ -93,8 +93,8 @@ class Inputs(NamedTuple):
         q: queries [N, T, K].
         pack_weights: weights A [N, T, L], one per position and row of P, zero at padding, in the dtype in
             which sums are accumulated.
-        inverse_steps: 1 / t [1 or N, T, 1] for the t-th position that is not padding. With decay, 1 / (sum of
-            the decay factors of these positions).
+        inverse_steps: 1 / t [1 or N, T, 1] for the t-th non-padding position. With decay, 1 / (sum of the
+            decay factors of these positions).
         dropout_factors: factors [N, T, L] that apply dropout to the unpack weights (None if there is no
             dropout).
         row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.

@@ -13,7 +13,7 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the cumulative log decay G_t = log_decay * t of the t-th position that is not padding.
+    """Return the cumulative log decay G_t = log_decay * t of the t-th non-padding position.
 
     At position t, position j is weighted by ``exp(G_t - G_j)``.
 

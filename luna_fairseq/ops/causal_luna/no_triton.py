@@ -41,7 +41,7 @@ def triton_causal_luna(q: Tensor, *args: Any) -> Tensor:
     """Raise an error that states why the Triton kernels cannot be used.
 
     Args:
-        q: queries of causal Luna attention, for their device.
+        q: queries of causal Luna attention, used for their device.
         *args: other inputs, ignored.
 
     Raises:

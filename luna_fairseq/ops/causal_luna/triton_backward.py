@@ -17,9 +17,9 @@ w, and the sums over each segment that the states of later positions need. The s
 in reverse order. If keys and values are the same tensor (SIDES = 1), dk is the sum of both gradients.
 
 With decay, every product of positions t and j has the weight exp(age_j - age_t), and a sum over later
-positions is decayed to the beginning of these positions. The gradient of the ages needs two more results,
-``reads`` and ``adds``. A position scales its terms by a function of its age. The results are the derivatives
-with respect to the log of this scale, in sums over j <= t and in sums over t >= j.
+positions is decayed to the beginning of these positions. The gradient of the ages requires two additional
+results, ``reads`` and ``adds``. A position scales its terms by a function of its age. The results are the
+derivatives with respect to the log of this scale, in sums over j <= t and in sums over t >= j.
 """
 
 import triton

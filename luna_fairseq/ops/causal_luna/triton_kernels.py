@@ -109,12 +109,12 @@ def block_offsets(stride, first, HEIGHT, BLOCK):
 def load_rows(x, stride, exists, first, L, BLOCK_L):
     """Load a block of a matrix, and convert the block to float32.
 
-    Masked rows and columns beyond the end of the matrix become zeros.
+    Masked rows and out-of-bounds columns are loaded as zeros.
 
     Args:
         x: pointer to the first row of the block.
         stride: distance between two rows in memory.
-        exists: mask [BLOCK_T], False at rows that become zeros, such as padded positions.
+        exists: mask [BLOCK_T], False at rows that are loaded as zeros, such as padding.
         first: first column of the block.
         L: number of columns of the matrix.
         BLOCK_L: number of columns of the block.
@@ -134,7 +134,7 @@ def load_chunk(x, at, inside, POLICY):
     Args:
         x: pointer to the chunk.
         at: offsets [BLOCK_T, BLOCK_K] of the elements: BLOCK_T positions, and the head width rounded up.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements that become zeros.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements that are loaded as zeros.
         POLICY: cache policy for the first load (FIRST), a subsequent load (AGAIN) or the last load (LAST).
 
     Returns:
@@ -168,13 +168,13 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
         BLOCK_K: K rounded up to a power of two.
 
     Returns:
-        row: index of the chunk's first position, counted over the positions of all heads.
+        row: index of the chunk's first position in the flattened positions of all heads.
         b: index of the example.
         start: first position of the chunk.
         x_offset: offset of the chunk in the queries, keys and values.
         a_offset: offset of the chunk in the pack weights.
         exists: mask [BLOCK_T], True at positions before T.
-        real: mask [BLOCK_T], True at positions before T that are not padding.
+        real: mask [BLOCK_T], True at non-padding positions before T.
         at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements in the queries, relative to ``x_offset``.
         inside: mask [BLOCK_T, BLOCK_K], True at elements before position T and column K.
     """
@@ -200,7 +200,7 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
     log decay, counted from the beginning of the chunk.
 
     Args:
-        row: index of the chunk's first position, counted over the positions of all heads.
+        row: index of the chunk's first position in the flattened positions of all heads.
         start: first position of the chunk in its sequence.
         reciprocal: pointer to the factors 1/t. If there is neither padding nor decay, this is None and the
             factors are computed.
@@ -323,7 +323,7 @@ def advance_states(
         y: pointer to the chunk of the right factor y of the first state.
         other_y: pointer to the chunk of the right factor of the second state.
         stride: distance in memory between two rows of the right factors.
-        exists: mask [BLOCK_T], False at rows of the right factors that become zeros.
+        exists: mask [BLOCK_T], False at rows of the right factors that are loaded as zeros.
         factor: factors [BLOCK_T] by which the rows of ``y`` are multiplied.
         other_factor: factors [BLOCK_T] by which the rows of ``other_y`` are multiplied.
         end: increase in age across the chunk. Each state decays by exp(-end).
@@ -398,7 +398,7 @@ def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
 
 @triton.jit
 def load_row_mask(packed_padding, b, first, L, BLOCK_L):
-    """Return a mask for a block of rows of the packed sequence P, True at rows that exist and are not masked.
+    """Return a mask for a block of rows of the packed sequence P, True at in-bounds rows that are not masked.
 
     Args:
         packed_padding: pointer to the mask [B, L] of rows of P, nonzero at masked rows, or None.
@@ -428,7 +428,7 @@ def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_
         seed: pointer to one int64 (None if there is no dropout).
         dropout: dropout probability.
         boost: factor 1 / (1 - dropout) of the kept weights.
-        position: index of the block's first row, counted over the positions of all heads, int64.
+        position: index of the block's first row in the flattened positions of all heads, int64.
         first: first column of the block.
         WIDTH: number of columns of all blocks together.
         BLOCK_T: number of rows of the block.
