@@ -22,9 +22,9 @@ def _evaluate(args: argparse.Namespace) -> None:
     """Run the command: evaluate the checkpoint, print the metrics, and write the predictions.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
     """
-    # Imported here so that --help does not wait for fairseq.
+    # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
     from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
 

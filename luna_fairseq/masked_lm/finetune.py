@@ -64,13 +64,13 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Run the command: fine-tune the model with every setting of the sweep.
+    """Run the command: fine-tune the model with every setting in the sweep.
 
     Args:
-        args: parsed options of the command.
-        extra: options that are passed on to fairseq-train.
+        args: parsed command-line arguments.
+        extra: options to pass on to fairseq-train.
     """
-    # Imported here so that --help does not wait for fairseq.
+    # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 
     FineTuning(args, extra).run()

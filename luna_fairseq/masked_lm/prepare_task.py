@@ -36,12 +36,12 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run the command: encode the task's published files and write them for fairseq.
+    """Run the command: encode the published files of the task and write them in fairseq's format.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
     """
-    # Imported here so that --help does not wait for fairseq.
+    # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.finetuning.preparation import TaskPreparation
 
     TaskPreparation(args).run()

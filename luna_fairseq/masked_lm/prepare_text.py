@@ -41,12 +41,12 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run the command: learn or copy the tokenizer, encode the text, and write it for fairseq.
+    """Run the command: learn or copy the tokenizer, encode the text, and write it in fairseq's format.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line arguments.
     """
-    # Imported here so that --help does not wait for fairseq.
+    # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.text_preparation import TextPreparation
 
     TextPreparation(args).run()

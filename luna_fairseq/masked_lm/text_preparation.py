@@ -34,25 +34,25 @@ from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentenc
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
 
 DICTIONARY = "dict.txt"
-# Value of --tokens-per-sample in the presets. fairseq skips longer lines with --sample-break-mode complete.
+# Value of --tokens-per-sample in the presets. With --sample-break-mode complete, fairseq skips longer lines.
 SAMPLE = 512
-# Part of the text: name of the split, and folder to write the part to.
+# Part of the text: split name and output folder.
 Part = Tuple[str, str]
-# Version of the output of the steps. Increase it if a step writes different output. The steps then run again.
+# Version of the steps' output. Increase it when the output of a step changes, so that the steps run again.
 VERSION = 3
 
 
 class TextPreparation:
     """Conversion of raw text into fairseq's binary files.
 
-    The work consists of two steps, tokenizer and encoding. A step that an earlier call finished with the same
-    input is skipped.
+    There are two steps, tokenizer and encoding. Steps already finished by an earlier call with the same input
+    are skipped.
 
     Args:
-        args: parsed options of ``luna-prepare-text``.
+        args: parsed command-line arguments of ``luna-prepare-text``.
 
     Raises:
-        InputError: The options name no encoding, or two encodings.
+        InputError: The options specify no encoding, or two encodings.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -70,7 +70,7 @@ class TextPreparation:
         self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
         self.tokenizer = ["encoder.json", "vocab.bpe"] if self.gpt2 else ["sentencepiece.bpe.model"]
         shards = [f"shard{n}" for n in range(args.shards)] if args.shards > 1 else ["."]
-        # Validation and test text go to the first shard, where fairseq looks for them.
+        # Validation and test text are written to the first shard, where fairseq looks for them.
         self.parts: List[Part] = [("train", shard) for shard in shards]
         self.parts += [(split, shards[0]) for split in self.files if split != "train"]
         self.binarised = [
@@ -78,10 +78,10 @@ class TextPreparation:
         ]
 
     def run(self) -> None:
-        """Run the steps that are not finished, and print the numbers of lines and tokens.
+        """Run the unfinished steps, and print the numbers of lines and tokens.
 
         Raises:
-            InputError: A text is missing, empty or malformed, or too many of its tokens are unknown.
+            InputError: A text is missing, empty or malformed, or contains too many unknown tokens.
         """
         input_files = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
         for path in input_files:
@@ -111,13 +111,13 @@ class TextPreparation:
         print(f"dictionary: {counts['dictionary']:,} entries; data for fairseq-train: {data}")
 
     def _check_text(self, split: str) -> Tuple[int, str]:
-        """Read the text of a split, and check that it is not empty and has a document for each shard.
+        """Check that the text of a split is not empty and has at least one document per shard.
 
         Args:
             split: "train", "valid" or "test".
 
         Returns:
-            lines: number of lines that are not empty.
+            lines: number of nonempty lines.
             digest: SHA-256 digest of the text.
 
         Raises:
@@ -144,12 +144,12 @@ class TextPreparation:
         return lines, state.hexdigest()
 
     def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
-        """Yield all lines of a split, with an empty line between two files to separate their documents.
+        """Yield all lines of a split, with an empty line between files to separate their documents.
 
         Args:
             split: "train", "valid" or "test".
-            controls: number of lines with control characters by file, updated in place (default: None, such
-                lines are not counted).
+            controls: number of lines with control characters, keyed by file and updated in place (default:
+                None, such lines are not counted).
 
         Yields:
             Line of text, which may be empty.
@@ -163,8 +163,8 @@ class TextPreparation:
         """Copy GPT-2's files, or learn a sentencepiece encoding from the training text.
 
         Returns:
-            names: files of the tokenizer, relative to the output folder.
-            results: empty dictionary, because the step has no other results.
+            names: tokenizer files, relative to the output folder.
+            results: an empty dictionary, because this step has no other results.
         """
         if self.gpt2:
             gpt2_symbols(self.gpt2[0])
@@ -180,11 +180,11 @@ class TextPreparation:
         """Encode all text, build the dictionary, and write fairseq's files.
 
         Args:
-            given_dictionary: dictionary of ``--dict``, or None to build a dictionary of all pieces.
+            given_dictionary: dictionary given by ``--dict``, or None to build a dictionary of all pieces.
 
         Returns:
             names: written files, relative to the output folder.
-            counts: "tokens", "unknown" (tokens) and "long" (lines) by split, and the size of the
+            counts: numbers of "tokens", "unknown" tokens and "long" lines per split, and the size of the
                 "dictionary".
         """
         destdir = self.args.destdir
@@ -215,15 +215,15 @@ class TextPreparation:
         return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
 
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
-        """Encode a split, and deal its documents out to the shards in turn.
+        """Encode a split, and distribute its documents over the shards in round-robin order.
 
         Args:
             split: "train", "valid" or "test".
-            encoder: encoder from text to pieces.
-            texts: encoded texts by split and folder of the shard, extended in place.
+            encoder: encoder that converts text to pieces.
+            texts: encoded texts, keyed by split and shard folder. Extended in place.
 
         Returns:
-            Number of lines with so many pieces that fairseq skips them in the presets.
+            Number of lines that are too long for the presets, so that fairseq skips them.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0
@@ -232,19 +232,19 @@ class TextPreparation:
             begins = text & ~np.append(inside, text[:-1])
             document = documents + np.cumsum(begins)
             documents, inside = int(document[-1]), bool(text[-1])
-            long += int((batch[1] >= SAMPLE - 1).sum())  # a sample also has <s> and </s>
+            long += int((batch[1] >= SAMPLE - 1).sum())  # a sample also contains <s> and </s>
             for number, part in enumerate(parts):
                 part.add(*select_sentences(batch, (document - 1) % len(parts) == number))
         return long
 
     def _load_given_dictionary(self) -> Optional[Dictionary]:
-        """Load the dictionary of ``--dict``.
+        """Load the dictionary given by ``--dict``.
 
         Returns:
-            The dictionary, or None without this option.
+            The dictionary, or None if the option is unset.
 
         Raises:
-            InputError: The file is not a dictionary of fairseq.
+            InputError: The file is not a fairseq dictionary.
         """
         if not self.args.dict:
             return None
@@ -260,7 +260,7 @@ class TextPreparation:
         """Build a dictionary of all pieces, sorted by their frequency in the training text.
 
         Args:
-            tokenizer: file of the tokenizer, encoder.json or sentencepiece.bpe.model.
+            tokenizer: tokenizer file, encoder.json or sentencepiece.bpe.model.
             counts: number of occurrences of each piece in the training text.
 
         Returns:

@@ -46,8 +46,8 @@ class Classifier:
                 model.
 
         Returns:
-            symbols: input tokens of the model. Printable ASCII bytes are shown as characters. label:
-            predicted class.
+            symbols: input tokens of the model. Printable ASCII bytes are shown as characters.
+            label: predicted class.
         """
         dictionary = self.task.dictionary
         is_byte_level = all(str(value) in dictionary for value in range(256))

@@ -98,7 +98,8 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 
     Returns:
         sentences: translations, keyed by sentence index. A sentence without source, reference or hypothesis
-        is skipped. note: remark about a damaged or incomplete file, or an empty string.
+            is skipped.
+        note: remark about a damaged or incomplete file, or an empty string.
     """
     try:
         output = GenerateOutput(path, must_be_complete=False)

@@ -25,17 +25,18 @@ def evaluate(
 
     Args:
         data: prepared task.
-        path: file of the checkpoint.
-        split: fairseq's name of the split, such as "valid".
-        batch_size: number of examples in a batch.
+        path: checkpoint file.
+        split: split name in fairseq, such as "valid".
+        batch_size: number of examples per batch.
 
     Returns:
-        metrics: value of each metric in percent by its name. Empty if the split has no answers.
-        predictions: predicted label, or number for regression, of each example in the order of the data.
+        metrics: metrics in percent, keyed by name. Empty if the split has no answers.
+        predictions: predicted label per example, or number for regression, in the order of the data.
         truncation_note: note on the number of truncated examples, or an empty string.
 
     Raises:
-        InputError: The split or the checkpoint does not exist, or the checkpoint was trained on another task.
+        InputError: The split or the checkpoint does not exist, or the checkpoint was trained on a different
+            task.
     """
     if split not in data.examples:
         raise InputError(f"{data.folder} has no split {split!r}. Give one of {', '.join(data.examples)}.")
@@ -52,7 +53,7 @@ def evaluate(
     expected: List[Any] = [None] * data.examples[split]
     batches = -(-data.examples[split] // batch_size)
     for sample in progress(_batches(task.dataset(split), batch_size), split, "batches", batches):
-        # Multiple choice has an input for each candidate.
+        # Multiple choice has one input per candidate.
         inputs = [sample[name] for name in sorted(sample) if name.startswith("net_input")]
         with torch.no_grad():
             logits = torch.cat([model(**x, classification_head_name=head)[0] for x in inputs], dim=1)
@@ -66,14 +67,15 @@ def evaluate(
 
 
 def _describe_truncation(task: Any, split: str) -> str:
-    """Configure the task to truncate long examples as in training, and count these examples.
+    """Configure the task to truncate long examples as in training, and count the truncated examples.
 
     Args:
-        task: fairseq task. Its options are changed in place.
-        split: fairseq's name of the split, such as "valid".
+        task: fairseq task. Its options are modified in place.
+        split: split name in fairseq, such as "valid".
 
     Returns:
-        Note such as " (4 were truncated to the model's 512 positions)". Empty if no example is too long.
+        A note to append to a message, such as " (4 were truncated to the model's 512 positions)". Empty if no
+        example is too long.
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -85,16 +87,16 @@ def _describe_truncation(task: Any, split: str) -> str:
 
 
 def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
-    """Load a fine-tuned checkpoint, and check that it belongs to the prepared task.
+    """Load a fine-tuned checkpoint, and check that it matches the prepared task.
 
     Args:
-        path: file of the checkpoint.
+        path: checkpoint file.
         data: prepared task.
 
     Returns:
         model: fairseq model in evaluation mode, on the GPU if there is one.
         config: configuration of the checkpoint.
-        task: fairseq task, which reads the prepared data.
+        task: fairseq task that reads the prepared data.
 
     Raises:
         InputError: The checkpoint was not fine-tuned on the task.
@@ -109,7 +111,7 @@ def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, A
             f"Give a checkpoint that was fine-tuned on {data.task}."
         )
     training_data = Path(str(get_option(options, "data")))
-    # Different tasks can have the same labels, so the folder of the training data is compared.
+    # Different tasks can have the same labels, so the training data folders are compared.
     if (training_data / DESCRIPTION).is_file() and PreparedTask.load(training_data).task != data.task:
         raise InputError(
             f"{path} was fine-tuned on {PreparedTask.load(training_data).task}, not on {data.task}. "
@@ -122,14 +124,14 @@ def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, A
 
 
 def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
-    """Yield a dataset in batches, on the GPU if there is one.
+    """Yield the batches of a dataset, on the GPU if there is one.
 
     Args:
         dataset: fairseq dataset of one split.
-        batch_size: number of examples in a batch.
+        batch_size: number of examples per batch.
 
     Yields:
-        Batch from the dataset's collater. The last batch may be smaller.
+        Batches from the dataset's collater. The last batch may be smaller.
     """
     for start in range(0, len(dataset), batch_size):
         examples = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
@@ -138,14 +140,14 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a model's prediction or target to the notation of the task's published files.
+    """Convert a prediction or target of the model to the format of the published files.
 
     Args:
         task: fine-tuning task.
         value: index of a class, score of a regression task from 0 to 1, or None for a missing answer.
 
     Returns:
-        Label of the class, score from 0 to 5, or None.
+        Class label, score from 0 to 5, or None.
     """
     if value is None:
         return None

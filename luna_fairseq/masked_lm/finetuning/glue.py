@@ -1,4 +1,4 @@
-"""Tasks of GLUE (Wang et al., 2019), read from their tab-separated files."""
+"""GLUE tasks (Wang et al., 2019), read from their tab-separated files."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ _SPLITS = {"train": "train.tsv", "valid": "dev.tsv", "test": "test.tsv"}
 
 @dataclass(frozen=True)
 class GlueTask(FineTuningTask):
-    """Task of GLUE, read from tab-separated files.
+    """GLUE task, read from tab-separated files.
 
     Attributes:
         text_columns: names of the columns that contain the texts of an example.
-        label_column: name of the column that contains the label. Test sets lack this column.
-        headerless_columns: names of all columns if the files have no header line; empty otherwise.
-        skips_broken_lines: skip lines with a wrong number of columns instead of raising an error, and
-            accept empty texts. The training file of QQP has such lines.
+        label_column: name of the column that contains the label. Test sets do not have this column.
+        headerless_columns: names of all columns if the files have no header line, otherwise empty.
+        skips_broken_lines: skip lines with the wrong number of columns instead of raising an error, and
+            accept empty texts. The QQP training file contains such lines.
     """
 
     text_columns: Tuple[str, ...] = ()
@@ -34,14 +34,14 @@ class GlueTask(FineTuningTask):
         """Read the examples of a split.
 
         Args:
-            folder: folder of the published files.
-            split: fairseq's name of the split, such as "valid".
+            folder: folder that contains the published files.
+            split: split name in fairseq, such as "valid".
 
         Returns:
             Examples in the order of the file.
 
         Raises:
-            InputError: The file is missing, empty or malformed. The message names the line.
+            InputError: The file is missing, empty or malformed. The message includes the line number.
         """
         path = folder / self.splits[split]
         rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line]
@@ -70,15 +70,15 @@ class GlueTask(FineTuningTask):
         return examples
 
     def _find_columns(self, first_line: Sequence[str], path: Path, split: str) -> Sequence[str]:
-        """Return the names of the columns, from the header line or from ``headerless_columns``.
+        """Return the column names, from the header line or from ``headerless_columns``.
 
         Args:
             first_line: fields of the first line of the file.
-            path: path of the file, for the message.
-            split: fairseq's name of the split. A test set needs no label.
+            path: path of the file, for the error message.
+            split: split name in fairseq. Test sets do not need labels.
 
         Returns:
-            Names of the columns. It is ``headerless_columns`` itself if the first line is no header.
+            Column names. If the first line is not a header, the ``headerless_columns`` object itself.
 
         Raises:
             InputError: A column that the task needs is missing.
@@ -99,12 +99,12 @@ class GlueTask(FineTuningTask):
         """Convert a line to an example.
 
         Args:
-            row: value of each column by its name.
-            location: file and line, for messages.
-            split: fairseq's name of the split.
+            row: column values, keyed by column name.
+            location: file and line, for error messages.
+            split: split name in fairseq.
 
         Returns:
-            Example with the texts and the label. The label is None if there is no such column.
+            Example with the texts and the label (None if there is no label column).
 
         Raises:
             InputError: A text is empty, or the label is unknown.

@@ -14,12 +14,12 @@ def compute_metrics(
     """Compute all metrics of a task.
 
     Args:
-        task: fine-tuning task, which names its metrics.
+        task: fine-tuning task, which specifies its metrics.
         predicted: predicted labels, or numbers for regression.
         expected: correct labels or numbers in the same order.
 
     Returns:
-        Value of each metric in percent by its name, such as {"accuracy": 91.4, "f1": 88.2}.
+        Metrics in percent, keyed by name, such as {"accuracy": 91.4, "f1": 88.2}.
 
     Raises:
         MissingRequirementError: scikit-learn is missing. Installing it also installs scipy.

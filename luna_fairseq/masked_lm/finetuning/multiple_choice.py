@@ -1,8 +1,8 @@
 """Multiple-choice tasks RACE (Lai et al., 2017) and CommonsenseQA (Talmor et al., 2019).
 
-fairseq's task sentence_ranking scores each candidate answer. The model reads ``<s> candidate </s> </s>
-passage </s>`` for RACE and ``<s> A: candidate </s> Q: question </s>`` for CommonsenseQA. The text that the
-candidates share is the first input of an example.
+fairseq's sentence_ranking task scores each candidate answer. The model input is ``<s> candidate </s> </s>
+passage </s>`` for RACE and ``<s> A: candidate </s> Q: question </s>`` for CommonsenseQA. The text shared by
+all candidates is the first input of an example.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from luna_fairseq.text.bitext import read_lines
 
 
 class Race(FineTuningTask):
-    """Reading comprehension task RACE, with four answers for each question about a passage.
+    """The RACE reading comprehension task, with four answer choices per question about a passage.
 
-    The published folders train, dev and test have one JSON file for each passage.
+    The published folders train, dev and test contain one JSON file per passage.
     """
 
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Read the questions about all passages of a split.
+        """Read the questions about all passages in a split.
 
         Args:
             folder: folder that contains RACE's folders train, dev and test.
-            split: fairseq's name of the split, such as "valid".
+            split: split name in fairseq, such as "valid".
 
         Returns:
-            One example for each question.
+            One example per question.
 
         Raises:
             InputError: The split has no passages, or a file is malformed.
@@ -55,7 +55,7 @@ class Race(FineTuningTask):
             path: JSON file of the passage.
 
         Yields:
-            Example with the passage, one candidate for each option, and the label.
+            Examples with the passage, one candidate per option, and the label.
 
         Raises:
             InputError: The file is malformed.
@@ -82,9 +82,9 @@ class Race(FineTuningTask):
 
 
 class CommonsenseQA(FineTuningTask):
-    """Question answering task CommonsenseQA, with five answers for each question.
+    """The CommonsenseQA question-answering task, with five answer choices per question.
 
-    Each line of a published file is a question in JSON.
+    Each line of a published file is one question as a JSON object.
     """
 
     is_multiple_choice = True
@@ -93,8 +93,8 @@ class CommonsenseQA(FineTuningTask):
         """Read the questions of a split.
 
         Args:
-            folder: folder of the .jsonl files.
-            split: fairseq's name of the split, such as "valid".
+            folder: folder that contains the .jsonl files.
+            split: split name in fairseq, such as "valid".
 
         Returns:
             Examples in the order of the file.
@@ -112,12 +112,12 @@ class CommonsenseQA(FineTuningTask):
         """Convert a line to an example.
 
         Args:
-            line: question in JSON.
-            location: file and line, for messages.
+            line: question as a JSON object.
+            location: file and line, for error messages.
 
         Returns:
-            Example with the question, one candidate for each choice, and the label. The label is None or
-            empty if the line has no answer.
+            Example with the question, one candidate per choice, and the label. The label is None or empty if
+            the line contains no answer.
 
         Raises:
             InputError: The line is malformed.
@@ -146,7 +146,7 @@ def _parse_json(text: str, location: str) -> Any:
 
     Args:
         text: text to parse.
-        location: file and line of the text, for the message.
+        location: file and line of the text, for the error message.
 
     Returns:
         Parsed value.
@@ -161,19 +161,19 @@ def _parse_json(text: str, location: str) -> Any:
 
 
 def _normalize_spaces(text: str) -> str:
-    r"""Replace each run of whitespace by one space: ``"a \n b "`` gives ``"a b"``."""
+    r"""Replace each run of whitespace with one space: ``"a \n b "`` becomes ``"a b"``."""
     return " ".join(text.split())
 
 
 def _fill_in(question: str, option: str) -> str:
-    """Fill an answer into the gap of a question, or append it if the question has no gap.
+    """Insert an answer into the gap in a question, or append it if the question has no gap.
 
     Args:
         question: question, in which "_" marks a gap.
         option: answer.
 
     Returns:
-        Text in one line.
+        Text on a single line.
 
     Example:
         >>> _fill_in("Tom likes _ .", "tea"), _fill_in("What does Tom like?", "Tea.")

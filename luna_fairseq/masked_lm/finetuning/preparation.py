@@ -1,4 +1,4 @@
-"""Convert the published files of a fine-tuning task for fairseq. ``luna-prepare-task`` runs this code."""
+"""Convert a fine-tuning task's published files to fairseq's format. ``luna-prepare-task`` runs this code."""
 
 from __future__ import annotations
 
@@ -25,18 +25,19 @@ from luna_fairseq.text.encoders import (
 )
 from luna_fairseq.text.pieces import check_tokenizer, detect_encoding
 
-# Version of the output. Increase it if the output changes, so that tasks are prepared again.
+# Version of the output. Increase it when the output changes, so that tasks are prepared again.
 VERSION = 1
 
 
 class TaskPreparation:
-    """Conversion of one task's published files into the folders that fairseq reads.
+    """Conversion of a task's published files into the folders that fairseq reads.
 
     Args:
-        args: parsed options of ``luna-prepare-task``.
+        args: parsed command-line arguments of ``luna-prepare-task``.
 
     Raises:
-        InputError: The vocabulary folder has no dictionary, or its tokenizer belongs to another dictionary.
+        InputError: The vocabulary folder contains no dictionary, or its tokenizer does not match the
+            dictionary.
     """
 
     def __init__(self, args: argparse.Namespace) -> None:
@@ -49,7 +50,7 @@ class TaskPreparation:
         self.encoder, self.tokenizer = load_tokenizer(args.vocabulary, self.dictionary, args.workers)
 
     def run(self) -> None:
-        """Prepare the task unless the same input was prepared before, and print the sizes of its splits.
+        """Prepare the task unless the same input has already been prepared, and print the split sizes.
 
         Raises:
             InputError: A published file is missing or malformed, or too many tokens are unknown.
@@ -66,14 +67,14 @@ class TaskPreparation:
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode and write all splits. Test sets and further validation sets may be missing.
+        """Encode and write all splits. Test sets and additional validation sets may be missing.
 
         Returns:
             names: names of the written files.
-            results: empty dictionary, because the step has no other results.
+            results: an empty dictionary, because this step has no other results.
         """
         # All files are read before anything is written, so that invalid lines are found first. Test sets and
-        # further validation sets may be missing.
+        # additional validation sets may be missing.
         examples = {
             split: self.task.read(self.args.folder, split)
             for split, name in self.task.splits.items()
@@ -84,7 +85,7 @@ class TaskPreparation:
             writer.write(split, examples[split], self.encoder)
             if writer.unknown[split]:
                 print(f"{split}: {describe_unknown(writer.unknown[split], writer.tokens[split])}")
-        if self.tokenizer:  # a dictionary of words may lack some words
+        if self.tokenizer:  # a dictionary of words may be incomplete
             check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
         remove_checksums(self.args.destdir)
         names = writer.finish()
@@ -98,16 +99,16 @@ def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[
     """Load the tokenizer of a pretrained model.
 
     Args:
-        folder: folder with the dictionary and the tokenizer of the pretrained model.
+        folder: folder that contains the dictionary and the tokenizer of the pretrained model.
         dictionary: dictionary of the pretrained model.
-        workers: number of processes that encode text.
+        workers: number of worker processes that encode text.
 
     Returns:
-        encoder: encoder from text to pieces.
-        files: files of the tokenizer. Empty if the dictionary consists of whole words.
+        encoder: encoder that converts text to pieces.
+        files: tokenizer files. Empty if the dictionary consists of whole words.
 
     Raises:
-        InputError: The tokenizer is missing, or does not belong to the dictionary.
+        InputError: The tokenizer is missing, or does not match the dictionary.
     """
     options = find_tokenizer([folder])
     if not options:

@@ -1,4 +1,4 @@
-"""Folder of a prepared task, which fairseq's tasks sentence_prediction and sentence_ranking read."""
+"""Folder of a prepared task, as read by fairseq's tasks sentence_prediction and sentence_ranking."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from luna_fairseq.text.indexed import encoded_texts
 
 DESCRIPTION = "task.json"
 DICTIONARY = "dict.txt"
-# Highest score of STS-B. Scores are divided by this number, so that the model learns numbers from 0 to 1.
+# Highest score of STS-B. Scores are divided by this number, so that the model predicts numbers from 0 to 1.
 HIGHEST_SCORE = 5.0
 
 
@@ -34,9 +34,9 @@ class PreparedTask:
     Attributes:
         folder: folder of the prepared task.
         task: name of the task, such as "RTE".
-        examples: number of examples by split.
-        longest: number of tokens of the longest example by split, including special tokens.
-        labelled: splits that have answers.
+        examples: number of examples per split.
+        longest: number of tokens in the longest example per split, including special tokens.
+        labelled: splits with answers.
     """
 
     folder: Path
@@ -50,13 +50,13 @@ class PreparedTask:
         """Read the description of a prepared task.
 
         Args:
-            folder: folder that luna-prepare-task wrote.
+            folder: folder written by luna-prepare-task.
 
         Returns:
             The description.
 
         Raises:
-            InputError: luna-prepare-task did not write the folder, or was interrupted.
+            InputError: The folder was not written by luna-prepare-task, or the command was interrupted.
         """
         path = folder / DESCRIPTION
         check_files(path)
@@ -77,8 +77,8 @@ class PreparedWriter:
         dictionary: dictionary of the pretrained model.
 
     Attributes:
-        tokens: number of tokens by split.
-        unknown: number of tokens that are not in the dictionary, by split.
+        tokens: number of tokens per split.
+        unknown: number of tokens per split that are not in the dictionary.
     """
 
     def __init__(self, folder: Path, task: FineTuningTask, dictionary: Dictionary) -> None:
@@ -91,7 +91,7 @@ class PreparedWriter:
         self.names = [*(f"input{number}" for number in range(task.inputs)), "label"]
         for name in self.names:
             (self.temporary / name).mkdir(parents=True)
-        # The names are recorded here instead of listed at the end, so that a missing dictionary is noticed.
+        # The names are recorded here instead of listed at the end, so that a missing dictionary is detected.
         self.written = {f"{name}/{DICTIONARY}" for name in self.names[:-1]}
         for name in self.written:
             dictionary.save(str(self.temporary / name))
@@ -100,9 +100,9 @@ class PreparedWriter:
         """Encode the examples of a split and write them to the temporary folder.
 
         Args:
-            split: fairseq's name of the split, such as "valid".
+            split: split name in fairseq, such as "valid".
             examples: examples of the split.
-            encoder: encoder from text to pieces.
+            encoder: encoder that converts text to pieces.
         """
         lengths = []
         for number in range(self.task.inputs):
@@ -121,7 +121,7 @@ class PreparedWriter:
             self._write_labels(self.temporary / "label" / split, labels)
 
     def finish(self) -> List[str]:
-        """Move the written files into the folder, where they replace the files of an earlier preparation.
+        """Move the written files into the folder, replacing the files of an earlier preparation.
 
         Returns:
             Names of the written files, relative to the folder.
@@ -135,12 +135,12 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens of each example, including the special tokens.
+        """Return the number of tokens per example, including special tokens.
 
-        In a multiple-choice task, the longest candidate counts.
+        In a multiple-choice task, the length is that of the longest candidate.
 
         Args:
-            pieces: number of pieces of each text, [N, B] for N texts in each of B examples.
+            pieces: number of pieces per text, [N, B] for N texts in each of B examples.
 
         Returns:
             Numbers of tokens [B].
@@ -150,14 +150,14 @@ class PreparedWriter:
         return 2 * len(pieces) + pieces.sum(axis=0)
 
     def _write_labels(self, path: Path, labels: Sequence[str]) -> None:
-        """Write the labels of a split in the form that fairseq's task reads.
+        """Write the labels of a split in the format that the fairseq task reads.
 
-        For multiple choice, a label is the index of the right candidate. For regression, it is a score from 0
-        to 1. Otherwise, it is an entry of a separate dictionary.
+        For multiple choice, a label is the index of the correct candidate. For regression, it is a score from
+        0 to 1. Otherwise, it is an entry in a separate dictionary.
 
         Args:
-            path: path of the files without their endings.
-            labels: label of each example.
+            path: path of the files without their extensions.
+            labels: one label per example.
         """
         if self.task.is_multiple_choice:
             values = [str(self.task.labels.index(label)) for label in labels]
@@ -178,16 +178,16 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines of text and write them as fairseq's binary files.
+    """Encode lines of text and write them to fairseq's binary files.
 
     Args:
-        path: path of the files without the endings ``.bin`` and ``.idx``.
+        path: path of the files without the extensions ``.bin`` and ``.idx``.
         lines: lines of text.
-        encoder: encoder from text to pieces.
+        encoder: encoder that converts text to pieces.
         dictionary: dictionary of the pieces.
 
     Returns:
-        lengths: number of pieces of each line, an integer array [number of lines].
+        lengths: number of pieces per line, an integer array [number of lines].
         unknown: number of pieces that are not in the dictionary.
     """
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:

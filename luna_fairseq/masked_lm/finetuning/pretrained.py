@@ -1,4 +1,4 @@
-"""Read the options of a pretrained checkpoint with which fairseq-train builds the same model again."""
+"""Read the options of a pretrained checkpoint, with which fairseq-train builds the same model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Dict, List, Optional
 
-import luna_fairseq.models  # noqa: F401  (registers what a checkpoint may name)
+import luna_fairseq.models  # noqa: F401  (registers the classes that a checkpoint may refer to)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
 from luna_fairseq.checks.model_options import command_line, model_name, plain_options
@@ -19,11 +19,11 @@ class PretrainedCheckpoint:
     """Options and size of the model in a pretrained checkpoint.
 
     Attributes:
-        path: file of the checkpoint.
-        options: options of the model, as words of fairseq-train's command line.
-        positions: maximum number of tokens of a sequence.
+        path: checkpoint file.
+        options: model options, as command-line arguments of fairseq-train.
+        positions: maximum number of tokens in a sequence.
         dictionary_size: number of dictionary entries, including ``<mask>``.
-        fingerprints: digest of each dictionary by its name, or None if the checkpoint does not store digests.
+        fingerprints: dictionary digests, keyed by dictionary name, or None if the checkpoint contains none.
     """
 
     path: Path
@@ -37,13 +37,13 @@ class PretrainedCheckpoint:
         """Read the checkpoint of a masked language model.
 
         Args:
-            path: file of the checkpoint.
+            path: checkpoint file.
 
         Returns:
             Options and size of the model.
 
         Raises:
-            InputError: The file does not exist, or is not a checkpoint of a masked language model.
+            InputError: The file does not exist, or is not a masked language model checkpoint.
         """
         if not path.is_file():
             raise InputError(f"{path} does not exist. Give the checkpoint of a pretrained model.")
@@ -57,16 +57,16 @@ class PretrainedCheckpoint:
             raise InputError(
                 f"{path} holds the model {model_name(model)}. Give a checkpoint of a masked language model."
             )
-        if "embed_positions" in tables:  # two entries belong to padding and the index below it
+        if "embed_positions" in tables:  # two entries are reserved for padding and the index below it
             model["max_positions"] = tables["embed_positions"].size(0) - 2
         options, positions = command_line(model), int(model["max_positions"])
         return cls(path, options, positions, tables["embed_tokens"].size(0), stored_fingerprints(state))
 
     def check_dictionary(self, path: Path) -> None:
-        """Raise InputError if a dictionary differs from the dictionary of the checkpoint.
+        """Raise InputError if a dictionary differs from the checkpoint's dictionary.
 
         Args:
-            path: file of the dictionary, without ``<mask>``.
+            path: dictionary file, without ``<mask>``.
 
         Raises:
             InputError: The dictionaries differ.

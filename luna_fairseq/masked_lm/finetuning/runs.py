@@ -1,4 +1,4 @@
-"""Fine-tune a pretrained model with every setting of a sweep. ``luna-finetune`` runs this code."""
+"""Fine-tune a pretrained model with every setting in a sweep. ``luna-finetune`` runs this code."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ class FineTuning:
     """Sweep of training runs that fine-tune one pretrained checkpoint on one task.
 
     Args:
-        args: parsed options of ``luna-finetune``.
-        extra: options that are passed on to fairseq-train.
+        args: parsed command-line arguments of ``luna-finetune``.
+        extra: options to pass on to fairseq-train.
 
     Raises:
-        InputError: The data belongs to another task or vocabulary, or the checkpoint is not a masked language
-            model.
+        InputError: The data was prepared for a different task or vocabulary, or the checkpoint is not a
+            masked language model.
     """
 
     def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
@@ -65,7 +65,7 @@ class FineTuning:
         self.steps = FinishedSteps(args.out, "finetune.json")
 
     def run(self) -> None:
-        """Train all runs that are not finished yet, and print the metrics of all runs and the best run.
+        """Train all unfinished runs, and print the metrics of all runs and the best run.
 
         If the task has labelled test sets, the best run is evaluated on them.
         """
@@ -80,7 +80,7 @@ class FineTuning:
         print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in metrics))
         for name, scores in results.items():
             print(name.ljust(width), *(f"{scores[metric]:16.2f}" for metric in metrics))
-        best = max(results, key=lambda name: results[name][metrics[0]])  # the first one if several are best
+        best = max(results, key=lambda name: results[name][metrics[0]])  # the first one in case of a tie
         checkpoint = self.args.out / best / BEST
         print(f"best: {best}, {metrics[0]} {results[best][metrics[0]]:.2f}: {checkpoint}")
         for split in self.data.labelled:
@@ -93,14 +93,14 @@ class FineTuning:
     def _train_and_evaluate(self, name: str, setting: Setting) -> Dict[str, float]:
         """Train one run, and compute its metrics on the validation set.
 
-        A run that an earlier call finished is not repeated.
+        Runs already finished by an earlier call are skipped.
 
         Args:
-            name: name of the run and of its folder.
+            name: name of the run and its folder.
             setting: batch size, learning rate and dropout of the run.
 
         Returns:
-            Value of each metric in percent by its name.
+            Metrics in percent, keyed by name.
         """
         folder = self.args.out / name
         options = self._train_options(folder, setting)
@@ -118,10 +118,10 @@ class FineTuning:
         return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
-        """Check that a folder's unfinished run has the same options, data and pretrained model.
+        """Check that the unfinished run in a folder uses the same options, data and pretrained model.
 
         Args:
-            folder: folder of the run.
+            folder: run folder.
             options: options of fairseq-train.
 
         Raises:
@@ -133,10 +133,10 @@ class FineTuning:
         check_same_run(folder, "--out", must_match, (folder / "checkpoint_last.pt").is_file())
 
     def _train_options(self, folder: Path, setting: Setting) -> List[str]:
-        """Build the command line of fairseq-train for one run.
+        """Build the fairseq-train command line for one run.
 
         Args:
-            folder: folder of the run.
+            folder: run folder.
             setting: batch size, learning rate and dropout of the run.
 
         Returns:

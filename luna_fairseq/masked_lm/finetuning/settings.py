@@ -11,9 +11,9 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
 
 BOS, EOS = "0", "2"
-LONGEST_CANDIDATE = "128"  # tokens of a candidate of RACE. The passage fills the remaining positions.
+LONGEST_CANDIDATE = "128"  # maximum tokens in a RACE candidate. The passage fills the rest.
 _ADAM = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6", "--clip-norm", "0.0"]
-# fairseq's name of the metric that chooses the best epoch, and the option that computes it.
+# fairseq name of the metric that selects the best epoch, and the option that enables it.
 _FAIRSEQ_METRICS = {
     "accuracy": ("accuracy", None),
     "matthews": ("mcc", "report_mcc"),
@@ -23,9 +23,9 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters of a sweep: values to try, and values that all runs share.
+    """Hyperparameters of a sweep: values to try, and values shared by all runs.
 
-    There is one run for each combination of batch size, learning rate and dropout.
+    There is one run per combination of batch size, learning rate and dropout.
 
     Attributes:
         batch_sizes: batch sizes to try.
@@ -34,7 +34,7 @@ class Settings:
         weight_decay: weight decay of Adam.
         attention_dropout: dropout probability of attention weights.
         activation_dropout: dropout probability after the activation of the feed-forward layers.
-        schedule: fairseq's name of the learning-rate schedule. "polynomial_decay" decays linearly to zero.
+        schedule: fairseq name of the learning rate schedule. "polynomial_decay" decays linearly to zero.
         warmup: number of warm-up updates, or a fraction of all updates if less than 1.
     """
 
@@ -48,7 +48,7 @@ class Settings:
     warmup: float
 
     def options(self, updates: int) -> List[str]:
-        """Return the hyperparameters that all runs share as options of fairseq-train.
+        """Return the hyperparameters shared by all runs as fairseq-train options.
 
         Args:
             updates: maximum number of updates of the run.
@@ -73,20 +73,20 @@ _RACE = Settings((64,), (1e-5,), (0.1,), weight_decay=0.01, attention_dropout=0.
                  schedule="fixed", warmup=150)  # fmt: skip
 _COMMONSENSE_QA = Settings((64,), (1e-5,), (0.2,), weight_decay=0.01, attention_dropout=0.0,
                            activation_dropout=0.1, schedule="polynomial_decay", warmup=150)  # fmt: skip
-# Values among which section 4.3 chooses for GLUE and for question answering.
+# Search grids of section 4.3 for GLUE and for question answering.
 _SEARCH_GLUE: Dict[str, Any] = {"batch_sizes": (16, 32), "learning_rates": (5e-6, 1e-5, 2e-5)}
 _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropouts": (0.0, 0.1, 0.2)}
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return the hyperparameters of a task.
+    """Return the hyperparameters for a task.
 
-    The activation dropout of SST-2 is that of the authors' command, which differs from Table 9.
+    The activation dropout of SST-2 follows the authors' command, not Table 9.
 
     Args:
         task: task to fine-tune on.
-        sweep: "table-9" for the values of the paper's Table 9, or "search" for all values that section 4.3 of
-            the paper tries.
+        sweep: "table-9" for the values of the paper's Table 9, or "search" for the search grid of section 4.3
+            of the paper.
 
     Returns:
         Hyperparameters of the sweep.
@@ -100,7 +100,7 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """Return the options of fairseq's task, criterion and best checkpoint.
+    """Return the fairseq options for the task, the criterion and the best checkpoint.
 
     Args:
         task: task to fine-tune on.
@@ -124,7 +124,7 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
         words.append("--regression-target")
     metric, flag = _FAIRSEQ_METRICS[task.metrics[0]]
     if flag is not None:
-        # Imported here so that the names of the sweeps do not need fairseq.
+        # Imported here so that the sweep names can be used without importing fairseq.
         from fairseq.criterions.sentence_prediction import SentencePredictionConfig
 
         if not hasattr(SentencePredictionConfig(), flag):
@@ -136,7 +136,7 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
 
 
 def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
-    """Return the number of updates of a training run. The last batch of an epoch may be smaller.
+    """Return the number of updates in a training run. The last batch of an epoch may be smaller.
 
     Args:
         examples: number of training examples.
@@ -176,7 +176,7 @@ def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
 
 
 class Setting(NamedTuple):
-    """Hyperparameters of one run of a sweep.
+    """Hyperparameters of one run in a sweep.
 
     Attributes:
         batch_size: number of examples per update.
@@ -190,13 +190,13 @@ class Setting(NamedTuple):
 
 
 def enumerate_settings(settings: Settings) -> Dict[str, Setting]:
-    """Return the hyperparameters of each run of a sweep.
+    """Return the hyperparameters of each run in a sweep.
 
     Args:
         settings: hyperparameters of the sweep.
 
     Returns:
-        Hyperparameters by the name of the run. The name includes the dropout only if several are tried.
+        Hyperparameters keyed by run name. The name includes the dropout only if several values are tried.
 
     Example:
         >>> list(enumerate_settings(replace(_GLUE, learning_rates=(1e-5, 2e-5))))

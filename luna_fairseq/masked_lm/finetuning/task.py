@@ -1,4 +1,4 @@
-"""Base class of fine-tuning tasks: where the published files are, which labels exist, and how to score."""
+"""Base class of fine-tuning tasks, which defines their published files, labels and metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Example:
     Attributes:
         inputs: one or two sentences or, for multiple choice, the passage or question followed by all
             candidates.
-        label: label of the class, text of a number for regression, or None if the test set has no answers.
+        label: class label, a number as text for regression, or None if the test set has no answers.
     """
 
     inputs: Tuple[str, ...]
@@ -26,18 +26,18 @@ class Example:
 
 @dataclass(frozen=True)
 class FineTuningTask:
-    """Fine-tuning task with the format of its published files.
+    """Fine-tuning task and the format of its published files.
 
     Attributes:
         name: name of the task, such as "RTE".
-        inputs: number of texts of an example.
+        inputs: number of texts per example.
         labels: labels in the order of the model's classes. Empty for regression.
         metrics: names of the metrics to report, from :mod:`luna_fairseq.masked_lm.finetuning.metrics`. The
             first metric selects the best run.
-        splits: published file or folder of each split by fairseq's name, such as {"valid": "dev.tsv"}.
-            "train" and "valid" are required.
-        is_multiple_choice: True if the model scores candidates (fairseq's sentence_ranking), False if it
-            classifies texts (sentence_prediction).
+        splits: published file or folder of each split, keyed by split name in fairseq, such as {"valid":
+            "dev.tsv"}. "train" and "valid" are required.
+        is_multiple_choice: whether the model scores candidates (fairseq's sentence_ranking) instead of
+            classifying texts (sentence_prediction).
     """
 
     name: str
@@ -56,30 +56,30 @@ class FineTuningTask:
         """Read the examples of a split. Subclasses implement this method.
 
         Args:
-            folder: folder of the published files.
-            split: fairseq's name of the split, such as "valid".
+            folder: folder that contains the published files.
+            split: split name in fairseq, such as "valid".
 
         Returns:
             Examples in the order of the published files.
 
         Raises:
-            InputError: A file is missing or empty, or a line is malformed. The message names the file and the
-                line.
+            InputError: A file is missing or empty, or a line is malformed. The message includes the file and
+                the line.
         """
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:
-        """Check that the task has a label. The label of a regression task is a number from 0 to 5.
+        """Check that a label is valid for the task. Labels of a regression task are numbers from 0 to 5.
 
         Args:
             label: label to check.
-            location: file and line of the label, for the message.
+            location: file and line of the label, for the error message.
 
         Returns:
             The same label.
 
         Raises:
-            InputError: The task does not have the label.
+            InputError: The label is invalid.
         """
         if self.is_regression:
             with suppress(ValueError):
