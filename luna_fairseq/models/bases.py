@@ -68,7 +68,7 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert the state dict of an older checkpoint, or from the authors' code, to this model.
+        """Convert a state dict from an older checkpoint or from the authors' code to this model's format.
 
         Extends fairseq's method of the same name.
 
@@ -310,7 +310,7 @@ class SentenceModel(PluginModel, RobertaModel):
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert the state dict of an older checkpoint, and check the number of position embeddings.
+        """Convert a state dict from an older checkpoint, and check the number of position embeddings.
 
         Extends :meth:`PluginModel.upgrade_state_dict_named`.
 

@@ -151,7 +151,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add fairseq's version number to the state dict of an older checkpoint.
+        """Add fairseq's version number to a state dict from an older checkpoint.
 
         Overrides the method of fairseq's ``TransformerEncoderBase``, which would also rename parameters.
         :meth:`luna_fairseq.models.bases.PluginModel.upgrade_state_dict_named` renames them.

@@ -66,11 +66,11 @@ class LunaClassifier(PluginModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
-        """Build a model for the task. Its input is either tokens or pixels.
+        """Build a model for the task. The input consists of either tokens or pixels.
 
         Args:
             cfg: configuration with the fields of :class:`LunaClassifierConfig`.
-            task: fairseq task with two attributes: ``source_dictionary``, None for pixels, and ``pairs``,
+            task: fairseq task with two attributes: ``source_dictionary`` (None for pixels) and ``pairs``,
                 True if the examples are pairs of sequences.
 
         Returns:
