@@ -50,7 +50,7 @@ def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
 
     Args:
         config: configuration of an exported model, such as :class:`LunaConfig`.
-        side: "encoder" or "decoder". The fields ``{side}_layers``, ``{side}_embed_dim`` and so on are read.
+        side: "encoder" or "decoder". It selects the fields ``{side}_layers``, ``{side}_embed_dim`` and so on.
         max_positions: maximum sequence length, which is also the number of learned positions.
 
     Returns:

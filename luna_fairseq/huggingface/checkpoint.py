@@ -13,7 +13,7 @@ class Checkpoint(NamedTuple):
 
     Attributes:
         model: fairseq model in float32 and evaluation mode.
-        task: fairseq task with its dictionaries.
+        task: fairseq task, including its dictionaries.
         state: remaining contents of the file, without parameters or optimizer state.
     """
 

@@ -131,7 +131,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
             input_ids: token ids [B, T], padded on the left or right. If ``past_key_values`` is given, only
                 the tokens after the cached ones (default: None, ``inputs_embeds`` is given).
             attention_mask: mask, 1 at tokens and 0 at padding. It covers the T new positions, or all
-                positions including the cache (default: None, every id other than the padding id is a token).
+                positions including the cache (default: None, all ids except the padding id are tokens).
             position_ids: zero-based positions [B, T] of the tokens in the text (default: None, counted
                 without padding).
             inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] in place of ``input_ids``

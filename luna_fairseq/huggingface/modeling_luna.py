@@ -177,8 +177,8 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         Args:
             input_ids: token ids [B, T], padded on the left or right (default: None, ``inputs_embeds`` is
                 given).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, every id other than the
-                padding id is a token).
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, all ids except the
+                padding id are tokens).
             position_ids: zero-based positions [B, T] of the tokens (default: None, counted without padding).
             inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
             **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
@@ -221,7 +221,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
     """Return the token ids of a call, or raise ValueError if token vectors were passed instead.
 
-    A model with ``config.separators`` needs the ids to find the separators between sentences.
+    If ``config.separators`` is set, the model needs the ids to find the separators between sentences.
 
     Args:
         input_ids: token ids of any shape, or None if token vectors were passed.

@@ -174,7 +174,7 @@ def expand_packed(state: DecoderState, num_hypotheses: int) -> DecoderState:
         num_hypotheses: number of hypotheses N.
 
     Returns:
-        State in which the projected P of each layer has N as its first dimension.
+        State in which the first dimension of each layer's projected P is N.
     """
 
     def expand(layer: LayerState) -> LayerState:

@@ -261,7 +261,7 @@ class TextPreparation:
 
         Args:
             tokenizer: tokenizer file, encoder.json or sentencepiece.bpe.model.
-            counts: number of occurrences of each piece in the training text.
+            counts: piece frequencies in the training text, keyed by piece.
 
         Returns:
             The dictionary.

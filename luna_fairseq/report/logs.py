@@ -20,7 +20,7 @@ from luna_fairseq.report.options import Options, get_option, printed_options
 # Names of tables. A line of INNER averages the latest updates, and a line of EPOCH averages a whole epoch.
 INNER, EPOCH = "train_inner", "train"
 SAVED = "saved"  # table of saved checkpoints
-UPDATES = "num_updates"  # column with the number of updates
+UPDATES = "num_updates"  # column that contains the number of updates
 # Table of statistics: column name -> values, one per line of the log.
 Table = Dict[str, np.ndarray]
 
@@ -208,7 +208,7 @@ class _LogReader:
         """Return the merged log of all files read so far.
 
         Returns:
-            The log. Its tables keep only the last line of each repeated update.
+            The log. Its tables contain only the last line of each repeated update.
         """
         tables: Dict[str, List[Table]] = {}
         for line_format in self._formats:

@@ -1,6 +1,6 @@
 """Record the attention weights of a model while it runs.
 
-Each attention module reports the arguments of its forward calls, and then computes the weights for the same
+Each attention module reports the arguments of its forward calls. Its weights are then computed from the same
 arguments. This package's attention modules call their attribute ``watcher``. fairseq's attention has no such
 attribute, so a forward pre-hook is used instead.
 """

@@ -1,6 +1,6 @@
 """Fine-tuning tasks of section 4.3 of the Luna paper: GLUE, RACE and CommonsenseQA.
 
-Each task reads its examples from the files that its authors published.
+Each task reads its examples from the files published by its authors.
 """
 
 from typing import Dict

@@ -1,4 +1,4 @@
-"""Read the options of a pretrained checkpoint, with which fairseq-train builds the same model."""
+"""Read the model options from a pretrained checkpoint, so that fairseq-train builds the same model."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class FineTuning:
     def run(self) -> None:
         """Train all unfinished runs, and print the metrics of all runs and the best run.
 
-        If the task has labelled test sets, the best run is evaluated on them.
+        If the task has labeled test sets, the best run is evaluated on them.
         """
         longest, positions = max(self.data.longest.values()), self.pretrained.positions
         if longest > positions:

@@ -65,7 +65,7 @@ class Settings:
         return [*_ADAM, *map(str, words)]
 
 
-# One constant for each column of Table 9.
+# One constant per column of Table 9.
 TABLE_9, SEARCH = "table-9", "search"
 _GLUE = Settings((32,), (1e-5,), (0.1,), weight_decay=0.1, attention_dropout=0.1, activation_dropout=0.1,
                  schedule="polynomial_decay", warmup=0.06)  # fmt: skip
