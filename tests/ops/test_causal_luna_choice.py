@@ -98,7 +98,10 @@ def test_rounding_is_not_a_disagreement(dtype, caplog):
 
 
 @has_triton
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize(
+    "dtype",
+    [torch.float32, *(pytest.param(x, marks=pytest.mark.slow) for x in (torch.float16, torch.bfloat16))],
+)
 def test_triton_with_decay(dtype, caplog):
     attend(dtype=dtype, log_decay=torch.tensor([-0.3, -0.01], device=DEVICE))
     assert ": triton (heads of 8, l 4, " in caplog.messages[0]

@@ -188,7 +188,8 @@ def test_segments_are_what_the_cases_say(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "T, K, L, masks, programs", [(17, 8, 5, "none", 384), (50, 8, 16, "both", 8), (40, 8, 20, "left", 384)]
+    "T, K, L, masks, programs",
+    slow_from(2, [(17, 8, 5, "none", 384), (50, 8, 16, "both", 8), (40, 8, 20, "left", 384)]),
 )
 @pytest.mark.parametrize("log_decay", [[], [LOG_DECAY]])
 def test_tied_keys_and_values(T, K, L, masks, programs, log_decay, monkeypatch):

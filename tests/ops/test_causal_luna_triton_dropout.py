@@ -97,7 +97,12 @@ def test_blocks_do_not_change_what_is_drawn():
 
 @pytest.mark.parametrize(
     "T, L, programs, log_decay",
-    [(17, 5, 512, ()), (40, 16, 1000, ()), (33, 20, 512, ()), (40, 16, 1000, [-0.05, -0.9])],
+    [
+        (17, 5, 512, ()),
+        pytest.param(40, 16, 1000, (), marks=pytest.mark.slow),
+        (33, 20, 512, ()),
+        (40, 16, 1000, [-0.05, -0.9]),
+    ],
 )
 def test_equals_naive_with_the_same_weights_dropped(T, L, programs, log_decay, monkeypatch):
     monkeypatch.setattr(form, "PROGRAMS", programs)
