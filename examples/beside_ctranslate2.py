@@ -74,7 +74,7 @@ def draw_candidates(number: int) -> Candidates:
         number: number of candidates for each word.
 
     Returns:
-        Candidates by the source word. One entry holds the candidates for every sentence.
+        Candidates keyed by source word. One entry holds the candidates for every sentence.
     """
     draw = random.Random(2)
     candidates = {EVERY_SENTENCE: [f"w{i}" for i in range(COMMON)]}
@@ -90,10 +90,10 @@ def convert_transformer(task: Decode, longest: int, folder: Path, candidates: Op
         task: decoding benchmark that builds the model.
         longest: number of tokens of the longest sentence.
         folder: folder for the checkpoint and the converted model.
-        candidates: candidates for every word, or None without a shortlist.
+        candidates: candidates for every word, or None for no shortlist.
 
     Returns:
-        Path of the converted model.
+        Path to the converted model.
     """
     model = task.make_model(task.variants()["transformer"], longest).eval()
     for language in ("a", "b"):
@@ -131,17 +131,17 @@ def search_by_ctranslate2(translator: Any, batch: BatchSize, use_vmap: bool = Fa
 def build_searches(
     task: Decode, longest: int, names: Sequence[str], number: Optional[int], folder: Path
 ) -> Dict[str, Callable[[BatchSize], None]]:
-    """Return a function for each model, which translates a batch of a given size.
+    """Return one function per model, which translates a batch of a given size.
 
     Args:
         task: decoding benchmark that builds our models.
         longest: number of tokens of the longest sentence.
         names: names of our models.
-        number: number of candidates for each word in the shortlist, or None without a shortlist.
+        number: number of candidates for each word in the shortlist, or None for no shortlist.
         folder: folder for the converted model.
 
     Returns:
-        The functions by the name of the model, in the order of the output.
+        The functions, keyed by model name, in the order of the output.
     """
     candidates = None if number is None else draw_candidates(number)
     searches = {}

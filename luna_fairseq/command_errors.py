@@ -1,4 +1,4 @@
-"""Error handling of commands: one line for an error of the user, a traceback for any other error."""
+"""Error handling of commands: one line for a user error, a traceback for any other error."""
 
 import contextlib
 import multiprocessing
@@ -14,16 +14,16 @@ _OURS = ("luna_fairseq", "fairseq", "fairseq_cli")
 
 
 def describe_user_error(error: BaseException) -> Optional[str]:
-    """Return the message of an error that the user can mend, or None for any other error.
+    """Return the message of an error that the user can fix, or None for any other error.
 
-    Errors of the user are an InputError, an exception that an InputError caused, an OSError with a path, and
-    a missing package.
+    User errors are an InputError, an exception that an InputError caused, an OSError with a path, and a
+    missing package.
 
     Args:
         error: exception that ends the command.
 
     Returns:
-        The message in one line, or None if the exception should keep its traceback.
+        The message on one line, or None if the exception should keep its traceback.
     """
     cause: Optional[BaseException] = error
     while cause is not None:
@@ -42,7 +42,7 @@ def describe_user_error(error: BaseException) -> Optional[str]:
 
 
 def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Create a ``sys.excepthook`` that prints an error of the user as one line.
+    """Create a ``sys.excepthook`` that prints a user error as one line.
 
     Args:
         before: previous hook, which is called for all other exceptions.
@@ -79,7 +79,7 @@ def exit_if_unread() -> Iterator[None]:
 def is_command(spawned: bool = False) -> bool:
     """Return True if this process runs a command of fairseq or of this package.
 
-    A program of the user is no command. Its errors keep their tracebacks, which lead to the wrong call.
+    A user's program is not a command. Its errors keep their tracebacks, which lead to the wrong call.
 
     Args:
         spawned: also return True in a process that a command has spawned (default: False).

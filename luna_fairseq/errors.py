@@ -1,4 +1,4 @@
-"""Exceptions for errors of the user. Commands print them as one line, without a traceback."""
+"""Exceptions for user errors. Commands print them as one line, without a traceback."""
 
 
 class InputError(ValueError):

@@ -14,7 +14,7 @@ KEY = "luna_fairseq"  # in a checkpoint's extra_state
 def provenance() -> str:
     """Return the version and the commit of this package, such as "luna_fairseq 0.2.0 (commit 84fdfa5...)".
 
-    Without a git checkout, there is no commit. The result is cached, because the checkout may change while
+    The commit is omitted outside a git checkout. The result is cached, because the checkout may change while
     the process keeps running the old code.
     """
     found = commit(Path(luna_fairseq.__file__).resolve().parents[1] / ".git")
@@ -22,7 +22,7 @@ def provenance() -> str:
 
 
 def commit(git: Path) -> Optional[str]:
-    """Return the commit that is checked out, or None without a checkout.
+    """Return the commit that is checked out, or None outside a git checkout.
 
     The commit is read from git's own files, because git may not be installed. Uncommitted changes are not
     detected.

@@ -44,7 +44,8 @@ def import_package(name: str, needed_by: str = "this") -> Any:
         The module.
 
     Raises:
-        MissingRequirementError: The package is not installed. The message has the command that installs it.
+        MissingRequirementError: The package is not installed. The message contains the command that installs
+            it.
 
     Example:
         >>> import_package("torch.nn").__name__

@@ -1,16 +1,16 @@
-"""Benchmarks of Luna's speed and memory beside other models: ``python -m luna_fairseq.benchmark``.
+"""Benchmarks of Luna's speed and memory against other models: ``python -m luna_fairseq.benchmark``.
 
 A *task* is a job that can be done in several ways, such as one training step. Each way is a *variant* of the
-task, such as Luna or a Transformer, and a row of the printed table. A *case* is a setting in which all
+task, such as Luna or a Transformer, and gets one row of the printed table. A *case* is a setting in which all
 variants are measured, such as a sequence length.
 
 To add a variant, add an entry to ``attention.CAUSAL``, ``attention.FORMS``, ``models.MODELS`` or
-``apollo.OPTIMIZERS``. With ``peer=True``, the table gets a column that shows how many times faster each
-variant is than this one. With ``optional=True``, the variant is measured only if ``--with`` names it. To add
-a task, write a subclass of :class:`~.task.Task` and add it to ``__main__.TASKS``.
+``apollo.OPTIMIZERS``. If ``peer=True``, the table gets a column with the speedup of each variant over this
+one. If ``optional=True``, the variant is measured only if ``--with`` names it. To add a task, write a
+subclass of :class:`~.task.Task` and add it to ``__main__.TASKS``.
 
 - ``task.py`` selects the variants and compares their results with a reference.
 - ``measure.py`` measures time, memory and operations.
-- ``page.py`` prints, writes and plots the results.
+- ``page.py`` prints, saves and plots the results.
 - ``gpu.py`` runs the same tasks on a GPU.
 """

@@ -50,8 +50,7 @@ def _common_options() -> argparse.ArgumentParser:
     """Build a parser with the options that all tasks share, such as ``--device`` and ``--json``.
 
     The parser is meant for ``parents=`` of other parsers, so it adds no ``--help``. Its options have no
-    defaults, because the default of a task's parser would overwrite a value that the user gave before the
-    task's name.
+    defaults, because the default of a task's parser would overwrite a value given before the task name.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -70,7 +69,7 @@ def _common_options() -> argparse.ArgumentParser:
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """Build the command-line parser. Common options may stand before or after the task's name."""
+    """Build the command-line parser. Common options may come before or after the task name."""
     parser = argparse.ArgumentParser(
         prog=PROGRAM,
         description=DESCRIPTION,
@@ -98,14 +97,14 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Measure the chosen tasks, and print, write and plot their results.
+    """Measure the chosen tasks, and print, save and plot their results.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line options.
 
     Raises:
         InputError: An option has an invalid value. Also raised after all measurements if a variant failed or
-            computed wrong results.
+            gave wrong results.
     """
     if args.json is not None:
         check_writable(args.json, "--json")

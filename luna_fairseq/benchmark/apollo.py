@@ -28,7 +28,7 @@ OPTIMIZERS = {
 class OptimizerStep(Task):
     """Benchmark ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer.
 
-    Its variants are implementations of Apollo and AdamW.
+    The variants are implementations of Apollo and AdamW.
     """
 
     notes = """Measure one step of the Apollo optimizer beside torch's AdamW.
@@ -64,7 +64,7 @@ class OptimizerStep(Task):
             case: ignored.
 
         Returns:
-            The first line of the error, or "" if the optimizer can make a step.
+            The first line of the error, or "" if the optimizer can take a step.
         """
         try:
             variant.make(self.parameters(SMALL), lr=RATE).step()
@@ -85,7 +85,7 @@ class OptimizerStep(Task):
         return variant.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, variant: Variant) -> float:
-        """Check that an optimizer makes the same updates as its reference implementation.
+        """Check that an optimizer computes the same updates as its reference implementation.
 
         Args:
             variant: optimizer to check. Its attribute ``equals`` names the reference, such as "adamw".
@@ -102,9 +102,9 @@ class OptimizerStep(Task):
         return require_equal(what, *map(self.change_after_steps, (variant, OPTIMIZERS[variant.equals])))
 
     def change_after_steps(self, variant: Variant) -> Tensor:
-        """Return how much an optimizer changes a few small parameters in three steps.
+        """Return the change in a few small parameters after three optimizer steps.
 
-        Every step has other gradients. All optimizers get the same parameters and gradients.
+        The gradients differ from step to step, but all optimizers get the same parameters and gradients.
 
         Args:
             variant: optimizer, a value of :data:`OPTIMIZERS`.
@@ -127,7 +127,7 @@ class OptimizerStep(Task):
 
         Args:
             shapes: shapes of the parameters.
-            seed_offset: number that is added to the random seed of ``--seed`` (default: 0).
+            seed_offset: offset added to the random seed given by ``--seed`` (default: 0).
 
         Returns:
             The parameters, each with its gradient in ``grad``.

@@ -1,8 +1,8 @@
-"""Benchmarks ``causal`` and ``attention``: Luna's attentions beside softmax attention.
+"""Benchmarks ``causal`` and ``attention``: Luna's attention variants against softmax attention.
 
-The inputs are queries, keys and values that are already projected and divided into heads, so that projections
-are not measured. Luna packs them into a short sequence P of length L (pack attention). Every query then
-attends to P (unpack attention).
+The inputs are queries, keys and values that are already projected and split into heads, so projections are
+not measured. Luna packs them into a short sequence P of length L (pack attention). Every query then attends
+to P (unpack attention).
 """
 
 from argparse import Namespace
@@ -49,18 +49,19 @@ Inputs = Dict[str, Tensor]
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     """Compute Luna's causal attention with one of the library's backends.
 
-    The packed sequence P is a short sequence of L rows, through which queries read earlier tokens. Shapes:
-    batch size B, heads H, sequence length T, head width K.
+    The packed sequence P is a short sequence of L rows, through which queries attend to earlier tokens.
+    Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name:
+        x: tensors keyed by name:
 
             - "q", "k", "v": queries, keys and values, each [B, H, T, K]. Values default to the keys.
             - "pack_q" [B, H, L, K] and "pack_k" [B, H, T, K]: queries and keys of pack attention.
             - "rows" [B, L], optional: True at masked rows of P.
             - "positions" [B, T], optional: True at padding.
         backend: "naive", "chunk" or "triton".
-        decay: forget earlier tokens, with the decay rates of a new model (default: False).
+        decay: gradually forget earlier tokens, with the decay rates of a newly initialized model (default:
+            False).
 
     Returns:
         The output [B, H, T, K], zero at padding.
@@ -75,13 +76,13 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute attention with an explicit matrix of weights, as a reference for :func:`luna_attention`.
+    """Compute attention with an explicit weight matrix, as a reference for :func:`luna_attention`.
 
     Args:
         *inputs: positional arguments of :func:`luna_attention`.
 
     Returns:
-        The output alone, where :func:`naive_attention` also returns the weights.
+        The output only. (:func:`naive_attention` also returns the weights.)
     """
     return naive_attention(*inputs)[0]
 
@@ -89,11 +90,11 @@ def explicit_attention(*inputs: Any) -> Tensor:
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
     """Compute Luna's pack and unpack attention, without a causal mask.
 
-    Pack attention writes the tokens into the packed sequence P, a short sequence of L rows. Unpack attention
-    lets every token attend to P. Shapes: batch size B, heads H, sequence length T, head width K.
+    Pack attention summarizes the tokens into the packed sequence P, a short sequence of L rows. Unpack
+    attention lets every token attend to P. Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name:
+        x: tensors keyed by name:
 
             - "q", "k", "v": queries, keys and values, each [B, H, T, K].
             - "pack_q" [B, H, L, K]: queries of pack attention.
@@ -112,21 +113,21 @@ def anchored_attention(
 ) -> Tensor:
     """Compute Luna's pack and unpack attention with a bias that prefers nearby tokens.
 
-    Every row of Luna's short packed sequence P has an anchor, a place in the sentence. The bias falls with
-    the distance between the anchor and a token. Shapes: batch size B, heads H, sequence length T, head width
-    K, number of rows L.
+    Every row of Luna's short packed sequence P has an anchor, a position in the sentence. The bias decreases
+    with the distance between the anchor and a token. Shapes: batch size B, heads H, sequence length T, head
+    width K, number of rows L.
 
     Args:
-        x: tensors by name, as for :func:`pack_and_unpack`, and:
+        x: tensors keyed by name, as for :func:`pack_and_unpack`, plus:
 
-            - "strength" [1, H, 1, 1]: factor of the bias for each head.
+            - "strength" [1, H, 1, 1]: scale of the bias per head.
             - "pack" [B, H, L, T] and "unpack" [B, 1, T, L]: distances between anchors and tokens.
             - with ``look_up``: "padding" [B, T], True at padding, "rows" [B, L], True at masked rows of P,
               and the fields of :class:`~luna_fairseq.anchored.segments.Layout`.
         attention: attention function with the arguments of :func:`luna_attention` (default: that function).
-        look_up: "" if tokens attend to P alone (default). With "blocks", every token also attends to the
-            tokens around the anchors of four rows, those that it weights most. "naive" computes the same by
-            definition.
+        look_up: "" if tokens attend only to P (default). With "blocks", every token also attends to the
+            tokens around the anchors of the four rows with its largest weights. "naive" computes the same
+            result with the naive implementation.
 
     Returns:
         The output [B, H, T, K].
@@ -148,12 +149,12 @@ def anchored_attention(
 
 
 def softmax_attention(x: Inputs) -> Tensor:
-    """Compute softmax self-attention with an explicit matrix of weights.
+    """Compute softmax self-attention with an explicit weight matrix.
 
     Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name:
+        x: tensors keyed by name:
 
             - "q", "k", "v": queries, keys and values, each [B, H, T, K].
             - "mask" [B, T], optional: True at padding.
@@ -174,7 +175,7 @@ def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
     Shapes: batch size B, heads H, sequence length T, head width K.
 
     Args:
-        x: tensors by name:
+        x: tensors keyed by name:
 
             - "q", "k", "v": queries, keys and values, each [B, H, T, K]. Values default to the keys.
             - "mask" [B, T], optional: True at padding.
@@ -189,10 +190,10 @@ def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
 
 
 def missing_sdpa(*unused: Any) -> str:
-    """Return the reason why torch's fused attention cannot be used, or "" if it can.
+    """Return the reason torch's fused attention cannot be used, or "" if it can.
 
     Args:
-        *unused: ignored. The benchmark passes the options and the case.
+        *unused: ignored. The benchmark passes its options and the case.
 
     Returns:
         "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
@@ -202,11 +203,11 @@ def missing_sdpa(*unused: Any) -> str:
 
 
 def missing_triton(args: Namespace, case: Case) -> str:
-    """Return the reason why the Triton kernels cannot run, or "" if they can.
+    """Return the reason the Triton kernels cannot run, or "" if they can.
 
     Args:
-        args: parsed options of the command, with ``device``, ``dtype`` and ``head_dim``.
-        case: settings of the measurement. ``case["l"]`` is the length of the packed sequence P.
+        args: parsed command-line options, including ``device``, ``dtype`` and ``head_dim``.
+        case: measurement settings. ``case["l"]`` is the length of the packed sequence P.
 
     Returns:
         "", or a clause such as "the package triton is not installed".
@@ -240,15 +241,15 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run the forward and the backward pass of an attention.
+    """Run the forward and backward passes of an attention variant.
 
     Args:
-        variant: attention to run.
-        inputs: inputs of the attention by name, with the gradient of the output as "gradient".
+        variant: attention variant to run.
+        inputs: input tensors, keyed by name. "gradient" is the gradient of the output.
 
     Returns:
-        The "output", and a "gradient of NAME" for each input NAME that requires a gradient. A gradient is
-        None if the attention does not use the input.
+        Dictionary with the "output", and a "gradient of NAME" for each input NAME that requires a gradient.
+        The gradient is None if the attention does not use this input.
     """
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
@@ -258,12 +259,12 @@ def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional
 class AttentionTask(Task):
     """Base class of the benchmarks ``causal`` and ``attention``.
 
-    There is a case for each pass (forward alone, or forward and backward), sequence length, and length of
-    Luna's packed sequence P.
+    There is one case per pass (forward only, or forward and backward), sequence length, and length of Luna's
+    packed sequence P.
 
     Attributes:
-        kinds: settings that are combined with all lengths, such as ``[{"padding": "none"}, {"padding":
-            "half"}]`` (default: one setting without entries).
+        kinds: settings to combine with all lengths, such as ``[{"padding": "none"}, {"padding": "half"}]``
+            (default: a single empty setting).
     """
 
     kinds: ClassVar[List[Case]] = [{}]
@@ -274,15 +275,15 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return a case for each combination of packed length, further settings and sequence length.
+        """Return one case per combination of packed length, other settings and sequence length.
 
-        The cases have no entry for the pass, because checks always run both passes.
+        The cases do not contain "pass", because checks always run both passes.
 
         Args:
             *lengths: sequence lengths in tokens.
 
         Returns:
-            Cases such as ``{"l": 16, "padding": "none", "T": 512}``: packed length "l", further settings (see
+            Cases such as ``{"l": 16, "padding": "none", "T": 512}``: packed length "l", other settings (see
             ``kinds``) and sequence length "T".
         """
         packed_lengths = self.args.projection_length
@@ -300,11 +301,11 @@ class AttentionTask(Task):
         """Create random tensors that are laid out in memory like the output of a model's projections.
 
         Args:
-            **lengths: length of each tensor by its name, such as ``q=512``.
+            **lengths: length of each tensor, keyed by its name, such as ``q=512``.
 
         Returns:
-            The tensors by name, each [batch size, heads, length, head width]. All but "gradient" require a
-            gradient.
+            The tensors, keyed by name, each of shape [batch size, heads, length, head width]. All but
+            "gradient" require a gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -317,26 +318,26 @@ class AttentionTask(Task):
         return inputs
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for all variants.
+        """Create random inputs that all variants share.
 
         Args:
-            case: settings of the measurement, such as ``{"l": 16, "T": 512}``.
+            case: measurement settings, such as ``{"l": 16, "T": 512}``.
 
         Returns:
-            The inputs by name, and the gradient of the output as "gradient".
+            Input tensors, keyed by name. "gradient" is the gradient of the output.
         """
         raise NotImplementedError
 
     def longest_naive(self) -> int:
-        """Return the longest sequence for variants whose memory is quadratic, from ``--max-naive-length``."""
+        """Return ``--max-naive-length``, the maximum sequence length for variants with quadratic memory."""
         return self.args.max_naive_length or LONGEST_NAIVE[torch.device(self.args.device).type]
 
     def skip_reason(self, variant: Variant, case: Case) -> str:
-        """Return the reason why an attention is not measured in a case, or "" if it is.
+        """Return the reason to skip an attention variant in a case, or "" to measure it.
 
         Args:
-            variant: attention to measure.
-            case: settings of the measurement, with the sequence length as "T".
+            variant: attention variant to measure.
+            case: measurement settings, including the sequence length "T".
 
         Returns:
             "", or a clause such as "lengths beyond --max-naive-length 1024".
@@ -346,14 +347,14 @@ class AttentionTask(Task):
         return super().skip_reason(variant, case)
 
     def prepare_job(self, variant: Variant, case: Case) -> Job:
-        """Create inputs, and return a function that runs an attention once.
+        """Create inputs, and return a function that runs an attention variant once.
 
         Args:
-            variant: attention to measure.
-            case: settings of the measurement. "pass" is "forward" (without gradients) or "forward+backward".
+            variant: attention variant to measure.
+            case: measurement settings. "pass" is "forward" (without gradients) or "forward+backward".
 
         Returns:
-            The function to time, without arguments.
+            The function to time. It takes no arguments.
         """
         inputs = self.make_inputs(case)
         if case["pass"] == PASSES[0]:
@@ -361,16 +362,16 @@ class AttentionTask(Task):
         return partial(forward_and_backward, variant, inputs)
 
     def check(self, variant: Variant) -> float:
-        """Compare the output and the gradients of an attention with those of its reference in float64.
+        """Compare an attention variant's output and gradients with those of its float64 reference.
 
         They are compared at all lengths of the benchmark and at a length of 7. At lengths beyond
-        ``--max-naive-length``, only the last head of the last sentence is compared.
+        ``--max-naive-length``, only the last head of the last sequence is compared.
 
         Args:
-            variant: attention to check. Its attribute ``equals`` names the reference.
+            variant: attention variant to check. Its attribute ``equals`` names the reference.
 
         Returns:
-            The largest error divided by the tolerance, or 0 if the attention has no reference.
+            The largest error divided by the tolerance, or 0 if the variant has no reference.
 
         Raises:
             InputError: An error exceeds the tolerance.
@@ -381,10 +382,10 @@ class AttentionTask(Task):
         )
 
     def error(self, variant: Variant, case: Case) -> float:
-        """Compute how far an attention is from its reference in one case.
+        """Compute the error of an attention variant relative to its reference in one case.
 
         Args:
-            variant: attention to check. Its attribute ``equals`` names the reference.
+            variant: attention variant to check. Its attribute ``equals`` names the reference.
             case: settings, such as ``{"l": 16, "T": 7}``.
 
         Returns:
@@ -414,9 +415,9 @@ class AttentionTask(Task):
 
 
 class CausalAttention(AttentionTask):
-    """Benchmark ``causal``: Luna's causal attention beside softmax attention.
+    """Benchmark ``causal``: Luna's causal attention against softmax attention.
 
-    Its variants are :data:`CAUSAL`.
+    The variants are listed in :data:`CAUSAL`.
     """
 
     notes = """Measure Luna's causal attention beside torch's scaled_dot_product_attention.
@@ -442,14 +443,14 @@ class CausalAttention(AttentionTask):
     def make_inputs(self, case: Case) -> Inputs:
         """Create random inputs for :func:`luna_causal`.
 
-        With ``--tied``, there are no values "v". With ``--masks``, some positions and some rows of Luna's
-        packed sequence P are masked.
+        With ``--tied``, there are no values "v". With ``--masks``, some tokens and some rows of Luna's packed
+        sequence P are masked.
 
         Args:
-            case: sequence length "T", and length "l" of P.
+            case: dictionary with the sequence length "T" and the length "l" of P.
 
         Returns:
-            The inputs by name, and the gradient of the output as "gradient".
+            Input tensors, keyed by name. "gradient" is the gradient of the output.
         """
         args, L, T = self.args, case["l"], case["T"]
         x = self.random_heads(pack_q=L, q=T, k=T, pack_k=T, gradient=T, **({} if args.tied else {"v": T}))
@@ -462,9 +463,9 @@ class CausalAttention(AttentionTask):
 
 
 class PackAndUnpack(AttentionTask):
-    """Benchmark ``attention``: Luna's pack and unpack attention beside softmax self-attention.
+    """Benchmark ``attention``: Luna's pack and unpack attention against softmax self-attention.
 
-    Its variants are :data:`FORMS`. The attentions are not causal.
+    The variants are listed in :data:`FORMS`. None of them is causal.
     """
 
     notes = """Measure Luna's pack and unpack attention beside softmax self-attention.
@@ -486,14 +487,14 @@ class PackAndUnpack(AttentionTask):
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for :func:`anchored_attention`. Other variants use some of them.
+        """Create random inputs for :func:`anchored_attention`. Other variants use a subset of them.
 
         Args:
-            case: sequence length "T", length "l" of the packed sequence P, and "padding": "none", "half" or
-                "mixed".
+            case: dictionary with the sequence length "T", the length "l" of the packed sequence P, and
+                "padding" ("none", "half" or "mixed").
 
         Returns:
-            The inputs by name, and the gradient of the output as "gradient".
+            Input tensors, keyed by name. "gradient" is the gradient of the output.
         """
         L, T, H = case["l"], case["T"], self.args.heads
         x = self.random_heads(q=T, k=T, v=T, pack_q=L, gradient=T)

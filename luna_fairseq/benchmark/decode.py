@@ -38,13 +38,13 @@ class Decode(ModelTask):
     }
 
     def cases(self) -> List[Case]:
-        """Return a case for each sentence length of ``--lengths``.
+        """Return one case per sentence length in ``--lengths``.
 
         Returns:
-            Cases such as ``{"sentences": 1, "T": 30}``: batch size, and length of the sentences in tokens.
+            Cases such as ``{"sentences": 1, "T": 30}``: batch size, and sentence length in tokens.
 
         Raises:
-            InputError: ``--dictionary-size`` is too small for the beam, or a length is below 2.
+            InputError: ``--dictionary-size`` is too small for the beam, or a length is less than 2.
         """
         if self.args.beam > self.dictionary_size - 1:
             raise InputError(
@@ -59,19 +59,19 @@ class Decode(ModelTask):
 
         Args:
             variant: model to measure.
-            case: batch size "sentences", and length "T" of the sentences in tokens.
+            case: dictionary with the batch size "sentences" and the sentence length "T" in tokens.
 
         Returns:
-            The function to time, without arguments.
+            The function to time. It takes no arguments.
         """
         return self.prepare_search(self.prepare_model(variant, case["T"]), BatchSize(**case))
 
     def prepare_model(self, variant: ModelVariant, T: int) -> Any:
-        """Build a model and prepare it as fairseq-generate does.
+        """Build a model and prepare it for generation, as fairseq-generate does.
 
         Args:
             variant: model to build.
-            T: length of the sentences in tokens.
+            T: sentence length in tokens.
 
         Returns:
             The model in evaluation mode.
@@ -87,11 +87,11 @@ class Decode(ModelTask):
         All models get the same sentences.
 
         Args:
-            model: model that :meth:`prepare_model` returned.
+            model: model returned by :meth:`prepare_model`.
             batch: size of the batch.
 
         Returns:
-            A function without arguments, which runs the beam search.
+            A callable that takes no arguments and runs the beam search.
         """
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
@@ -103,7 +103,7 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, variant: ModelVariant) -> float:
-        """Check that a model computes the same logits token by token as for whole sentences.
+        """Check that incremental decoding gives the same logits as a forward pass over whole sentences.
 
         Args:
             variant: model to check.
@@ -133,10 +133,10 @@ def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
 
     Args:
         generator: fairseq's beam search.
-        sample: batch of source sentences, in fairseq's form.
+        sample: batch of source sentences in fairseq's format.
 
     Raises:
-        InputError: A hypothesis has another length.
+        InputError: The length of a hypothesis differs from the source length.
     """
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):

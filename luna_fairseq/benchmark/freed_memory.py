@@ -9,7 +9,7 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def keep_freed_memory() -> None:
     """Make glibc's malloc reuse freed memory instead of returning it to the operating system.
 
-    Without glibc, nothing changes. To do the same for another program, start it with the environment
+    Has no effect without glibc. For the same effect in another program, start it with the environment
     variables ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=68719476736``.
     """
     try:

@@ -104,7 +104,7 @@ def run(args: argparse.Namespace) -> None:
     """Run the parts until the time limit, and write their results to gpu.json and gpu.md.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line options.
 
     Raises:
         InputError: An option has an invalid value. Also raised after all parts if one failed or gave wrong
@@ -143,9 +143,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one benchmark command in a separate process, and try again without what failed.
+    """Run one benchmark command in a separate process, and retry without the implementation that failed.
 
-    If the process dies or exceeds its time limit, the next attempt excludes the implementation that was being
+    If the process dies or exceeds its time limit, the next attempt excludes the implementation being
     measured, such as "triton". There are at most three attempts.
 
     Args:
@@ -156,10 +156,10 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
     Returns:
         A dictionary with four entries:
 
-        - ``"command"``: command line of the last attempt, with the implementations that it excludes.
-        - ``"failed"``: error message by the name of the implementation, or by "all" if the whole part failed.
-        - ``"found"``: JSON that the command wrote, with the measurements of all attempts.
-        - ``"seconds"``: duration of all attempts in seconds.
+        - ``"command"``: command line of the last attempt, including the excluded implementations.
+        - ``"failed"``: error messages, keyed by implementation, or by "all" if the whole part failed.
+        - ``"found"``: JSON written by the command, with the measurements of all attempts.
+        - ``"seconds"``: total duration of all attempts in seconds.
     """
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
@@ -194,7 +194,7 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
         limit: time limit in seconds.
 
     Returns:
-        - JSON that the command wrote, or an empty dictionary.
+        - JSON written by the command, or an empty dictionary.
         - error message: the exception, or the last line of the error output. Empty if the command succeeded.
     """
     environment = dict(os.environ)
@@ -218,10 +218,10 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
 
 
 def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the results of the only task in the JSON of a benchmark command.
+    """Return the results of the single task in a benchmark command's JSON output.
 
     Args:
-        values: JSON that a benchmark command wrote: ``{"environment": {...}, TASK: {...}}``.
+        values: JSON written by a benchmark command: ``{"environment": {...}, TASK: {...}}``.
 
     Returns:
         The value of the key TASK, or an empty dictionary if there is none.
@@ -232,10 +232,10 @@ def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
     """Format the results as the Markdown page ``gpu.md``.
 
-    The page has the environment, the errors, the most important comparisons, and all tables.
+    The page contains the environment, the errors, the most important comparisons, and all tables.
 
     Args:
-        results: return values of :func:`run_part`, by the name of the part.
+        results: return values of :func:`run_part`, keyed by the name of the part.
 
     Returns:
         The lines of the page.

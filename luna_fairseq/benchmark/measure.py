@@ -1,6 +1,6 @@
-"""Measurement of time, memory and operations.
+"""Measurements of time, memory and floating-point operations.
 
-Times come from ``torch.utils.benchmark``, memory from ``torch.profiler``, and operations from torch's
+Times are measured with ``torch.utils.benchmark``, memory with ``torch.profiler``, and operations with torch's
 ``FlopCounterMode``.
 """
 
@@ -29,15 +29,14 @@ LINEAR_OPERATORS = (
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
     """Measure the time and memory of several implementations in one case.
 
-    The memory of each implementation is measured first. Then they are timed in turns (A B C, A B C, ...), so
-    that a busy machine slows all of them alike.
+    The memory of each implementation is measured first. They are then timed in turn (A B C, A B C, ...), so
+    that load on the machine affects all of them alike.
 
     Args:
-        case: settings of the measurement, such as ``{"T": 512}``.
-        prepare: a function for each implementation, by its name. It prepares inputs and returns the job to
-            measure.
-        section: results of the task, to which the measurements are appended.
-        args: options with ``repetitions`` (at least 2), ``threads`` and ``device``.
+        case: measurement settings, such as ``{"T": 512}``.
+        prepare: functions keyed by implementation name. Each prepares inputs and returns the job to measure.
+        section: task results, to which the measurements are appended.
+        args: parsed options, including ``repetitions`` (at least 2), ``threads`` and ``device``.
     """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
@@ -70,7 +69,7 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
 
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
-    """Return the median and the quartiles of numbers.
+    """Return the median and the quartiles of a sequence of numbers.
 
     Args:
         values: at least two numbers.
@@ -86,14 +85,14 @@ def spread(values: Sequence[float]) -> Dict[str, float]:
 
 
 def extra_bytes(job: Job, device: str) -> int:
-    """Measure how much memory a job needs: the peak during the job minus the memory in use before it.
+    """Measure a job's extra memory: peak usage during the job minus usage before it.
 
     Args:
-        job: function without arguments.
-        device: device of the job, such as "cpu" or "cuda:0".
+        job: callable that takes no arguments.
+        device: device that the job runs on, such as "cpu" or "cuda:0".
 
     Returns:
-        The difference in bytes.
+        The extra memory in bytes.
     """
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
@@ -123,12 +122,12 @@ def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return formulas that count the operations of torch's fused attention and linear layers on a CPU.
+    """Return FLOP-counting formulas for torch's fused attention and linear layers on a CPU.
 
     ``FlopCounterMode`` has no formulas for these operators and would count 0.
 
     Returns:
-        Mapping from an operator to a function that computes its operations from the shapes of its operands.
+        Functions keyed by operator. Each maps operand shapes to a number of operations.
     """
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
@@ -160,17 +159,17 @@ def is_product(operator: str) -> bool:
 
 
 def profile(job: Job, record: Record) -> Record:
-    """Count the floating-point operations, the written memory and the operator calls of a job.
+    """Count the floating-point operations, the memory written and the operator calls of a job.
 
-    Only operations in matrix products and attention are counted. Counts for causal attention include masked
-    positions. Operations of Triton kernels are not counted.
+    Only matrix products and attention are counted. Counts for causal attention include masked positions.
+    Operations of Triton kernels are not counted.
 
     Args:
-        job: function without arguments.
+        job: callable that takes no arguments.
         record: measurements of the same job from :func:`compare`.
 
     Returns:
-        One row of the printed table, by column: the case, the name of the implementation, and the counts.
+        One row of the printed table, keyed by column: the case, the implementation name, and the counts.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -1,6 +1,6 @@
 """Models for the benchmarks ``train``, ``lra`` and ``decode``, and batches of random tokens.
 
-All models of a benchmark have the same size.
+All models in a benchmark have the same size.
 """
 
 import sys
@@ -47,11 +47,11 @@ PRESETS = {
 class FusedAttention(MultiheadAttention):
     """Replacement for fairseq's ``MultiheadAttention`` that calls torch's ``scaled_dot_product_attention``.
 
-    Masks are passed in the form for which torch has fused kernels. Incremental decoding is not supported, and
+    Masks are passed in a form that torch's fused kernels support. Incremental decoding is not supported, and
     the only ``attn_mask`` supported is the causal mask.
 
     Args:
-        attention: fairseq's attention, whose projections and dropout the new attention uses.
+        attention: fairseq attention module whose projections and dropout are reused.
     """
 
     def __init__(self, attention: MultiheadAttention):
@@ -60,7 +60,7 @@ class FusedAttention(MultiheadAttention):
             setattr(self, name, module)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tuple[Tensor, None]:
-        """Compute multi-head attention; overrides fairseq's ``MultiheadAttention.forward``.
+        """Compute multi-head attention. Overrides fairseq's ``MultiheadAttention.forward``.
 
         Shapes: T queries, S keys, batch size B, model width C.
 
@@ -69,7 +69,7 @@ class FusedAttention(MultiheadAttention):
             key: keys [S, B, C].
             value: values [S, B, C].
             **masks: ``key_padding_mask`` [B, S], nonzero at padding, and ``attn_mask`` [T, S], nonzero at
-                later positions. Other arguments of fairseq's method are ignored.
+                later positions. The remaining arguments of fairseq's method are ignored.
 
         Returns:
             - output [T, B, C].
@@ -87,12 +87,12 @@ class FusedAttention(MultiheadAttention):
 
 
 def set_on_modules(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
-    """Set an attribute of all modules of one class.
+    """Set an attribute on every module of a given class.
 
     Args:
         kind: class of the modules.
         name: name of the attribute.
-        value: function from a module to its new value.
+        value: function that maps a module to the new value.
         model: model that contains the modules.
     """
     for child in model.modules():
@@ -101,10 +101,10 @@ def set_on_modules(kind: type, name: str, value: Callable[[Any], Any], model: nn
 
 
 def use_fused_attention(model: nn.Module) -> None:
-    """Replace each attention of fairseq by :class:`FusedAttention`. Parameters keep their names.
+    """Replace each fairseq attention module with :class:`FusedAttention`. Parameter names do not change.
 
     Args:
-        model: model that contains the attentions.
+        model: model whose attention modules are replaced.
     """
     for parent in list(model.modules()):
         for name, child in parent.named_children():
@@ -120,11 +120,11 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 
 @contextmanager
 def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
-    """Context manager that replaces a function in every module of this package that has imported it.
+    """Context manager that replaces a function in every module of this package that imports it.
 
     Args:
         function: function to replace.
-        other: function that is called instead.
+        other: function to call instead.
     """
     name = function.__name__
     with ExitStack() as stack:
@@ -135,10 +135,10 @@ def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) 
 
 
 def absorb_projections_everywhere() -> ContextManager[None]:
-    """Return a context manager in which Luna never projects tokens if P can absorb the projection.
+    """Return a context manager in which P absorbs token projections wherever possible.
 
-    The packed sequence P is short, so for long sentences Luna multiplies P, not the tokens, by the weights of
-    a projection. Within the context, this also happens for short sentences.
+    The packed sequence P is short, so for long sentences Luna applies projection weights to P instead of the
+    tokens. Within the context, Luna also does so for short sentences.
     """
 
     def can_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
@@ -149,9 +149,9 @@ def absorb_projections_everywhere() -> ContextManager[None]:
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which Luna's and torch's attentions compute an explicit matrix of weights.
+    """Context manager in which Luna's and torch's attention compute an explicit weight matrix.
 
-    All tokens are projected: Luna does not move projections from the tokens to its packed sequence P.
+    All tokens are projected. Luna does not move projections from the tokens to its packed sequence P.
     """
     with ExitStack() as stack:
         stack.enter_context(replace_in_package(should_absorb, lambda *_, **__: False))
@@ -163,16 +163,16 @@ def explicit_attention_everywhere() -> Iterator[None]:
 
 @dataclass(frozen=True)
 class ModelVariant:
-    """Model that the benchmarks on whole models measure.
+    """Model to measure in the whole-model benchmarks.
 
     Attributes:
-        architectures: name of fairseq's ``--arch`` by task ("translate", "decode", "masked_lm" or
+        architectures: value of fairseq's ``--arch``, keyed by task ("translate", "decode", "masked_lm" or
             "classify"). Other tasks skip the model.
-        options: options of the model by name, in addition to its sizes.
-        change: function that changes the model after it has been built (default: None, no change).
-        peer: True to print how many times faster every model is than this one (default: False).
+        options: model options, keyed by name, in addition to the model sizes.
+        change: function that modifies the model after it is built (default: None, no change).
+        peer: True to print the speedup of every model over this one (default: False).
         optional: True to measure the model only if ``--with`` names it (default: False).
-        dtype: data type of the model (default: "", the data type of ``--dtype``).
+        dtype: data type of the model (default: "", which selects ``--dtype``).
     """
 
     architectures: Names
@@ -183,7 +183,7 @@ class ModelVariant:
     dtype: str = ""
 
     def definition(self) -> "ModelVariant":
-        """Return the same model with attentions that are computed by definition, as a reference.
+        """Return the same model with naive attention implementations, as a reference.
 
         Build and run the reference within :func:`explicit_attention_everywhere`.
         """
@@ -194,13 +194,13 @@ class ModelVariant:
 def luna_variant(
     architectures: Names, untied: bool = False, change: Change = None, **options: Any
 ) -> ModelVariant:
-    """Describe a Luna model. The model is optional if it has a change or further options.
+    """Describe a Luna model. The model is optional if it has a change or other options.
 
     Args:
-        architectures: name of fairseq's ``--arch`` by task, as in :class:`ModelVariant`.
+        architectures: value of fairseq's ``--arch``, keyed by task, as in :class:`ModelVariant`.
         untied: use separate keys and values (default: False).
-        change: function that changes the model after it has been built (default: None, no change).
-        **options: further options of the model.
+        change: function that modifies the model after it is built (default: None, no change).
+        **options: other model options.
 
     Returns:
         The description of the model.
@@ -210,13 +210,13 @@ def luna_variant(
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Describe an optional Transformer with another attention, such as Linformer's.
+    """Describe an optional Transformer with a different attention, such as Linformer's.
 
-    The model translates only if the attention also exists in a causal form and as attention to the source.
+    The model supports translation only if the attention also has causal and cross-attention versions.
 
     Args:
         attention: name of the attention, a key of ``luna_fairseq.peers.ATTENTIONS``.
-        **options: options of the attention.
+        **options: attention options.
 
     Returns:
         The description of the model.
@@ -261,11 +261,11 @@ MODELS: Dict[str, ModelVariant] = {
 
 
 class ModelTask(Task):
-    """Base class of the benchmarks on whole models. All models of a benchmark have the same size.
+    """Base class of the whole-model benchmarks. All models in a benchmark have the same size.
 
     Attributes:
-        task: "translate", "decode", "masked_lm" or "classify". Models without an architecture for it are
-            skipped.
+        task: "translate", "decode", "masked_lm" or "classify". Models without an architecture for this task
+            are skipped.
     """
 
     task: str
@@ -281,9 +281,9 @@ class ModelTask(Task):
 
     @property
     def model_sizes(self) -> Dict[str, int]:
-        """Sizes of all models by the name of fairseq's option, such as ``{"layers": 6}``.
+        """Sizes of all models, keyed by fairseq option, such as ``{"layers": 6}``.
 
-        The names have no prefix ``encoder_`` or ``decoder_``.
+        The option names have no ``encoder_`` or ``decoder_`` prefix.
         """
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
@@ -299,17 +299,17 @@ class ModelTask(Task):
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
-        """Create the dictionary of the source and the target. Its words are "w0", "w1" and so on."""
+        """Create the dictionary shared by source and target. Its words are "w0", "w1" and so on."""
         dictionary = Dictionary()
         for i in range(self.dictionary_size - len(dictionary)):
             dictionary.add_symbol(f"w{i}")
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create fairseq's translation task, which models need to be built.
+        """Create fairseq's translation task, which is needed to build models.
 
         Args:
-            T: largest number of positions.
+            T: maximum number of positions.
 
         Returns:
             The task, with the dictionary of :meth:`dictionary` for both languages.
@@ -320,7 +320,7 @@ class ModelTask(Task):
         return task
 
     def variants(self) -> Dict[str, ModelVariant]:
-        """Return the models of this task by name. Luna is listed once for each ``--projection-length``."""
+        """Return this task's models, keyed by name. Luna is listed once per ``--projection-length``."""
         found = {}
         for length in self.args.projection_length:
             lengths = {"projection_length": length, "encoder_projection_length": length}
@@ -330,7 +330,7 @@ class ModelTask(Task):
         return found
 
     def skip_reason(self, variant: ModelVariant, case: Case) -> str:
-        """Return the reason why this version of torch cannot run a model, or "" if it can.
+        """Return the reason this version of torch cannot run a model, or "" if it can.
 
         Args:
             variant: model to measure.
@@ -345,11 +345,11 @@ class ModelTask(Task):
         """Return the options that all models share, such as ``{"encoder_layers": 6}``.
 
         Args:
-            T: length of the sentences in tokens.
+            T: sentence length in tokens.
             dropout: dropout probability.
 
         Returns:
-            Values by the name of fairseq's option, with underscores.
+            Option values, keyed by fairseq option name (with underscores).
         """
         options = {f"encoder_{name}": number for name, number in self.model_sizes.items()}
         if self.task not in ("translate", "decode"):
@@ -360,15 +360,16 @@ class ModelTask(Task):
         return {**options, "dropout": dropout, "share_all_embeddings": True}
 
     def make_model(self, variant: ModelVariant, T: int, dropout: float = 0.1) -> BaseFairseqModel:
-        """Build a model with random weights, in training mode.
+        """Build a randomly initialized model in training mode.
 
         Args:
             variant: model to build.
-            T: length of the sentences in tokens.
+            T: sentence length in tokens.
             dropout: dropout probability (default: 0.1).
 
         Returns:
-            The model on the device of ``--device``, in its data type or that of ``--dtype``.
+            The model, on the device given by ``--device``. Its dtype is ``variant.dtype`` if set, otherwise
+            ``--dtype``.
         """
         torch.manual_seed(self.args.seed)
         architecture = variant.architectures[self.task]
@@ -383,7 +384,7 @@ class ModelTask(Task):
         """Create random sentences of equal length that end with the end-of-sentence token.
 
         Args:
-            batch: number of sentences, and their length in tokens.
+            batch: number of sentences, and sentence length in tokens.
 
         Returns:
             Token indices [number of sentences, length].
@@ -394,7 +395,7 @@ class ModelTask(Task):
         return tokens if self.args.device == "meta" else tokens.to(self.args.device)
 
     def describe(self) -> str:
-        """Format the sizes and options that all models share as one line."""
+        """Format the shared model sizes and options as one line."""
         values = ", ".join(f"{name} {value}" for name, value in self.model_sizes.items())
         dictionary = f"dictionary {self.dictionary_size} (one embedding for all)"
         return f"{self.task}: {values}, {dictionary}, {super().describe()}"

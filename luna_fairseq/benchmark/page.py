@@ -46,10 +46,10 @@ def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
     """Describe the hardware, the software and the options of a run.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line options.
 
     Returns:
-        Values of JSON types by name, such as ``{"hardware": "NVIDIA H100", "threads": 2}``.
+        JSON-serializable values, keyed by name, such as ``{"hardware": "NVIDIA H100", "threads": 2}``.
     """
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
@@ -70,11 +70,11 @@ def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def write_json(path: Path, values: Dict[str, Any]) -> None:
-    """Write values to a JSON file. An existing file is replaced when the new file is complete.
+    """Write values to a JSON file. An existing file is replaced only once the new file is complete.
 
     Args:
         path: file to write.
-        values: dictionary of JSON types.
+        values: dictionary of JSON-serializable values.
     """
     write_text(path, json.dumps(values, indent=1) + "\n")
 
@@ -84,11 +84,11 @@ def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[st
 
     Args:
         records: measurements of several implementations.
-        rate: "tokens" or "sentences" for a column with their number per second; "" for no such column.
-        peers: names of the implementations that get a column with the ratio of speeds.
+        rate: "tokens" or "sentences" to add a column with their number per second; "" for no such column.
+        peers: names of the implementations that get a speedup column.
 
     Returns:
-        The table, with a line for each measurement.
+        The table, with one line per measurement.
     """
     rows = []
     for record in records:
@@ -108,7 +108,7 @@ def format_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
 
     Args:
         values: dictionary with "median", "q1" and "q3".
-        scale: factor for all values (default: 1).
+        scale: factor by which all values are multiplied (default: 1).
 
     Returns:
         The text.
@@ -122,10 +122,10 @@ def format_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
 
 
 def format_number(value: float) -> str:
-    """Format a number with at least three significant digits, and with a comma between thousands.
+    """Format a number with at least three significant digits, and with commas as thousands separators.
 
     Args:
-        value: number of at least 0.
+        value: non-negative number.
 
     Returns:
         The text.
@@ -142,7 +142,7 @@ def format_table(rows: Sequence[Dict[str, Any]]) -> str:
     """Format a Markdown table with aligned columns.
 
     Args:
-        rows: lines of the table. Each is a dictionary from column to cell, and all have the same columns.
+        rows: lines of the table. Each is a dictionary ``{column: cell}``, and all have the same columns.
 
     Returns:
         The table with a line break at its end, or "" if there are no lines.
@@ -165,8 +165,8 @@ def format_table(rows: Sequence[Dict[str, Any]]) -> str:
 def write_png(path: Path, sections: Sequence[Section], description: Dict[str, Any]) -> None:
     """Plot times and memory against the sequence length, and write the plots to a PNG file.
 
-    Cases that differ only in length or batch size share a pair of plots: one of times, one of memory. If a
-    benchmark times the forward pass alone as well, only forward and backward pass together are drawn.
+    Cases that differ only in length or batch size share a pair of plots, one for time and one for memory. If
+    a benchmark also times the forward pass alone, only the combined forward and backward passes are plotted.
 
     Args:
         path: PNG file to write.
@@ -195,11 +195,11 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 
     Args:
         name: name of the benchmark, such as "causal".
-        case: mapping from a setting to its value, such as ``{"l": 16, "T": 32, "pass": "forward"}``.
+        case: settings, such as ``{"l": 16, "T": 32, "pass": "forward"}``.
 
     Returns:
-        The benchmark in words and the settings without lengths and batch sizes, such as "Causal attention,
-        l = 16, forward and backward".
+        The name of the benchmark and the settings other than lengths and batch sizes, such as "Causal
+        attention, l = 16, forward and backward".
     """
     settings = {setting: x for setting, x in case.items() if setting not in ("T", "sentences")}
     words = [f"{setting} = {x}" if setting == "l" else f"{setting} {x}" for setting, x in settings.items()]
@@ -210,11 +210,11 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 
 
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
-    """Return the time and the memory of a measurement, by the labels of their axes in the plot.
+    """Return the time and the memory of a measurement, keyed by their axis labels in the plot.
 
     Args:
         record: measurements of an implementation.
-        rate: "tokens" or "sentences" for the time of one of them; "" for the time of the whole job.
+        rate: "tokens" or "sentences" for the time per token or sentence; "" for the time of the whole job.
 
     Returns:
         The median time in milliseconds, and the extra memory in MiB, such as ``{"time [ms]": 2.5,
@@ -228,13 +228,13 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
 
 
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
-    """Draw a curve for each implementation.
+    """Draw one curve per implementation.
 
     Args:
         ax: matplotlib axes.
         title: title of the plot.
-        label: label of the value to draw, a key of the result of :func:`plotted_values`.
-        records: measurements. Values are drawn against the sequence length "T", or against the names of the
+        label: label of the value to plot, a key of the dictionary returned by :func:`plotted_values`.
+        records: measurements. Values are plotted against the sequence length "T", or against the names of the
             implementations if the cases have no length.
     """
     for form in dict.fromkeys(record["form"] for record in records):

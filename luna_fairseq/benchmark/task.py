@@ -43,13 +43,13 @@ class Variant:
     """One implementation of a task, such as one implementation of attention.
 
     Attributes:
-        make: function or class that does the work. Its arguments depend on the task.
+        make: function or class that implements the variant. Its arguments depend on the task.
         equals: name of the variant that computes the reference results (default: "", none).
-        limited: True if memory is quadratic in the sequence length. Such variants are measured at lengths up
-            to ``--max-naive-length`` (default: False).
+        limited: True if memory is quadratic in the sequence length. Such variants are only measured up to
+            ``--max-naive-length`` (default: False).
         skip_reason: function ``(args, case)`` that returns the reason why the variant cannot run in a case,
             or "" if it can (default: "" for every case).
-        peer: True to print how many times faster every variant is than this one (default: False).
+        peer: True to print the speedup of every variant over this one (default: False).
         optional: True to measure the variant only if ``--with`` names it (default: False).
     """
 
@@ -68,14 +68,14 @@ class Task:
     sequence length.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line options.
 
     Attributes:
-        notes: description for ``--help`` and the output. Empty lines separate paragraphs. The first paragraph
-            is a sentence about the task.
+        notes: description for ``--help`` and the output. Paragraphs are separated by empty lines. The first
+            paragraph describes the task in one sentence.
         example: options of the example in ``--help``.
-        options: arguments for ``add_argument`` by the name of each option, such as "--batch".
-        table: variants by name.
+        options: arguments for ``add_argument``, keyed by option name, such as "--batch".
+        table: variants, keyed by name.
         rate: "tokens" or "sentences" to print their number per second; "" for no rate (default).
     """
 
@@ -94,7 +94,7 @@ class Task:
         return [" ".join(paragraph.split()) for paragraph in cls.notes.split("\n\n")]
 
     def variants(self) -> Dict[str, Any]:
-        """Return the variants that these options allow, by name, in the order of the printed table."""
+        """Return the available variants, keyed by name, in the order of the printed table."""
         return self.table
 
     def cases(self) -> List[Case]:
@@ -102,11 +102,11 @@ class Task:
         raise NotImplementedError
 
     def skip_reason(self, variant: Any, case: Case) -> str:
-        """Return the reason why a variant cannot run in a case, or "" if it can.
+        """Return the reason a variant cannot run in a case, or "" if it can.
 
         Args:
             variant: implementation to measure, a value of :meth:`variants`.
-            case: settings of the measurement, such as ``{"T": 512}``.
+            case: measurement settings, such as ``{"T": 512}``.
 
         Returns:
             "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
@@ -132,15 +132,15 @@ class Task:
 
         Args:
             variant: implementation to measure, a value of :meth:`variants`.
-            case: settings of the measurement, such as ``{"T": 512}``.
+            case: measurement settings, such as ``{"T": 512}``.
 
         Returns:
-            A function without arguments.
+            A callable that takes no arguments.
         """
         raise NotImplementedError
 
     def describe(self) -> str:
-        """Format the options that all cases share as one line, such as "batch 4, heads 8"."""
+        """Format the options shared by all cases as one line, such as "batch 4, heads 8"."""
         values = {option[2:]: getattr(self.args, option[2:].replace("-", "_")) for option in self.options}
         return ", ".join(f"{name} {x}" for name, x in values.items() if x and not isinstance(x, list))
 
@@ -153,13 +153,13 @@ class Section:
         name: name of the task.
         rate: "tokens" or "sentences" to print their number per second; "" for no rate.
         notes: lines that describe the measurement.
-        peers: names of the variants that get a column with the ratio of speeds.
-        checks: largest error divided by the tolerance, by the name of the variant.
-        failed: error message by the name of the variant that could not be measured.
+        peers: names of the variants that get a speedup column.
+        checks: largest error divided by the tolerance, keyed by variant name.
+        failed: error messages of variants that could not be measured, keyed by variant name.
         running: name of the variant that is being measured. If the process dies, this variant is the cause.
         results: measurements.
         profiles: counts of operations and calls, with ``--profile``.
-        changed: function without arguments that is called when another variant starts.
+        changed: callable without arguments, called when another variant starts.
     """
 
     name: str
@@ -189,7 +189,7 @@ class Section:
         CUDA errors are raised, because they make the GPU unusable for all other variants.
 
         Args:
-            name: name of the variant that is measured in the context.
+            name: name of the variant measured in the context.
         """
         self.set_running(name)
         try:
@@ -212,11 +212,12 @@ def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callab
         section: results of the task. Its notes, peers, checks and failures are filled in place.
 
     Returns:
-        A list of pairs: a case, and the variants to measure in this case. They are given as functions by
-        name, each of which prepares a job.
+        A list of pairs: a case, and functions keyed by variant name. Each function prepares the job that
+        measures this variant in the case.
 
     Raises:
-        InputError: ``--with`` or ``--without`` names an unknown variant, or no variant is left to measure.
+        InputError: ``--with`` or ``--without`` names an unknown variant, or no variant remains to be
+            measured.
     """
     variants = select(task.variants(), task.args.with_, task.args.without)
     # Names of the variants that are skipped in some cases, by the reason. A dictionary keeps their order.
@@ -246,15 +247,15 @@ def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callab
 
 
 def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
-    """Select the variants to measure, by ``--with`` and ``--without``.
+    """Select the variants to measure, as given by ``--with`` and ``--without``.
 
     Args:
-        variants: all variants by name.
+        variants: all variants, keyed by name.
         wanted: names of optional variants to include.
         unwanted: names of variants to exclude.
 
     Returns:
-        The selected variants by name, in the order of ``variants``.
+        The selected variants, keyed by name, in the order of ``variants``.
 
     Raises:
         InputError: A name is unknown.
@@ -275,10 +276,10 @@ def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float 
     is the RMS of the difference.
 
     Args:
-        what: subject and verb of the error message, such as "its output differs from the definition".
+        what: beginning of the error message, such as "its output differs from the definition".
         actual: tensor to check.
         expected: tensor of the same shape.
-        tolerance: largest error allowed (default: 1e-4).
+        tolerance: largest allowed error (default: 1e-4).
 
     Returns:
         The error divided by the tolerance.
@@ -299,7 +300,7 @@ class BatchSize(NamedTuple):
 
     Attributes:
         sentences: number of sentences.
-        T: length of the sentences in tokens.
+        T: sentence length in tokens.
     """
 
     sentences: int
@@ -310,13 +311,13 @@ class BatchSize(NamedTuple):
         """Parse a batch size, for ``type=`` of an argparse option.
 
         Args:
-            text: word of the command line, such as "32x30".
+            text: command-line argument, such as "32x30".
 
         Returns:
             The batch size.
 
         Raises:
-            argparse.ArgumentTypeError: The word has another form.
+            argparse.ArgumentTypeError: The argument has a different format.
 
         Example:
             >>> BatchSize.parse("32x30")
@@ -333,10 +334,10 @@ def number_options(**options: Any) -> Dict[str, Any]:
 
     Args:
         **options: default value of each option. Allowed names are the keys of :data:`NUMBERS`, which holds
-            the help texts. An option whose default is a list takes several numbers. None means no default.
+            the help texts. If the default is a list, the option takes several numbers. None means no default.
 
     Returns:
-        Arguments for ``add_argument`` by the name of the option, for :attr:`Task.options`.
+        Arguments for ``add_argument``, keyed by option name, for :attr:`Task.options`.
 
     Example:
         >>> number_options(batch=4)["--batch"]["default"]

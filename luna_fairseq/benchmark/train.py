@@ -65,23 +65,23 @@ class Train(ModelTask):
         self.task = args.task.replace("-", "_")
 
     def cases(self) -> List[Case]:
-        """Return a case for each batch size of ``--batch``.
+        """Return one case per batch size in ``--batch``.
 
         Returns:
-            Cases such as ``{"sentences": 32, "T": 30}``: number of sentences, and their length in tokens.
+            Cases such as ``{"sentences": 32, "T": 30}``: number of sentences, and sentence length in tokens.
         """
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
-        """Create a random batch, and return a function that computes its loss as fairseq does.
+        """Create a random batch, and return a function that computes its loss in the same way as fairseq.
 
         Args:
             model: model to train.
             batch: size of the batch.
-            lengths: number of tokens of each sentence without its padding (default: no padding).
+            lengths: number of tokens in each sentence, excluding padding (default: no padding).
 
         Returns:
-            A function without arguments, which returns the loss as a scalar tensor.
+            A callable that takes no arguments and returns the loss as a scalar tensor.
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
@@ -119,17 +119,18 @@ class Train(ModelTask):
             case: batch size "sentences", and length "T" of the sentences in tokens.
 
         Returns:
-            The function to time, without arguments.
+            The function to time. It takes no arguments.
         """
         model = self.make_model(variant, case["T"])
         torch.manual_seed(self.args.seed)  # the same batch for every model
         return partial(step, model, self.prepare_loss(model, BatchSize(**case)))
 
     def check(self, variant: ModelVariant) -> float:
-        """Compare a model's loss and gradients with those of the same model with explicit attention weights.
+        """Compare a model's loss and gradients with those of a reference with explicit attention weights.
 
-        For long sentences, Luna multiplies its short packed sequence P, not the tokens, by some weights of
-        projections. The sentences of this check are short, so the model is also compared with this turned on.
+        For long sentences, Luna applies some projection weights to its short packed sequence P instead of the
+        tokens. The sentences in this check are short, so the check is repeated with this optimization
+        enabled.
 
         Args:
             variant: model to check.
@@ -173,7 +174,7 @@ class Train(ModelTask):
 class LongRangeArena(Train):
     """Benchmark ``lra``: a training step on the Text task of Long Range Arena.
 
-    The sequence lengths are those of Table 2 in the Luna paper: 1, 2, 3 and 4 thousand bytes.
+    The sequence lengths follow Table 2 of the Luna paper: 1, 2, 3 and 4 thousand bytes.
     """
 
     notes = """Measure a training step of Long Range Arena's Text task, as in Luna, table 2.
@@ -194,13 +195,13 @@ class LongRangeArena(Train):
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:
-    """Run the forward and the backward pass, and free the gradients.
+    """Run the forward and backward passes, and free the gradients.
 
-    A training loop also frees the gradients, after the step of its optimizer.
+    A training loop also frees the gradients, after the optimizer step.
 
     Args:
         model: model to train.
-        loss: function without arguments that computes the loss.
+        loss: callable that takes no arguments and computes the loss.
     """
     loss().backward()
     model.zero_grad(set_to_none=True)

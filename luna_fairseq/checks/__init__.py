@@ -1,1 +1,1 @@
-"""Checks of options and checkpoints that run before any work is done. They change nothing in fairseq."""
+"""Checks of options and checkpoints that run before any work is done. They do not modify fairseq."""

@@ -1,8 +1,8 @@
 """Bounds of numeric options.
 
 An option declares its bounds in the metadata of its dataclass field, such as ``{"least": 0, "below": 1}``.
-The smallest allowed value is ``least`` and the largest is ``most``. Values must also be larger than ``above``
-and smaller than ``below``.
+The smallest allowed value is ``least`` and the largest is ``most``. Values must also be greater than
+``above`` and less than ``below``.
 """
 
 import math
@@ -32,7 +32,7 @@ def read_bounds(metadata: Mapping[str, Any]) -> Dict[str, float]:
         metadata: metadata of the field.
 
     Returns:
-        Bounds by kind ("least", "above", "most" or "below"), without bounds that are None.
+        Bounds keyed by kind ("least", "above", "most" or "below"). Bounds that are None are omitted.
 
     Example:
         >>> read_bounds({"help": "dropout probability", "least": 0, "below": 1})
@@ -45,7 +45,7 @@ def describe(bounds: Mapping[str, float]) -> str:
     """Describe bounds in words, for help texts and error messages.
 
     Args:
-        bounds: bounds by kind, from :func:`read_bounds`.
+        bounds: bounds keyed by kind, as returned by :func:`read_bounds`.
 
     Returns:
         The description.
@@ -62,17 +62,17 @@ def is_within(value: float, bounds: Mapping[str, float]) -> bool:
 
     Args:
         value: number to test.
-        bounds: bounds by kind, from :func:`read_bounds`.
+        bounds: bounds keyed by kind, as returned by :func:`read_bounds`.
     """
     return math.isfinite(value) and all(_TESTS[name][0](value, bound) for name, bound in bounds.items())
 
 
 def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
-    """Yield an error message for every number that is out of its bounds.
+    """Yield an error message for every number that is out of bounds.
 
     Args:
-        options: values by the name of the option. Each number of a list is checked. Values that are not
-            numbers are ignored.
+        options: option values, keyed by name. Every number in a list is checked. Non-numeric values are
+            ignored.
         dataclass: dataclass whose fields declare the options and their bounds.
 
     Yields:
@@ -91,11 +91,11 @@ def check_bounds(options: Mapping[str, Any], dataclass: Any) -> None:
     """Check that all numeric options are within their bounds.
 
     Args:
-        options: values by the name of the option.
+        options: option values, keyed by name.
         dataclass: dataclass whose fields declare the options and their bounds.
 
     Raises:
-        InputError: An option is out of its bounds.
+        InputError: An option is out of bounds.
     """
     for fault in find_faults(options, dataclass):
         raise InputError(fault)

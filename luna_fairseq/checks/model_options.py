@@ -2,8 +2,8 @@
 
 The dataclass of a model is the only list of its options. Options such as dropout do not change the output of
 a trained model, and have ``MAY_CHANGE`` in the metadata of their field. All other options are called *fixed*:
-weights that were trained with one value give other outputs with another. fairseq's own models have no such
-metadata. Their options are treated like options of the same name in this package's models.
+weights trained with one value give different outputs with another. fairseq's own models have no such
+metadata. Their options are treated like the options with the same name in this package's models.
 """
 
 from argparse import ArgumentParser
@@ -21,7 +21,7 @@ _OURS = "luna_fairseq."
 
 
 def plain_options(config: Any) -> Dict[str, Any]:
-    """Convert a configuration without groups into a dictionary, with enums as plain values.
+    """Convert a flat configuration into a dictionary, with enums replaced with their values.
 
     Interpolations such as ``${task.data}`` are not resolved.
 
@@ -29,7 +29,7 @@ def plain_options(config: Any) -> Dict[str, Any]:
         config: dataclass, DictConfig, Namespace or mapping.
 
     Returns:
-        Values by the name of the option.
+        Option values, keyed by name.
     """
     # Imported here, because the engine's table can be listed without fairseq and omegaconf.
     from omegaconf import OmegaConf
@@ -41,7 +41,7 @@ def plain_options(config: Any) -> Dict[str, Any]:
 
 
 def model_name(options: Mapping[str, Any]) -> str:
-    """Return the name under which the model of some options is registered, such as "luna".
+    """Return the name under which the model in these options is registered, such as "luna".
 
     Args:
         options: options of a model. Either ``_name`` or ``arch`` holds the name of the model or the
@@ -76,7 +76,7 @@ def _keep_ours(dataclass: Any) -> Any:
 
 
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Add the default values of all options that are missing.
+    """Add the default values of all missing options.
 
     Args:
         options: options of a model. Either ``_name`` or ``arch`` names the model.
@@ -91,12 +91,12 @@ def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
-    """Replace None by the value of another option, where the metadata of a field names one.
+    """Replace None with the value of another option, if the field's metadata names one.
 
-    For example, ``encoder_projected_attention_heads`` is ``encoder_attention_heads`` by default.
+    For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``.
 
     Args:
-        options: values by the name of the option, updated in place.
+        options: option values, keyed by name, updated in place.
         dataclass: dataclass that declares the options. ``default_from`` in a field's metadata names the other
             option.
 
@@ -111,15 +111,15 @@ def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
 
 
 def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> None:
-    """Add options that are missing in a checkpoint's configuration, and apply overrides.
+    """Add the options missing from a checkpoint's configuration, and apply overrides.
 
-    An option that is newer than the checkpoint gets the default of the model's dataclass. Without this
-    function, fairseq would use the architecture's preset, which may have changed since the training.
+    An option that is newer than the checkpoint gets its default from the model's dataclass. Without this
+    function, fairseq would use the architecture's preset, which may have changed since training.
     ``eval_bleu_args`` and ``eval_bleu_detok_args`` of old checkpoints, which may be None, become "{}".
 
     Args:
-        state: content of the checkpoint, updated in place.
-        overrides: new values by name. Every group with an option of this name is updated.
+        state: checkpoint contents, updated in place.
+        overrides: new option values, keyed by name. Every group that has the option is updated.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -142,10 +142,10 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
-    """Check that the model of a checkpoint uses no option that this package has removed.
+    """Check that a checkpoint's model uses no options that this package has removed.
 
     Args:
-        path: file of the checkpoint, for the error message.
+        path: checkpoint file, for the error message.
         options: options of the checkpoint's model.
 
     Raises:
@@ -160,14 +160,14 @@ def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the names of the options that must not differ between training and use of a model.
+    """Return the names of the options that must be the same at training and inference time.
 
     Args:
         model: name of the model. For an unknown model, the options of all models of this package are
             returned.
 
     Returns:
-        Names with underscores, such as "encoder_layers", without options such as "dropout".
+        Names with underscores, such as "encoder_layers". Options such as "dropout" are not included.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
@@ -189,7 +189,8 @@ def fixed_options(model: str) -> List[str]:
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:
     """Return the options that differ between two models and change the output of the same weights.
 
-    Options that only one model has are ignored: newer code added them with a default that changes nothing.
+    Options that only one model has are ignored: newer code added them with a default that does not change the
+    output.
 
     Args:
         one: options of the first model.
@@ -208,7 +209,7 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[T
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the arguments of fairseq-train that build a model like that of a checkpoint.
+    """Return the fairseq-train arguments that build the same model as a checkpoint's.
 
     Args:
         options: options of the model. Either ``_name`` or ``arch`` names the model.

@@ -1,4 +1,4 @@
-"""Checks that options have known names, in places where fairseq accepts any name."""
+"""Checks for unknown option names, in places where fairseq accepts any name."""
 
 import ast
 from argparse import Namespace
@@ -9,14 +9,14 @@ from luna_fairseq.errors import InputError
 
 
 def flatten_config(config: Any) -> Namespace:
-    """Convert fairseq's nested configuration into a flat namespace, as if parsed from a command line.
+    """Convert fairseq's nested configuration into a flat namespace, as if parsed from the command line.
 
     Args:
         config: configuration with groups of options, such as ``model`` and ``optimization``.
 
     Returns:
-        The options of all groups. The component that a group selects becomes an option of the group's name
-        (``model`` becomes ``arch``).
+        The options of all groups. The component selected in a group becomes an option named after the group
+        (``arch`` for ``model``).
     """
     from omegaconf import OmegaConf
 
@@ -29,7 +29,7 @@ def flatten_config(config: Any) -> Namespace:
 
 
 def check_groups(config: Any) -> None:
-    """Check that fairseq declares all options in groups such as ``common`` and ``dataset``.
+    """Check that fairseq declares every option in groups such as ``common`` and ``dataset``.
 
     fairseq-hydra-train itself accepts any name in these groups.
 
@@ -54,13 +54,13 @@ def check_overrides(
     """Check that overrides name only options that the checkpoint was trained with.
 
     Args:
-        overrides: new values by the name of the option.
+        overrides: new option values, keyed by name.
         trained: configuration of the training. Old checkpoints store a namespace, which is not checked.
         where: option that holds the overrides, for the error message (default: "--model-overrides").
-        also: further names to accept (default: none).
+        also: other names to accept (default: none).
 
     Raises:
-        InputError: The training had no option of that name.
+        InputError: The training run had no option with that name.
     """
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:

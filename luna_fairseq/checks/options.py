@@ -26,7 +26,7 @@ Faults = Iterator[str]
 
 
 class ParsedOptions:
-    """Options of a command as attributes. An option that the command does not have is None.
+    """Options of a command as attributes. Options that the command does not have are None.
 
     Args:
         args: parsed options.
@@ -83,7 +83,7 @@ def _declared_options() -> FrozenSet[str]:
 
 
 def count_processes() -> int:
-    """Return the number of processes that torchrun has started, or 1 without torchrun."""
+    """Return the number of processes started by torchrun, or 1 if torchrun is not used."""
     names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK")
     return int(os.environ["WORLD_SIZE"]) if all(name in os.environ for name in names) else 1
 
@@ -95,7 +95,7 @@ def check_options(args: Namespace) -> None:
         args: parsed options.
 
     Raises:
-        InputError: An option is out of its bounds, or a combination of options would give a wrong result.
+        InputError: An option is out of bounds, or a combination of options would give a wrong result.
     """
     options = ParsedOptions(args)
     for check in CHECKS:
@@ -110,7 +110,7 @@ def check_config(config: Any) -> None:
         config: configuration with groups of options, such as ``model`` and ``optimization``.
 
     Raises:
-        InputError: An option is unknown or out of its bounds, or a combination of options would give a wrong
+        InputError: An option is unknown or out of bounds, or a combination of options would give a wrong
             result.
     """
     check_groups(config)
@@ -121,10 +121,10 @@ def check_numbers(options: ParsedOptions) -> Faults:
     """Check the bounds of numbers that this package's model, task, criterion, optimizer and schedule declare.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message for each number that is out of its bounds.
+        An error message for each number that is out of bounds.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
@@ -141,15 +141,15 @@ def check_numbers(options: ParsedOptions) -> Faults:
 
 
 def check_label_smoothing(options: ParsedOptions) -> Faults:
-    """Check that ``--label-smoothing`` is at least 0 and below 1.
+    """Check that ``--label-smoothing`` is at least 0 and less than 1.
 
     fairseq's criterion accepts any number. Outside these bounds, its loss is not a cross entropy.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message, if the value is out of bounds.
+        An error message if the value is out of bounds.
     """
     value = options.label_smoothing
     if isinstance(value, (int, float)) and not is_within(value, PROBABILITY):
@@ -157,13 +157,13 @@ def check_label_smoothing(options: ParsedOptions) -> Faults:
 
 
 def check_int8_precision(options: ParsedOptions) -> Faults:
-    """Check that 8-bit weights (``--int8``) are not combined with half precision.
+    """Check that 8-bit weights (``--int8``) are not used with half precision.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message, if ``--fp16`` or ``--bf16`` is on.
+        An error message if ``--fp16`` or ``--bf16`` is set.
     """
     overridden = re.search(r"""["']int8["']: *True""", str(options.all.get("model_overrides")))
     for name in ("fp16", "bf16"):
@@ -176,10 +176,10 @@ def check_shortlist(options: ParsedOptions) -> Faults:
     """Check that ``--shortlist`` names an existing file, and that the command generates text.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message, if the command trains or scores, or the file does not exist.
+        An error message if the command trains or scores, or the file does not exist.
     """
     path = options.all.get("shortlist")
     if not path:
@@ -198,10 +198,10 @@ def check_metric(options: ParsedOptions) -> Faults:
     Without ``--eval-bleu``, fairseq would fail after the first epoch and save no checkpoint.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message, if the metric is BLEU and ``--eval-bleu`` is missing.
+        An error message if the metric is BLEU and ``--eval-bleu`` is missing.
     """
     if options.trains and options.task == "translation" and not options.disable_validation:
         if options.best_checkpoint_metric == "bleu" and not options.eval_bleu:
@@ -211,14 +211,13 @@ def check_metric(options: ParsedOptions) -> Faults:
 def check_bleu_options(options: ParsedOptions) -> Faults:
     """Check the names of the options in ``--eval-bleu-args`` and ``--eval-bleu-detok-args``.
 
-    fairseq ignores unknown names. BLEU would then be measured with other settings than the user has
-    requested.
+    fairseq ignores unknown names. BLEU would then be computed with settings other than those requested.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message for each unknown name, and for text that is not a JSON object.
+        An error message for each unknown name, and for text that is not a JSON object.
     """
     from fairseq.dataclass.configs import GenerationConfig
     from fairseq.registry import REGISTRIES
@@ -242,16 +241,16 @@ def check_bleu_options(options: ParsedOptions) -> Faults:
 
 
 def check_widths(options: ParsedOptions) -> Faults:
-    """Check that the input, inner and output widths of the decoder fit together.
+    """Check that the input, inner and output widths of the decoder are compatible.
 
-    Embeddings that are shared between input and output need one width. ``--quant-noise-pq`` supports only
-    embeddings that are as wide as the layers.
+    Shared input and output embeddings must have the same width. ``--quant-noise-pq`` supports only embeddings
+    that are as wide as the layers.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message for each width that does not fit.
+        An error message for each mismatched width.
     """
     inner = options.decoder_embed_dim
     # Only language models can have embeddings of another width than their layers.
@@ -273,10 +272,10 @@ def check_alignments(options: ParsedOptions) -> Faults:
     """Check that the model computes the attention weights over the source that an alignment criterion needs.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message, if cross-attention does not compute weights.
+        An error message if cross-attention does not compute weights.
     """
     attention = options.cross_attention or "softmax"
     peer = model_name(options.all) == "peer_transformer"
@@ -288,16 +287,16 @@ def check_alignments(options: ParsedOptions) -> Faults:
 
 
 def check_switches(options: ParsedOptions) -> Faults:
-    """Check that the given options of the model have an effect on the model.
+    """Check that the given model options have an effect on the model.
 
-    Some options belong to one kind of attention. The metadata ``used_with`` of such an option's field lists
-    the options that select this kind, with their values.
+    Some options apply to only one kind of attention. The ``used_with`` metadata of such an option's field
+    lists the option values that select this kind.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message for each option that has no effect.
+        An error message for each option that has no effect.
     """
     dataclass = model_dataclass(options.all) if options.trains else None
     if dataclass is None:
@@ -324,10 +323,10 @@ def check_prompts(options: ParsedOptions) -> Faults:
     fairseq-generate reads one prompt per line only with ``--sample-break-mode eos``.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message for each option with which the output would be wrong.
+        An error message for each option that would make the output wrong.
     """
     if not options.decodes or str(options.task) not in _LANGUAGE_MODELLING:
         return
@@ -349,14 +348,14 @@ def check_prompts(options: ParsedOptions) -> Faults:
 def check_divided_text(options: ParsedOptions) -> Faults:
     """Check that fairseq-eval-lm scores the whole text.
 
-    With several processes, fairseq-eval-lm prints the score of the first process only. ``--task
-    streaming_lm`` must read the text in one piece.
+    With several processes, fairseq-eval-lm prints only the score of the first process. ``--task
+    streaming_lm`` must read the text as a whole.
 
     Args:
-        options: options of a command.
+        options: parsed command options.
 
     Yields:
-        Error message for each option that divides the text, or that counts words with ``streaming_lm``.
+        An error message for each option that divides the text, or that counts words with ``streaming_lm``.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:

@@ -56,7 +56,8 @@ def task_identity(task: Any) -> Dict[str, Any]:
         task: fairseq task.
 
     Returns:
-        Values by name, such as ``{"task": "translation", "source_lang": "en", "target_lang": "de"}``.
+        Settings, keyed by name, such as ``{"task": "translation", "source_lang": "en", "target_lang":
+        "de"}``.
     """
     from fairseq.tasks import TASK_REGISTRY
 
@@ -69,11 +70,11 @@ def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the settings of a checkpoint's training that must be the same when the checkpoint is used.
 
     Args:
-        state: content of the checkpoint.
+        state: checkpoint contents.
 
     Returns:
-        Values by name, as from :func:`task_identity`. Checkpoints of this package also have "run", a random
-        name that all checkpoints of a run share.
+        Settings, keyed by name, as returned by :func:`task_identity`. Checkpoints of this package also have
+        "run", a random name that all checkpoints of a run share.
     """
     stored = (state.get("extra_state") or {}).get(KEY)
     if stored is not None:
@@ -86,10 +87,10 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
     """Return the options of the model in a checkpoint.
 
     Args:
-        state: content of the checkpoint. Older versions of fairseq store all options in one flat ``args``.
+        state: checkpoint contents. Older versions of fairseq store all options in one flat ``args``.
 
     Returns:
-        Values by the name of the option.
+        Option values, keyed by name.
     """
     return plain_options((state.get("cfg") or {}).get("model") or state.get("args") or {})
 
@@ -101,7 +102,7 @@ def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
         options: options of the task. Either ``_name`` or ``task`` holds its name.
 
     Returns:
-        The selected values by name, with the task's name as "task".
+        The selected settings, keyed by name, with the task name as "task".
     """
     identity = {"task": options.get("_name") or options.get("task")}
     identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
@@ -112,9 +113,9 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
     """Check that a checkpoint is used for the kind of task, the languages and the input it was trained on.
 
     Args:
-        path: file of the checkpoint, for the error message.
+        path: checkpoint file, for the error message.
         stored: settings of the training, from :func:`stored_identity`.
-        ours: settings of the present task, from :func:`task_identity`.
+        ours: settings of the current task, from :func:`task_identity`.
 
     Raises:
         InputError: The kind of task, a language or an option for reading the input differs.
@@ -140,12 +141,12 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that the languages of a training and of a task are the same. Unknown languages pass.
+    """Check that a task has the same languages as a training run. Unknown languages pass.
 
     Args:
-        path: file of the checkpoint, for the error message.
+        path: checkpoint file, for the error message.
         stored: settings of the training, from :func:`stored_identity`.
-        ours: settings of the present task, from :func:`task_identity`.
+        ours: settings of the current task, from :func:`task_identity`.
 
     Raises:
         InputError: The source or the target language differs.
@@ -169,12 +170,12 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
     Options that do not change the output of the weights, such as dropout, may differ.
 
     Args:
-        path: file of the checkpoint, for the error message.
+        path: checkpoint file, for the error message.
         stored: options of the checkpoint's model.
         ours: options of the model in this run.
 
     Raises:
-        InputError: An option differs that changes the output.
+        InputError: An option that changes the output differs.
     """
     difference = _describe_differences(path, stored, ours)
     if difference:
@@ -188,7 +189,7 @@ def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[st
     """Describe the options that differ between a checkpoint's model and the model of this run.
 
     Args:
-        path: file of the checkpoint.
+        path: checkpoint file.
         stored: options of the checkpoint's model.
         ours: options of the model in this run.
 
@@ -204,7 +205,7 @@ def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[st
 
 
 def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
-    """Format options as on a command line, with "no" before an option that is off.
+    """Format options as on a command line, with "no" before each disabled option.
 
     Args:
         options: pairs of a name and a value.
@@ -243,10 +244,10 @@ def trainer_identity(trainer: Any) -> Dict[str, Any]:
     """Return the settings that a run stores in its checkpoints: those of its task, and the run's name.
 
     Args:
-        trainer: fairseq trainer. A trainer without the attribute ``run_name`` gets a random one.
+        trainer: fairseq trainer. A trainer without the attribute ``run_name`` is given a random one.
 
     Returns:
-        Values by name, as from :func:`task_identity`, with the run's name as "run".
+        Settings, keyed by name, as returned by :func:`task_identity`, with the run's name as "run".
     """
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
@@ -272,8 +273,8 @@ def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, A
     fairseq leaves the configuration without languages if it infers them from the names of the data files.
 
     Args:
-        path: file of the checkpoint, for the error message.
-        state: content of the checkpoint, whose configuration is updated in place.
+        path: checkpoint file, for the error message.
+        state: checkpoint contents, whose configuration is updated in place.
         languages: languages that the caller requires, from :func:`overridden_languages`.
 
     Raises:
@@ -293,11 +294,11 @@ def compare_with_run(
 ) -> None:
     """Compare the training that wrote a checkpoint with the run that loads the checkpoint.
 
-    A resumed run takes over the name of the training's run. With ``reset_optimizer``, the weights start a new
-    training: the run gets a new name, and different options are only warned about.
+    A resumed run takes over the run name from the checkpoint. With ``reset_optimizer``, the weights start a
+    new training: the run gets a new name, and differing options only cause a warning.
 
     Args:
-        path: file of the checkpoint, for the error message.
+        path: checkpoint file, for the error message.
         trainer: fairseq trainer of the run.
         stored: settings of the training, from :func:`stored_identity`.
         options: options of the checkpoint's model, from :func:`stored_options`.
@@ -321,7 +322,7 @@ def compare_with_run(
 
 
 def fingerprint(dictionary: Any) -> str:
-    """Return the number of entries of a dictionary, and a hash of its symbols in their order.
+    """Return the number of entries in a dictionary, and a hash of its symbols in order.
 
     Args:
         dictionary: fairseq dictionary.
@@ -344,8 +345,8 @@ def task_fingerprints(task: Any) -> Dict[str, str]:
         task: fairseq task.
 
     Returns:
-        Fingerprints by the name of the dictionary: "source", "target" or "label". A dictionary that the task
-        does not have is omitted.
+        Fingerprints keyed by dictionary: "source", "target" or "label". A dictionary that the task does not
+        have is omitted.
     """
     from fairseq.data import Dictionary
 
@@ -364,11 +365,11 @@ def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
     """Return the fingerprints of the dictionaries that a checkpoint was trained with.
 
     Args:
-        state: content of the checkpoint.
+        state: checkpoint contents.
 
     Returns:
-        Fingerprints by the name of the dictionary, as from :func:`task_fingerprints`, or None if the
-        checkpoint stores none.
+        Fingerprints keyed by dictionary, as returned by :func:`task_fingerprints`, or None if the checkpoint
+        stores none.
     """
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES, extra_state.get(_DICTIONARIES_0_1))
@@ -380,7 +381,7 @@ def check_fingerprints(
     """Check that the data has the dictionaries that a checkpoint was trained with.
 
     Args:
-        path: file of the checkpoint, for the error message.
+        path: checkpoint file, for the error message.
         stored: fingerprints from :func:`stored_fingerprints`. With None, a warning is logged.
         ours: fingerprints of the data's dictionaries, from :func:`task_fingerprints`.
         may_differ: names of dictionaries that may differ, such as "label" (default: none).

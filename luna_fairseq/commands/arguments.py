@@ -27,10 +27,10 @@ class Number:
         self.kind, self.bounds = kind, bounds
 
     def __call__(self, text: str) -> float:
-        """Convert a word of the command line into a number.
+        """Convert a command-line argument into a number.
 
         Args:
-            text: word of the command line.
+            text: command-line argument.
 
         Returns:
             The number.
@@ -54,13 +54,13 @@ random_seed = Number(int, **SEED)
 
 
 def parse_path(text: str) -> Path:
-    """Convert a word of the command line into a path.
+    """Convert a command-line argument into a path.
 
-    A path that begins with a dash is made absolute, because commands that get this path would read the dash
-    as the beginning of an option.
+    A path that begins with a dash is made absolute, because commands that receive the path would take it for
+    an option.
 
     Args:
-        text: word of the command line.
+        text: command-line argument.
 
     Returns:
         The path.
@@ -69,13 +69,13 @@ def parse_path(text: str) -> Path:
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a word of the command line into a folder whose name fairseq can read.
+    """Convert a command-line argument into a folder whose name fairseq can read.
 
     Args:
-        text: word of the command line.
+        text: command-line argument.
 
     Returns:
-        Path of the folder.
+        Path to the folder.
 
     Raises:
         ArgumentTypeError: The name contains ``${`` or the separator of paths (":" on Linux), which fairseq
@@ -89,7 +89,7 @@ def parse_data_folder(text: str) -> Path:
 
 
 class HelpFormatter(argparse.HelpFormatter):
-    """Formatter of ``--help`` that wraps paragraphs and keeps the lines of examples."""
+    """``--help`` formatter that wraps paragraphs and preserves the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
         """Wrap each paragraph of a text. The method of argparse's formatter would join all paragraphs.
@@ -134,7 +134,7 @@ class CommandParser(argparse.ArgumentParser):
         program: name of the command.
         doc: docstring of the command's module; see :func:`describe_command`.
         example: command line at the end of ``--help`` (default: none).
-        **options: further arguments of :class:`argparse.ArgumentParser`.
+        **options: other arguments of :class:`argparse.ArgumentParser`.
     """
 
     def __init__(self, program: str, doc: Optional[str], example: str = "", **options: Any):
@@ -149,7 +149,7 @@ class CommandParser(argparse.ArgumentParser):
             name: name of an option, such as "--output", or of a positional argument.
             help: help text.
             metavar: placeholder of the value in the help text (default: "FILE").
-            **options: further arguments of ``add_argument``.
+            **options: other arguments of ``add_argument``.
         """
         kind = parse_data_folder if name == "--destdir" else parse_path
         self.add_argument(name, type=kind, metavar=metavar, help=help, **options)
@@ -161,7 +161,7 @@ class CommandParser(argparse.ArgumentParser):
             name: name of the option, such as "--beam".
             default: default value, or None for no default.
             help: help text, to which the default is appended.
-            **options: further arguments of ``add_argument``.
+            **options: other arguments of ``add_argument``.
         """
         text = help if default is None else f"{help} (default: %(default)s)"
         self.add_argument(name, type=positive, metavar="N", default=default, help=text, **options)
@@ -185,7 +185,7 @@ class CommandParser(argparse.ArgumentParser):
         self.add_argument("--ema", action="store_true", help=text)
 
     def max_unknown(self) -> None:
-        """Add ``--max-unknown``, the largest percentage of unknown tokens in a text (default: 2)."""
+        """Add ``--max-unknown``, the maximum percentage of unknown tokens in a text (default: 2)."""
         self.add_argument(
             "--max-unknown",
             type=Number(float, least=0, most=100),

@@ -63,7 +63,7 @@ def _average(args: argparse.Namespace) -> None:
     """Select the checkpoints, average their parameters, and write the result.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line options.
     """
     # Imported here so that --help is fast.
     from luna_fairseq.commands.averaging import average_checkpoints, save_checkpoint
@@ -83,10 +83,10 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
     These are the files of ``--inputs``, or the last N checkpoints of the folder ``--inputs``.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line options.
 
     Returns:
-        Paths of the checkpoints. Files that the user lists keep their order.
+        Paths of the checkpoints. Files listed by the user keep their order.
 
     Raises:
         InputError: A path does not exist or is given twice, options contradict each other, or the folder has
@@ -147,14 +147,14 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Check a list of checkpoint files that the user gives in place of a folder.
+    """Check a list of checkpoint files given in place of a folder.
 
     Args:
-        paths: paths of the files.
-        bound: value of ``--checkpoint-upper-bound``, or None without this option.
+        paths: paths to the files.
+        bound: value of ``--checkpoint-upper-bound``, or None if it is not given.
 
     Raises:
-        InputError: A path is a folder, a file is given twice, or there is a bound, which needs a folder.
+        InputError: A path is a folder, a file is given twice, or a bound is given, which requires a folder.
     """
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:

@@ -26,18 +26,18 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
     """Average the parameters of several checkpoints.
 
     Sums are computed in float64, so that the mean of equal values is exactly that value. Only the sums and
-    one checkpoint are in memory at a time. Tensors of integers or booleans, such as counters and masks, are
+    one checkpoint are in memory at a time. Integer and boolean tensors, such as counters and masks, are
     copied from the last checkpoint. Parameters that share storage there, such as tied embeddings, also share
     storage in the result.
 
     Args:
         paths: one or more fairseq checkpoints of one model.
-        force: allow checkpoints of different runs (default: False).
+        force: allow checkpoints from different runs (default: False).
         ema: average the moving averages of the weights that ``fairseq-train --store-ema`` stores, not the
             trained weights (default: False).
 
     Returns:
-        Content of the last checkpoint with averaged parameters, without optimizer state and moving averages.
+        Contents of the last checkpoint with averaged parameters, without optimizer state or moving averages.
 
     Raises:
         InputError: A file cannot be read or is not a fairseq checkpoint, or the models or their runs differ.
@@ -76,10 +76,10 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
 
 
 def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
-    """Save a checkpoint. An existing file is replaced when the new file is complete.
+    """Save a checkpoint. An existing file is replaced only once the new file is complete.
 
     Args:
-        state: content of the checkpoint.
+        state: checkpoint contents.
         path: file to write.
 
     Raises:
@@ -93,14 +93,14 @@ def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
 
 
 def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Load a fairseq checkpoint without its optimizer state and moving averages.
+    """Load a fairseq checkpoint without its optimizer state or moving averages.
 
     Args:
-        path: file of the checkpoint.
+        path: checkpoint file.
         ema: use the moving averages of the weights as the model's parameters (default: False).
 
     Returns:
-        Content of the checkpoint.
+        Checkpoint contents.
 
     Raises:
         InputError: The file cannot be read, is not a fairseq checkpoint, or uses an option that has been
@@ -128,14 +128,14 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
     """Return the properties of a checkpoint that are compared before averaging.
 
     Args:
-        state: content of the checkpoint.
+        state: checkpoint contents.
 
     Returns:
         A dictionary with five entries:
 
-        - ``"options"``: options of the model by name.
-        - ``"dictionaries"``: a fingerprint of each dictionary by name.
-        - ``"entries"``: shape and type of each parameter by name, as text.
+        - ``"options"``: model options, keyed by name.
+        - ``"dictionaries"``: fingerprints of the dictionaries, keyed by name.
+        - ``"entries"``: shape and type of each parameter as a string, keyed by name.
         - ``"run"``: name of the run, with its seed and folder.
         - ``"identity"``: task and languages of the training.
     """
@@ -157,10 +157,10 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
     """Return the seed and the folder of a run, which distinguish runs that have no name.
 
     Args:
-        state: content of a checkpoint.
+        state: checkpoint contents.
 
     Returns:
-        Values by option, such as ``{"--seed": 1, "--save-dir": "checkpoints/run"}``.
+        Values keyed by option, such as ``{"--seed": 1, "--save-dir": "checkpoints/run"}``.
     """
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})
@@ -174,8 +174,8 @@ def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: P
     Args:
         first: properties of the first checkpoint, from :func:`describe_checkpoint`.
         other: properties of the other checkpoint.
-        first_path: file of the first checkpoint, for the error message.
-        path: file of the other checkpoint.
+        first_path: first checkpoint file, for the error message.
+        path: other checkpoint file.
 
     Raises:
         InputError: The options, dictionaries or tasks differ, or the names, shapes or types of the
@@ -211,8 +211,8 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
     Args:
         first: entry ``"run"`` of the first checkpoint, from :func:`describe_checkpoint`.
         other: entry ``"run"`` of the other checkpoint.
-        first_path: file of the first checkpoint, for the error message.
-        path: file of the other checkpoint.
+        first_path: first checkpoint file, for the error message.
+        path: other checkpoint file.
 
     Raises:
         InputError: The runs differ.
@@ -234,9 +234,9 @@ def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
     They may differ if an earlier checkpoint stored them separately.
 
     Args:
-        model: averaged parameters by name, updated in place.
-        storage_keys: a key for each tensor of the last checkpoint, by name. Tensors that share storage have
-            equal keys.
+        model: averaged parameters, keyed by name, updated in place.
+        storage_keys: storage keys of the last checkpoint's tensors, keyed by name. Tensors that share storage
+            have equal keys.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

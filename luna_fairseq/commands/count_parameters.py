@@ -33,7 +33,7 @@ def _print_counts(args: argparse.Namespace) -> None:
     """Print the number of parameters of a recipe's model and of its parts.
 
     Args:
-        args: parsed options of the command.
+        args: parsed command-line options.
     """
     recipe = read_recipe(args.recipe)
     counts = count_parameters(recipe, args.dictionary_size)
@@ -51,10 +51,11 @@ def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
         dictionary_size: number of entries in the joined dictionary, including special symbols.
 
     Returns:
-        Number of parameters by part: "embeddings", "learned P", "encoder" and "decoder".
+        Number of parameters, keyed by part: "embeddings", "learned P", "encoder" and "decoder".
 
     Raises:
-        InputError: The recipe has another task, or the dictionary is too small for the special symbols.
+        InputError: The recipe is for a different task, or the dictionary is too small for the special
+            symbols.
     """
     # Imported here so that --help is fast. luna_fairseq.models registers the models of recipes.
     import luna_fairseq.models  # noqa: F401

@@ -38,7 +38,7 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
         recipe: recipe to train.
         user_options: options of fairseq-train that override the recipe. ``--fp32`` is also allowed.
         gpus: number of GPUs, or 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
-        capability: compute capability of the GPUs, such as (8, 0). None without a GPU.
+        capability: compute capability of the GPUs, such as (8, 0). None if there is no GPU.
 
     Returns:
         The options for fairseq-train and fairseq-hydra-train, and lines that explain them.
@@ -71,7 +71,7 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
 def _compute_update_freq(
     recipe: Recipe, parsed: argparse.Namespace, devices: int
 ) -> Tuple[Optional[int], str]:
-    """Compute ``--update-freq``, the number of batches whose gradients are added up for one update.
+    """Compute ``--update-freq``, the number of batches whose gradients are accumulated per update.
 
     Args:
         recipe: recipe to train.
@@ -79,7 +79,7 @@ def _compute_update_freq(
         devices: number of GPUs, or 1 without a GPU.
 
     Returns:
-        - the number, or None if the user has given ``--update-freq``.
+        - the number, or None if the user sets ``--update-freq``.
         - a line that explains the batch.
 
     Raises:
@@ -151,8 +151,8 @@ def _choose_precision(
 
     Args:
         recipe: recipe to train.
-        parsed: the user's options, from :func:`_parse_options`. Their precision has priority.
-        capability: compute capability of the GPUs, such as (9, 0). None without a GPU.
+        parsed: the user's options, from :func:`_parse_options`. Their precision takes precedence.
+        capability: compute capability of the GPUs, such as (9, 0). None if there is no GPU.
 
     Returns:
         - the options for fairseq-train, such as ``["--bf16"]``.

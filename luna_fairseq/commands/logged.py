@@ -23,22 +23,22 @@ def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
         options: arguments of the command.
 
     Returns:
-        The words of the command line.
+        The program and its arguments.
     """
     return [sys.executable, "-m", f"fairseq_cli.{name}", *options]
 
 
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
-    """Run fairseq-train with its output in a log file, and show a progress bar of its updates.
+    """Run fairseq-train with its output in a log file, and show a progress bar for its updates.
 
     Args:
-        command: words of the command line.
+        command: program and its arguments.
         log: log file, to which the output is appended.
         description: text beside the progress bar.
         shown: lines that contain one of these texts are also printed (default: none).
 
     Raises:
-        InputError: The command failed. The message has the last line of the log.
+        InputError: The command failed. The message contains the last line of the log.
     """
     total = int(parse_options(command).get("--max-update", 0)) or None
     with progress_bar(description, total, "updates") as bar:
@@ -62,7 +62,7 @@ def run_logged(
     """Run a command with its output in a log file.
 
     Args:
-        command: words of the command line.
+        command: program and its arguments.
         log: file for standard output and standard error.
         shown: lines of standard output that contain one of these texts are also printed (default: none).
         output: file for standard output (default: None, the log file).
@@ -70,7 +70,7 @@ def run_logged(
         watch: function that is called with each line of standard output (default: no function).
 
     Raises:
-        InputError: The command failed. The message has the last line of the log.
+        InputError: The command failed. The message contains the last line of the log.
     """
     with ExitStack() as stack:
         file = stack.enter_context(log.open("wb" if empty_log else "ab"))
@@ -94,6 +94,6 @@ def run_logged(
 
 
 def _last_line(log: Path) -> str:
-    """Return the last line of a log that is not empty, cut to 300 characters."""
+    """Return the last non-empty line of a log, truncated to 300 characters."""
     lines = log.read_text(encoding="utf-8", errors="replace").split("\n")
     return next((line.strip()[:300] for line in reversed(lines) if line.strip()), "no message")

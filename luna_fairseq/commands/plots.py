@@ -9,7 +9,7 @@ from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Check that a plot can be drawn and written, before the long work that computes its content.
+    """Check that a plot can be drawn and written, before the long computation of its content.
 
     Args:
         path: file of the plot.
@@ -41,7 +41,7 @@ def new_figure(**options: Any) -> Any:
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """Write a figure as a PNG file. An existing file is replaced when the new file is complete.
+    """Write a figure as a PNG file. An existing file is replaced only once the new file is complete.
 
     Args:
         figure: matplotlib figure.

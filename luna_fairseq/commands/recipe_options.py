@@ -27,13 +27,13 @@ HYDRA = "hydra"
 
 
 def load_settings(path: Path) -> Settings:
-    """Load the options in a recipe's file.
+    """Load the options from a recipe file.
 
     Args:
         path: YAML file.
 
     Returns:
-        Values by group and option, such as ``{"optimization": {"lr": [0.001]}}``.
+        Option values, nested by group, such as ``{"optimization": {"lr": [0.001]}}``.
 
     Raises:
         InputError: The file cannot be read, or is not a mapping of groups to options.
@@ -58,7 +58,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
         settings: options of the whole recipe by group, which name the components.
 
     Raises:
-        InputError: A name is unknown. The message has the line number and the most similar known name.
+        InputError: A name is unknown. The message contains the line number and the most similar known name.
     """
     luna_fairseq.register()
     # Components that a group can name. Groups that are not listed here name no component.
@@ -124,14 +124,14 @@ def _unknown_name_error(
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int:
-    """Return the number of the line that holds a nested key of a YAML file.
+    """Return the line number of a nested key in a YAML file.
 
     Args:
-        path: path of the YAML file.
+        path: path to the YAML file.
         keys: the key and the keys of all mappings around it, outermost first.
 
     Returns:
-        Line number, counted from 1.
+        One-based line number.
     """
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:

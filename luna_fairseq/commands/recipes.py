@@ -38,11 +38,11 @@ class Recipe:
     """Recipe whose options have been read and checked.
 
     Attributes:
-        name: name as FAMILY/NAME, such as "lra/listops", or the path of a file outside the package.
+        name: name as FAMILY/NAME, such as "lra/listops", or the path to a file outside the package.
         path: file of the recipe.
-        base: file of the family, or None if the recipe has no family.
+        base: family file, or None if the recipe has no family.
         heading: lines of the comment at the top of the file.
-        settings: values by group and option, including those of the family.
+        settings: option values, nested by group, including those of the family.
         gpus: number of GPUs for which the batch size is stated.
     """
 
@@ -57,10 +57,10 @@ class Recipe:
         """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``.
 
         Args:
-            *without: names of further options to omit, such as "update_freq".
+            *without: names of other options to omit, such as "update_freq".
 
         Returns:
-            Words of the command line, such as ``["--task", "translation", "--lr", "0.001"]``.
+            Command-line arguments, such as ``["--task", "translation", "--lr", "0.001"]``.
         """
         words: List[str] = []
         for group, settings in self.settings.items():
@@ -92,7 +92,7 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
     """Read a recipe, and check that fairseq knows all of its options.
 
     Args:
-        name: FAMILY/NAME, or NAME alone if only one family has a recipe of this name, or the path of a YAML
+        name: FAMILY/NAME, or NAME alone if only one family has a recipe with this name, or the path to a YAML
             file.
         family: family in which NAME alone is looked up first (default: None).
 
@@ -138,15 +138,15 @@ def find_recipe(name: str, family: Optional[str] = None) -> Path:
     """Return the file of a recipe.
 
     Args:
-        name: FAMILY/NAME, or NAME alone if only one family has a recipe of this name, or the path of a YAML
+        name: FAMILY/NAME, or NAME alone if only one family has a recipe with this name, or the path to a YAML
             file.
         family: family in which NAME alone is looked up first (default: None).
 
     Returns:
-        Path of the YAML file.
+        Path to the YAML file.
 
     Raises:
-        InputError: There is no such recipe, or several families have a recipe of this name.
+        InputError: There is no such recipe, or several families have a recipe with this name.
     """
     if name.endswith(".yaml"):
         if not Path(name).is_file():
@@ -168,7 +168,7 @@ def find_recipe(name: str, family: Optional[str] = None) -> Path:
 
 
 def read_heading(path: Path) -> List[str]:
-    """Return the lines of the comment at the top of a recipe, without directives for hydra.
+    """Return the lines of the comment at the top of a recipe, without hydra directives.
 
     Args:
         path: file of the recipe.
@@ -178,14 +178,14 @@ def read_heading(path: Path) -> List[str]:
 
 
 def _read_gpu_count(path: Path, heading: List[str]) -> int:
-    """Return the number N in the line "Batch: N GPUs x ..." of a recipe's comment, or 1 without such a line.
+    """Return N from the line "Batch: N GPUs x ..." of a recipe's comment, or 1 if there is no such line.
 
     Args:
         path: file of the recipe, for the error message.
         heading: lines of the comment at the top of the recipe.
 
     Raises:
-        InputError: The line has another form.
+        InputError: The line has a different format.
     """
     for line in heading:
         if line.startswith("Batch:"):
@@ -205,7 +205,7 @@ def _format_option(option: str, value: Any) -> Iterator[str]:
             its items as separate words.
 
     Yields:
-        Word of the command line.
+        Command-line argument.
     """
     # False is the default of every flag.
     if value is None or value is False:

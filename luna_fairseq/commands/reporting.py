@@ -19,13 +19,13 @@ USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
 def run_and_report(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
-    """Call a function, and print errors of the user as one line on standard error.
+    """Call a function, and print user errors as one line on standard error.
 
     Other exceptions are raised.
 
     Args:
         program: name of the command, which begins the line.
-        function: function without arguments, which raises InputError for bad input.
+        function: callable that takes no arguments and raises InputError for bad input.
         location: file or folder to name if an OSError names no file, as when the disk is full (default:
             None).
 
@@ -72,7 +72,7 @@ def console_script(
 ) -> Callable[..., int]:
     """Build the entry point ``main`` of a command.
 
-    It parses the command line, calls ``work`` with the result, and reports errors of the user in one line.
+    It parses the command line, calls ``work`` with the result, and reports user errors in one line.
 
     Args:
         program: name of the command.
@@ -84,8 +84,8 @@ def console_script(
             the command accepts options of a fairseq command after ``--``, and passes them to ``work`` as a
             second argument (default: None, ``--`` is not accepted).
         hides_log: hide fairseq's log messages and warnings (default: False).
-        takes_words: call ``work`` with the unparsed words of the command line. The parser then serves
-            ``--help`` only (default: False).
+        takes_words: call ``work`` with the unparsed command-line arguments. The parser then serves ``--help``
+            only (default: False).
 
     Returns:
         Function ``main(argv=None)``. It returns the exit status: 0, or 1 after an error. Without ``argv``, it

@@ -35,7 +35,7 @@ def _recipes(words: List[str]) -> None:
     """Run the command: list the recipes, show one of them, or print their folder.
 
     Args:
-        words: words of the command line after the program's name.
+        words: command-line arguments after the program name.
     """
     if words == ["--folder"]:
         print(recipe_folder())

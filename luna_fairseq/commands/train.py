@@ -58,7 +58,7 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
         The words of the command.
 
     Raises:
-        InputError: An argument is missing or invalid, or the folder has checkpoints of another run.
+        InputError: An argument is missing or invalid, or the folder contains checkpoints from another run.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")
@@ -95,8 +95,8 @@ def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Opt
         user_options: the user's options for fairseq-train.
 
     Returns:
-        Values by option, and a checksum as "training data". None if the user chooses another checkpoint, or
-        resets parts of the checkpoint.
+        Values keyed by option, and a checksum as "training data". None if the user chooses another
+        checkpoint, or resets parts of the checkpoint.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
@@ -132,10 +132,10 @@ def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
 
 
 def _train(words: List[str]) -> None:
-    """Replace this process by fairseq-train, or only print its command with ``--dry-run``.
+    """Replace this process with fairseq-train. With ``--dry-run``, only print its command.
 
     Args:
-        words: words of the command line after the program's name.
+        words: command-line arguments after the program name.
     """
     if "--dry-run" in words:
         words = [word for word in words if word != "--dry-run"]

@@ -24,12 +24,12 @@ def extract(archive: Path, members: Mapping[str, Path]) -> None:
     """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive.
 
     Args:
-        archive: path of the archive.
-        members: path to write to, by the name of the file in the archive.
+        archive: path to the archive.
+        members: paths to write to, keyed by file name in the archive.
 
     Raises:
-        InputError: The archive is damaged or incomplete, or has no file of that name. Some files may already
-            be written.
+        InputError: The archive is damaged or incomplete, or contains no file with that name. Some files may
+            already be written.
     """
     missing = dict(members)
     with reporting_damage(archive):
@@ -49,7 +49,7 @@ def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
     this function within :func:`reporting_damage`, so that damage raises InputError.
 
     Args:
-        archive: path of the archive.
+        archive: path to the archive.
 
     Yields:
         Name and open file of each member. The file can be read until the next member is requested.
@@ -80,7 +80,7 @@ class _LimitedReader:
 
     Args:
         file: file to read.
-        archive: path of the archive, for the error message.
+        archive: path to the archive, for the error message.
         most: maximum number of bytes.
     """
 
@@ -114,7 +114,7 @@ def reporting_damage(archive: Path) -> Iterator[None]:
     """Context manager that turns errors of a damaged or incomplete archive into InputError.
 
     Args:
-        archive: path of the archive that is read in the context.
+        archive: path to the archive that is read in the context.
 
     Raises:
         InputError: The archive is damaged or incomplete.

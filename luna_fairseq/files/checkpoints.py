@@ -20,7 +20,7 @@ def is_damaged_archive(path: Path) -> Optional[bool]:
     """Verify the checksums inside a checkpoint. torch saves checkpoints as zip archives.
 
     Args:
-        path: path of the checkpoint.
+        path: path to the checkpoint.
 
     Returns:
         True if the archive is damaged, False if it is intact, and None if the file is not a zip archive.
@@ -35,13 +35,13 @@ def is_damaged_archive(path: Path) -> Optional[bool]:
 
 
 def describe_damage(path: Path) -> Optional[str]:
-    """Describe the damage of a checkpoint.
+    """Describe how a checkpoint is damaged.
 
     Args:
-        path: path of the checkpoint.
+        path: path to the checkpoint.
 
     Returns:
-        Words that follow the name of the file in a message, such as "is damaged". None if the checkpoint is
+        Phrase that follows the file name in a message, such as "is damaged". None if the checkpoint is
         intact.
     """
     is_damaged = is_damaged_archive(path)
@@ -57,14 +57,14 @@ def describe_damage(path: Path) -> Optional[str]:
 def explain_unreadable(path: Path, error: Exception) -> str:
     """Explain why ``torch.load`` could not load a file.
 
-    torch's own message is not repeated, because it suggests to load arbitrary code.
+    torch's own message is not repeated, because it suggests loading arbitrary code.
 
     Args:
-        path: path of the file.
+        path: path to the file.
         error: exception that ``torch.load`` raised.
 
     Returns:
-        Words that follow the name of the file in a message, such as "cannot be read, because ...".
+        Phrase that follows the file name in a message, such as "cannot be read, because ...".
     """
     if is_damaged_archive(path) is not False:
         return "cannot be read, because it is truncated or not a checkpoint"
@@ -79,11 +79,10 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
     """Explain why a file is not a checkpoint of fairseq.
 
     Args:
-        path: path of the file.
+        path: path to the file.
 
     Returns:
-        Words that follow the name of the file in a message. None if the file is a checkpoint or cannot be
-        opened.
+        Phrase that follows the file name in a message. None if the file is a checkpoint or cannot be opened.
     """
     try:
         state = torch.load(path, map_location="cpu")
@@ -100,7 +99,7 @@ def advise_intact(path: Path) -> str:
     """Return advice to use the newest intact checkpoint of a folder in place of a damaged one.
 
     Args:
-        path: path of the damaged checkpoint.
+        path: path to the damaged checkpoint.
 
     Returns:
         End of an error message, such as "; the folder has no intact checkpoint".
@@ -166,13 +165,13 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
 def _age(path: Path) -> Any:
     """Return a key that sorts checkpoints by age, oldest first.
 
-    Copied checkpoints may have the same time of change. The numbers in their names then decide.
+    Copied checkpoints may have the same modification time. The numbers in their names then decide.
 
     Args:
-        path: path of the checkpoint.
+        path: path to the checkpoint.
 
     Returns:
-        Time of change, and the numbers in the name, such as [2, 500] for ``checkpoint_2_500.pt``.
+        Modification time, and the numbers in the name, such as [2, 500] for ``checkpoint_2_500.pt``.
     """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
@@ -181,7 +180,7 @@ def count_updates(path: Path) -> Optional[int]:
     """Return the number of updates after which a checkpoint was saved.
 
     Args:
-        path: path of the checkpoint.
+        path: path to the checkpoint.
 
     Returns:
         The number of updates, or None if training cannot continue from the file.

@@ -1,7 +1,7 @@
 """Checksums of files, and of prepared data.
 
-A folder of prepared data has a list of checksums, ``checksums.sha256``. ``sha256sum --check`` can also read
-it.
+A folder of prepared data contains a list of checksums, ``checksums.sha256``. ``sha256sum --check`` can also
+read it.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def check_files(path: Path) -> None:
     and so is the other language of the split. Without a list, nothing is checked.
 
     Args:
-        path: path of a file of the split, with or without its extension, such as ``train.en-de.en``.
+        path: path to a file of the split, with or without its extension, such as ``train.en-de.en``.
 
     Raises:
         InputError: A file has changed or is missing.
@@ -75,7 +75,7 @@ def read_checksums(folder: Path) -> Dict[str, str]:
         folder: folder of the files.
 
     Returns:
-        Checksum by the name of the file, relative to the folder. Empty if the folder has no list.
+        Checksums keyed by file name relative to the folder. Empty if the folder has no list.
 
     Raises:
         InputError: The list is damaged.
@@ -116,8 +116,8 @@ def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
     """Return the SHA-256 of a file. The result is cached as long as the file has not changed.
 
     Args:
-        path: path of the file.
-        about: size, time of change and inode of the file, which are part of the cache's key.
+        path: path to the file.
+        about: size, modification time and inode of the file, which are part of the cache's key.
 
     Returns:
         64 hexadecimal digits.
@@ -129,7 +129,7 @@ def sha256(path: Path) -> str:
     """Compute the SHA-256 of a file's content.
 
     Args:
-        path: path of the file.
+        path: path to the file.
 
     Returns:
         64 hexadecimal digits.
@@ -143,7 +143,7 @@ def checksum(algorithm: str, file: Any) -> str:
 
     Args:
         algorithm: name of the algorithm in ``hashlib``, such as "sha256".
-        file: file opened for reading bytes.
+        file: file opened in binary mode.
 
     Returns:
         Hexadecimal digits.
@@ -158,7 +158,7 @@ def digest(*values: Any) -> str:
     """Compute the SHA-256 of JSON values, such as the options of a step in :class:`FinishedSteps`.
 
     Args:
-        *values: values of JSON types.
+        *values: JSON-serializable values.
 
     Returns:
         64 hexadecimal digits.
@@ -171,13 +171,13 @@ def digest(*values: Any) -> str:
 
 
 def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
-    """Return the path, size and time of change of files.
+    """Return the path, size and modification time of files.
 
-    These three values stand for the content of a file in :func:`digest`, and are faster to get than a
+    These three values stand for the content of a file in :func:`digest`, and are faster to obtain than a
     checksum.
 
     Args:
-        paths: paths of the files.
+        paths: paths to the files.
 
     Returns:
         A list [path, size in bytes, time in nanoseconds] for each file.

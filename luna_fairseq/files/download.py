@@ -42,7 +42,7 @@ class RemoteFile:
 
 
 def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
-    """Return the path of a published file, and download the file first if it is missing.
+    """Return the path to a published file, and download the file first if it is missing.
 
     Args:
         file: file to download. Size and checksum are verified only with the public address, because a mirror
@@ -52,7 +52,7 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
             appended. None for the public address.
 
     Returns:
-        Path of the complete file.
+        Path to the complete file.
 
     Raises:
         InputError: The file cannot be downloaded, or differs from the published file.
@@ -106,7 +106,7 @@ def _transfer(url: str, part: Path) -> None:
 
     Args:
         url: address of the file.
-        part: path of the incomplete download, which may not exist yet.
+        part: path to the incomplete download, which may not exist yet.
 
     Raises:
         OSError: The server cannot be reached, reports an error, or ends the connection too early.
@@ -141,7 +141,7 @@ def _check(remote: RemoteFile, path: Path) -> None:
 
     Args:
         remote: the published file.
-        path: path of the download.
+        path: path to the download.
 
     Raises:
         InputError: The size or the checksum differs.

@@ -16,8 +16,8 @@ class FinishedSteps:
     """Record of the steps that a command has finished, as a JSON file in its output folder.
 
     Each step is recorded with a key, which is a checksum of its input and options. A step counts as finished
-    if it is recorded with the same key, and its files still have the recorded sizes. The folder is locked for
-    other processes.
+    if it is recorded with the same key, and its files still have the recorded sizes. The folder is locked
+    against other processes.
 
     Args:
         folder: output folder, created if it does not exist.
@@ -84,7 +84,7 @@ class FinishedSteps:
             step: name of the step.
 
         Returns:
-            The results by name, or an empty dictionary if the step has never been recorded.
+            The results, keyed by name, or an empty dictionary if the step has never been recorded.
         """
         return self._steps.get(step, {}).get("facts", {})
 
@@ -95,7 +95,7 @@ class FinishedSteps:
             step: name of the step.
             key: checksum of the step's input and options.
             files: names of the files that the step wrote, relative to the folder.
-            results: values of JSON types that later steps need, such as scores.
+            results: JSON-serializable values that later steps need, such as scores.
         """
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(
@@ -144,7 +144,8 @@ def _check_record(steps: Any) -> Dict[str, Any]:
         steps: content of the JSON file.
 
     Returns:
-        For each step by name, a dictionary with "key", "files" and "facts" (its results).
+        Dictionary keyed by step name. Each value is a dictionary with "key", "files" and "facts" (its
+        results).
 
     Raises:
         ValueError: The content is not a record of steps.

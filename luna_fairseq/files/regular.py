@@ -56,7 +56,7 @@ def require_regular_file(path: Path) -> Path:
     """Check that a path is a regular file, which can be read more than once.
 
     Args:
-        path: path of the file.
+        path: path to the file.
 
     Returns:
         ``path`` itself.

@@ -1,4 +1,4 @@
-"""Record of a run's options and data, so that the run is not resumed with other ones by mistake."""
+"""Record of a run's options and data, so that the run is not accidentally resumed with different ones."""
 
 from __future__ import annotations
 
@@ -59,11 +59,11 @@ def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
     """Describe the differences between recorded and current options.
 
     Args:
-        before: recorded values by name.
-        now: current values by name.
+        before: recorded values, keyed by name.
+        now: current values, keyed by name.
 
     Returns:
-        A text for each difference. Checksums are not shown.
+        One string per difference. Checksums are not shown.
 
     Example:
         >>> differences({"--lr": "1"}, {"--lr": "2"})
@@ -86,11 +86,11 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
     Only words that begin with two dashes start an option.
 
     Args:
-        words: words of the command line.
+        words: command-line arguments.
 
     Returns:
-        Values by option. The last value of a repeated option counts. Several values are joined by spaces, and
-        a flag has an empty value.
+        Values keyed by option. The last value of a repeated option counts. Several values are joined by
+        spaces, and a flag has an empty value.
 
     Example:
         >>> parse_options(["data-bin", "--lr", "1", "--fp16"])
@@ -113,10 +113,10 @@ def select_fixed_options(words: Sequence[str]) -> Dict[str, str]:
     Options for duration, devices, checkpoints and logging may change.
 
     Args:
-        words: words of the command line.
+        words: command-line arguments.
 
     Returns:
-        Values by option, as from :func:`parse_options`.
+        Values keyed by option, as returned by :func:`parse_options`.
     """
     return {name: value for name, value in parse_options(words).items() if name not in _MAY_CHANGE}
 
@@ -125,10 +125,10 @@ def _read(path: Path) -> Dict[str, str]:
     """Read the record of a run.
 
     Args:
-        path: path of the record.
+        path: path to the record.
 
     Returns:
-        Recorded values by name. Empty for a record that an earlier version wrote in another form.
+        Recorded values, keyed by name. Empty if an earlier version wrote the record in a different format.
 
     Raises:
         InputError: The record is damaged.

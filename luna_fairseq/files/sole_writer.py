@@ -13,11 +13,11 @@ _held: Dict[Tuple[int, int], int] = {}
 
 
 def lock_folder(folder: Path) -> None:
-    """Lock a folder for other processes until this process ends.
+    """Lock a folder against other processes until this process ends.
 
-    The folder itself is locked, without a file. The operating system releases the lock when the process ends
-    for any reason. A lock of another process is waited for up to five seconds. On Windows and on file systems
-    without locks, nothing happens.
+    The lock is on the folder itself, without a lock file. The operating system releases the lock when the
+    process ends, for whatever reason. If another process holds the lock, this function waits up to five
+    seconds. It has no effect on Windows and on file systems without locks.
 
     Args:
         folder: path of an existing folder.

@@ -16,7 +16,7 @@ def replacing(path: Path) -> Iterator[Path]:
     If the block raises an exception, the temporary file is removed and ``path`` is unchanged.
 
     Args:
-        path: path of the file, replaced if it exists. Missing parent folders are created.
+        path: path to the file, replaced if it exists. Missing parent folders are created.
 
     Yields:
         The temporary path, to which the block writes.
@@ -39,7 +39,7 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
     """Context manager that creates an empty folder, and removes it at the end.
 
     Args:
-        folder: path of the folder. Files that a killed process left there are removed first. The parent
+        folder: path to the folder. Files that a killed process left there are removed first. The parent
             folder must exist: if it were created here, nobody would notice that its other files are lost.
 
     Yields:
@@ -60,7 +60,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
     If the block raises an exception, the temporary folder is removed.
 
     Args:
-        folder: path of the folder, which must be empty or absent. Missing parent folders are created.
+        folder: path to the folder, which must be empty or absent. Missing parent folders are created.
 
     Yields:
         The temporary folder, to which the block writes.
@@ -74,22 +74,22 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text to a file in UTF-8. An existing file is replaced when the new file is complete.
+    """Write text to a file in UTF-8. An existing file is replaced only once the new file is complete.
 
     Args:
-        path: path of the file.
-        text: content of the file. Line endings are not changed.
+        path: path to the file.
+        text: content of the file. Line endings are preserved.
     """
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file. An existing copy is replaced when the new one is complete.
+    """Copy the content of a file. An existing copy is replaced only once the new one is complete.
 
     Args:
-        source: path of the file to copy.
-        target: path of the copy.
+        source: path to the file to copy.
+        target: path to the copy.
     """
     with replacing(target) as temporary:
         shutil.copyfile(str(source), str(temporary))
@@ -100,7 +100,7 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
     """Context manager that opens text files for writing, and renames them to ``paths`` on success.
 
     Args:
-        paths: paths of the files, replaced if they exist.
+        paths: paths to the files, replaced if they exist.
 
     Yields:
         The open files, in the order of ``paths``.
@@ -111,10 +111,10 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that a file can be written, before the long work that computes its content.
+    """Check that a file can be written, before the long computation of its content.
 
     Args:
-        path: path of the file.
+        path: path to the file.
         option: option that names the path, such as "--output", for the error message.
 
     Raises:
