@@ -26,7 +26,7 @@ from luna_fairseq.files.writing import replacing
 from luna_fairseq.progress import progress
 
 PROGRAM = "luna-demo-corpus"
-# If more draws are needed for a pair, the grammar has hardly any new sentences left.
+# If a pair needs more draws, the grammar has hardly any new sentences left.
 MAX_DRAWS_PER_PAIR = 50
 
 Pair = Tuple[str, str]

@@ -20,7 +20,7 @@ from luna_fairseq.loggers import set_up_loggers
 
 __version__ = "0.2.0"
 
-# Names that are loaded on first access, because their module needs fairseq, and that module.
+# Names loaded on first access, because their module needs fairseq, mapped to that module.
 _LAZY_NAMES = {
     "LunaClassifier": "models",
     "LunaLanguageModel": "models",

@@ -29,7 +29,7 @@ EXTRAS = {
     "transformers": "huggingface",
     "yaml": "fairseq",
 }
-# Names on PyPI of packages that are not called like their module.
+# PyPI names of packages whose name differs from the module name.
 _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword-nmt", "yaml": "PyYAML"}
 
 

@@ -64,7 +64,7 @@ else
 fi
 train=(luna_fairseq.commands.train "$@" --distributed-world-size "$((nodes * gpus))")
 launch+=(-m "${train[@]}")
-# Checked once here, so that an error is one line and not one for each process.
+# Checked once here, so that an error is printed once and not once per process.
 python -m "${train[0]}" --dry-run "${train[@]:1}" >/dev/null || exit 1
 if [[ -n "$dry_run" ]]; then
   printf '%q ' "${launch[@]}" && echo

@@ -31,18 +31,18 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 from luna_fairseq.ops.causal_luna import causal_luna, pack_weights
 from luna_fairseq.ops.causal_luna.triton import why_not_triton
 
-# Largest relative RMS error that is allowed, compared with the definition in float64.
+# Maximum relative RMS error allowed, compared with the definition in float64.
 TOLERANCES = {"float32": 1e-4, "float64": 1e-10, "bfloat16": 2e-2, "float16": 4e-3}
 # Length at which results are checked, in addition to the lengths that are timed.
 SMALL_LENGTH = 7
 PASSES = ("forward", "forward+backward")
 # Default of --max-naive-length: longest sequence for variants that store a matrix for every position.
 LONGEST_NAIVE = {"cpu": 1024, "cuda": 4096}
-# Number of tokens of the last sentence in a batch with mixed lengths.
+# Number of tokens in the last sentence of a batch with mixed lengths.
 SHORT = 60
 # Number of segments, groups of adjacent tokens, that a query looks up.
 LOOK_UP = 4
-# Inputs of an attention by name. "gradient" is the gradient of the output.
+# Inputs of an attention variant, keyed by name. "gradient" is the gradient of the output.
 Inputs = Dict[str, Tensor]
 
 
@@ -71,7 +71,7 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
     log_decay = -(2 ** (-8 / heads * torch.arange(1, heads + 1, device=q.device))) if decay else None
     inputs = q, x["k"], x.get("v", x["k"]), weights, x.get("rows"), x.get("positions")
     output = causal_luna(*inputs, backend=backend, log_decay=log_decay)
-    # The output at padded positions has no meaning, so it must not be compared.
+    # The output at padding positions is undefined, so it must not be compared.
     return output.masked_fill(x["positions"][:, None, :, None], 0.0) if "positions" in x else output
 
 

@@ -29,9 +29,9 @@ from luna_fairseq.files.writing import check_writable, write_text
 
 PROGRAM = "python -m luna_fairseq.benchmark.gpu"
 BENCHMARK = "luna_fairseq.benchmark"
-# A part is started only if this number of seconds is left, because a process needs some time to import torch.
+# A part is started only if this number of seconds remains, because a process needs some time to import torch.
 LEAST = 5.0
-# Largest number of attempts for a part. Each attempt excludes the row that ended the previous attempt.
+# Maximum number of attempts per part. Each attempt excludes the row that ended the previous attempt.
 TRIES = 3
 
 SETS = {
@@ -178,7 +178,7 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         if not error or not running:
             failed.update({"all": error} if error and not section.get("failed") else {})
             break
-        # The process died or hung, so the next attempt excludes the row that was being measured.
+        # The process died or hung, so the next attempt excludes the row being measured.
         failed[running] = error
         words = [*words, "--without", running]
     find_section(values)["results"] = list(measured.values())

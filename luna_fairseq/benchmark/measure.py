@@ -51,7 +51,7 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
     for _ in range(args.repetitions):
         for name, timer in timers.items():
             section.set_running(name)
-            # blocked_autorange warms up before every sample, because another row has run since the last one.
+            # blocked_autorange warms up before every sample, because another row has run in between.
             samples[name].append(timer.blocked_autorange(min_run_time=SHORTEST_SAMPLE))
     seconds = {name: [sample.median for sample in each] for name, each in samples.items()}
     for name, ours in seconds.items():

@@ -33,7 +33,7 @@ from luna_fairseq.peers.attention import FORMS, PeerAttention
 
 Names = Mapping[str, str]
 Change = Optional[Callable[[nn.Module], None]]
-# Sizes of a model, in the order of the tuples below.
+# Model sizes, in the order of the tuples below.
 SIZES = ("layers", "embed_dim", "ffn_embed_dim", "attention_heads")
 TRANSFORMER = {"base": (6, 512, 2048, 8), "small": (3, 256, 1024, 4)}
 PRESETS = {
@@ -114,7 +114,7 @@ def use_fused_attention(model: nn.Module) -> None:
 
 # Compute fairseq's attention with explicit weights. fairseq does so if it skips the check of the widths.
 use_explicit_weights = partial(set_on_modules, MultiheadAttention, "skip_embed_dim_check", lambda child: True)
-# Compute the attentions of the peers by their definitions.
+# Compute the peers' attention with naive implementations.
 use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child: child.attend_naively)
 
 

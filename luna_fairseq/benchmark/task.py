@@ -220,7 +220,7 @@ def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callab
             measured.
     """
     variants = select(task.variants(), task.args.with_, task.args.without)
-    # Names of the variants that are skipped in some cases, by the reason. A dictionary keeps their order.
+    # Names of the variants skipped in some cases, keyed by reason. A dictionary preserves their order.
     skipped: Dict[str, Dict[str, None]] = {}
     cases = []
     for case in task.cases():

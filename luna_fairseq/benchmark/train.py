@@ -18,7 +18,7 @@ from luna_fairseq.benchmark.models import (
 from luna_fairseq.benchmark.task import BatchSize, Case, Job, choice_option, number_options, require_equal
 
 Loss = Callable[[], torch.Tensor]
-# Lengths of the sentences for the comparison before anything is timed.
+# Sentence lengths for the check that runs before anything is timed.
 CHECKED = (11, 7, 2)
 # Every seventh token is predicted, about 15 % as in pretraining. The tokens are the same for every model.
 PREDICTED = slice(1, None, 7)

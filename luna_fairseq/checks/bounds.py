@@ -12,7 +12,7 @@ from typing import Any, Dict, Iterator, Mapping
 from luna_fairseq.errors import InputError
 
 LEAST, ABOVE, MOST, BELOW = "least", "above", "most", "below"
-# Bounds of the probability of dropping or replacing something, which must be below 1.
+# Bounds of the probability of dropping or replacing something, which must be less than 1.
 PROBABILITY: Dict[str, Any] = {LEAST: 0, BELOW: 1}
 # Seeds that numpy accepts.
 SEED: Dict[str, Any] = {LEAST: 0, BELOW: 2**32}

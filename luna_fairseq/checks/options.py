@@ -253,7 +253,7 @@ def check_widths(options: ParsedOptions) -> Faults:
         An error message for each mismatched width.
     """
     inner = options.decoder_embed_dim
-    # Only language models can have embeddings of another width than their layers.
+    # Only language models can have embeddings whose width differs from that of their layers.
     name = "embed" if "encoder_embed_dim" in options.all else "input"
     width, output = options.all.get(f"decoder_{name}_dim") or inner, options.decoder_output_dim or inner
     if (options.share_all_embeddings or options.share_decoder_input_output_embed) and width != output:

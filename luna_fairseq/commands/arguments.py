@@ -45,7 +45,7 @@ class Number:
         return value
 
     def __repr__(self) -> str:
-        # Shown by argparse in its message about a word that is not a number.
+        # Shown in argparse's message if the argument is not a number.
         return "number"
 
 

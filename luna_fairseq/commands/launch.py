@@ -180,7 +180,7 @@ def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
     Returns:
         Values of these options. All other options are ignored.
     """
-    # The usage of this parser is not shown, because it is not that of the command.
+    # The usage of this parser is not shown, because it differs from that of the command.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--max-tokens", type=positive)
     parser.add_argument("--batch-size", "--max-sentences", type=positive)

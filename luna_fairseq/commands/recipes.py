@@ -18,7 +18,7 @@ import luna_fairseq
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.regular import is_data
 
-# Groups of a recipe that name a component, and the option of fairseq-train for this name.
+# Recipe groups that name a component, and the corresponding fairseq-train option.
 NAMED = {
     "task": "--task",
     "model": "--arch",
