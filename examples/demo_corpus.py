@@ -141,7 +141,7 @@ class Phrase(NamedTuple):
         english: English words.
         german: German words.
         agreement: form of a verb with this subject: "1" (I), "3" (he) or "p" (they) (default: "3").
-        pronoun: True for a pronoun (default: False).
+        pronoun: True for pronouns (default: False).
     """
 
     english: str
@@ -332,7 +332,7 @@ class Grammar:
             - auxiliary verb, such as "do".
             - verb that follows the auxiliary.
             - inflected verb that replaces both, or "" if there is none.
-            - German modal verb, or "" without a modal verb.
+            - German modal verb, or "" if there is no modal verb.
         """
         if tense == "modal":
             english, german = self.random.choice(MODALS).split(":")
@@ -349,7 +349,7 @@ class Grammar:
         """Draw a subject, sometimes a pronoun.
 
         Args:
-            kind: kind of the noun, "person" or "animal".
+            kind: kind of noun, "person" or "animal".
             definite: True to exclude the determiners "a" and "no".
 
         Returns:
@@ -397,7 +397,7 @@ class Grammar:
         """Draw an object, sometimes a pronoun.
 
         Args:
-            kind: kind of the noun, such as "person" or "food".
+            kind: kind of noun, such as "person" or "food".
             case: German case, "acc" or "dat".
             subject: subject of the clause, which restricts pronouns: "I see me" is not drawn.
             definite: True to exclude the determiners "a" and "no".
@@ -427,7 +427,7 @@ class Grammar:
         """Draw a noun phrase: determiner, adjective, noun and perhaps a relative clause.
 
         Args:
-            kind: kind of the noun, such as "person" or "food".
+            kind: kind of noun, such as "person" or "food".
             case: German case, "nom", "acc" or "dat".
             definite: True to exclude the determiners "a" and "no".
             relative: True if a relative clause may follow (default: False).
@@ -540,7 +540,7 @@ def _entries(table: str, kind: str) -> List[str]:
 
 
 def _expand_kinds(names: str) -> List[str]:
-    """Replace groups by their kinds of nouns: "living,room" gives ["person", "animal", "room"]."""
+    """Expand groups into their kinds of nouns: "living,room" gives ["person", "animal", "room"]."""
     return [kind for name in names.split(",") for kind in GROUPS.get(name, (name,))]
 
 
@@ -548,14 +548,14 @@ def draw_corpus(sizes: Dict[str, int], seed: int) -> Dict[str, List[Pair]]:
     """Draw the splits of a corpus, in the order of ``sizes``. No sentence occurs twice in either language.
 
     Args:
-        sizes: number of pairs by split, such as ``{"test": 500}``.
+        sizes: number of pairs, keyed by split, such as ``{"test": 500}``.
         seed: seed of the random generator.
 
     Returns:
-        Pairs (English, German) by split.
+        Pairs (English, German), keyed by split.
 
     Raises:
-        InputError: The grammar does not have so many sentences.
+        InputError: The grammar does not have that many sentences.
 
     Example:
         >>> draw_corpus({"test": 1}, seed=1)["test"][0][0]
@@ -579,7 +579,7 @@ def _distinct_pairs(seed: int, number: int) -> Iterator[Pair]:
         Pair (English, German).
 
     Raises:
-        InputError: The grammar does not have so many sentences.
+        InputError: The grammar does not have that many sentences.
     """
     grammar = Grammar(seed)
     english_seen, german_seen = set(), set()
@@ -596,7 +596,7 @@ def write_corpus(corpus: Dict[str, List[Pair]], folder: Path) -> None:
     """Write ``SPLIT.en`` and ``SPLIT.de`` into a folder, one sentence per line.
 
     Args:
-        corpus: pairs by split.
+        corpus: pairs, keyed by split.
         folder: folder to write to, created if it does not exist.
 
     Raises:

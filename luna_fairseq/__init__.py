@@ -78,7 +78,7 @@ def __getattr__(name: str) -> Any:
         The submodule or class.
 
     Raises:
-        AttributeError: There is no such name.
+        AttributeError: No submodule or class has this name.
     """
     if name in _LAZY_NAMES:
         return getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)

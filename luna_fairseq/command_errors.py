@@ -62,7 +62,7 @@ def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def exit_if_unread() -> Iterator[None]:
-    """Context manager that exits silently with status 1 if nobody reads standard output any more.
+    """Context manager that exits silently with status 1 if standard output is closed by its reader.
 
     This happens when a command is piped into ``head``, which ends early. Python would print a traceback of
     the BrokenPipeError.
@@ -79,7 +79,7 @@ def exit_if_unread() -> Iterator[None]:
 def is_command(spawned: bool = False) -> bool:
     """Return True if this process runs a command of fairseq or of this package.
 
-    A user's program is not a command. Its errors keep their tracebacks, which lead to the wrong call.
+    A user's program is not a command. Its errors keep their tracebacks, which point to the wrong call.
 
     Args:
         spawned: also return True in a process that a command has spawned (default: False).

@@ -64,7 +64,7 @@ def progress_bar(
         description: text beside the bar.
         total: number of items (default: length of ``items``, or unknown).
         unit: plural noun for the items (default: "lines").
-        items: iterable to go through (default: None).
+        items: iterable to wrap (default: None).
 
     Returns:
         The bar, of class ``tqdm``.
@@ -81,7 +81,7 @@ def read_with_progress(file: Any, description: str, size: Optional[int], start: 
         file: object with a method ``read``.
         description: text beside the bar.
         size: size of the file in bytes, or None if unknown.
-        start: number of bytes that were read before (default: 0).
+        start: number of bytes already read (default: 0).
     """
     shown: Any = {"initial": start, "leave": False, "mininterval": 0.5, "disable": not is_shown()}
     return tqdm.wrapattr(file, "read", total=size, desc=description, **shown)

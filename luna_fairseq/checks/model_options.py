@@ -63,7 +63,7 @@ def model_dataclass(options: Mapping[str, Any]) -> Any:
         options: options of a model. Either ``_name`` or ``arch`` names the model.
 
     Returns:
-        The dataclass, or None for a model of fairseq or another package.
+        The dataclass, or None for a model from fairseq or another package.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
@@ -82,7 +82,8 @@ def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
         options: options of a model. Either ``_name`` or ``arch`` names the model.
 
     Returns:
-        A new dictionary with all options of the model. For a model of another package, a copy of ``options``.
+        A new dictionary with all options of the model. For a model from another package, a copy of
+        ``options``.
     """
     dataclass = model_dataclass(options)
     if dataclass is None:
@@ -216,7 +217,7 @@ def command_line(options: Mapping[str, Any]) -> List[str]:
 
     Returns:
         ``--arch``, and all options that change the output of the weights, such as ``["--arch", "luna",
-        "--encoder-layers", "6"]``. Values of None or False are the defaults and are omitted.
+        "--encoder-layers", "6"]``. Options that are None or False have their default values and are omitted.
     """
     model = model_name(options)
     words = ["--arch", model]

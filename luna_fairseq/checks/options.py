@@ -35,7 +35,7 @@ class ParsedOptions:
         all: dictionary of all parsed options.
         trains: True if the command trains a model.
         decodes: True if the command generates text.
-        from_file: True if the command generates text from binarized data, as fairseq-generate does.
+        from_file: True if the command generates text from binarized data, like fairseq-generate.
 
     Raises:
         AttributeError: Neither fairseq nor this package declares an option of that name.
@@ -195,7 +195,7 @@ def check_shortlist(options: ParsedOptions) -> Faults:
 def check_metric(options: ParsedOptions) -> Faults:
     """Check that the metric that selects the best checkpoint is measured.
 
-    Without ``--eval-bleu``, fairseq would fail after the first epoch and save no checkpoint.
+    Without ``--eval-bleu``, fairseq would fail after the first epoch and save no checkpoints.
 
     Args:
         options: parsed command options.

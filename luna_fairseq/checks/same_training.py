@@ -1,10 +1,10 @@
 """Checks that a checkpoint is used with the task, languages, dictionaries and options of its training.
 
-Some settings of a task must be the same in training and in use. They are called the *identity* of the
-training: the name of the task, its languages, and the options that decide how input is read. Checkpoints of
-this package store the identity, a random name of the run, and a fingerprint of each dictionary in
-``extra_state``. For other checkpoints, the identity is read from the configuration, and the dictionaries are
-unknown.
+Some task settings must match between training and later use of the model. They are called the *identity* of
+the training: the name of the task, its languages, and the options that determine how input is read.
+Checkpoints of this package store the identity, a random name of the run, and a fingerprint of each dictionary
+in ``extra_state``. For other checkpoints, the identity is read from the configuration, and the dictionaries
+are unknown.
 """
 
 import hashlib
@@ -48,9 +48,9 @@ KINDS = {
 
 
 def task_identity(task: Any) -> Dict[str, Any]:
-    """Return the settings of a task that must be the same in training and in use.
+    """Return the task settings that must match between training and later use of the model.
 
-    These are the name of the task, its languages, and the options that decide how input is read.
+    These are the name of the task, its languages, and the options that determine how input is read.
 
     Args:
         task: fairseq task.
@@ -67,7 +67,7 @@ def task_identity(task: Any) -> Dict[str, Any]:
 
 
 def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the settings of a checkpoint's training that must be the same when the checkpoint is used.
+    """Return a checkpoint's training settings that must match when the checkpoint is used.
 
     Args:
         state: checkpoint contents.
@@ -84,7 +84,7 @@ def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the options of the model in a checkpoint.
+    """Return the model options stored in a checkpoint.
 
     Args:
         state: checkpoint contents. Older versions of fairseq store all options in one flat ``args``.
@@ -110,7 +110,7 @@ def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a checkpoint is used for the kind of task, the languages and the input it was trained on.
+    """Check that a checkpoint is used for the same kind of task, languages and input as in training.
 
     Args:
         path: checkpoint file, for the error message.
@@ -241,13 +241,13 @@ def has_known_task(identity: Mapping[str, Any]) -> bool:
 
 
 def trainer_identity(trainer: Any) -> Dict[str, Any]:
-    """Return the settings that a run stores in its checkpoints: those of its task, and the run's name.
+    """Return the settings that a run stores in its checkpoints: the task settings and the run name.
 
     Args:
         trainer: fairseq trainer. A trainer without the attribute ``run_name`` is given a random one.
 
     Returns:
-        Settings, keyed by name, as returned by :func:`task_identity`, with the run's name as "run".
+        Settings, keyed by name, as returned by :func:`task_identity`, with the run name as "run".
     """
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
@@ -261,7 +261,7 @@ def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str
         arg_overrides: overrides that fairseq-validate or ``from_pretrained`` passes, or None.
 
     Returns:
-        A dictionary with "source_lang" and "target_lang", each only if it is overridden.
+        A dictionary with "source_lang" and "target_lang", each present only if it is overridden.
     """
     overrides = arg_overrides or {}
     return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
@@ -305,7 +305,7 @@ def compare_with_run(
         reset_optimizer: True if the run starts a new training from the weights.
 
     Raises:
-        InputError: A resumed run has another task, other languages or another model.
+        InputError: A resumed run has a different task, different languages or a different model.
     """
     ours = plain_options(trainer.cfg.model)
     if model_dataclass(options) is None:

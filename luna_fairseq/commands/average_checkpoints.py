@@ -86,7 +86,7 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
         args: parsed command-line options.
 
     Returns:
-        Paths of the checkpoints. Files listed by the user keep their order.
+        Checkpoint paths. Files listed by the user keep their order.
 
     Raises:
         InputError: A path does not exist or is given twice, options contradict each other, or the folder has
@@ -115,16 +115,16 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
 
 
 def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
-    """Find the checkpoints in a folder whose names contain a number of epochs or updates.
+    """Find the checkpoints in a folder whose names contain an epoch or update number.
 
     Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if all checkpoints have one.
 
     Args:
-        folder: folder of the checkpoints.
+        folder: checkpoint folder.
         pattern: regular expression of a file name with two groups, the number and the suffix.
 
     Returns:
-        Paths of the checkpoints by number.
+        Checkpoint paths, keyed by number.
 
     Raises:
         InputError: All checkpoints have a suffix, and their suffixes differ.

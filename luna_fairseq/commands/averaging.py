@@ -125,7 +125,7 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
 
 
 def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the properties of a checkpoint that are compared before averaging.
+    """Return the checkpoint properties that are compared before averaging.
 
     Args:
         state: checkpoint contents.
@@ -154,7 +154,7 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the seed and the folder of a run, which distinguish runs that have no name.
+    """Return the seed and the folder of a run, which distinguish unnamed runs.
 
     Args:
         state: checkpoint contents.
@@ -205,8 +205,8 @@ def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: P
 def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
     """Check that two checkpoints belong to the same run.
 
-    If both checkpoints store the random name of their run, the names are compared. Otherwise the seeds and
-    the folders are compared, if both are known.
+    If both checkpoints store the random name of their run, the names are compared. Otherwise, the seeds and
+    folders are compared if both are known.
 
     Args:
         first: entry ``"run"`` of the first checkpoint, from :func:`describe_checkpoint`.

@@ -22,7 +22,7 @@ class Launch:
         options: arguments of fairseq-train, without DATA.
         hydra: arguments of fairseq-hydra-train that override the recipe.
         notes: lines that explain the batch and the precision.
-        save_dir: folder of the checkpoints.
+        save_dir: checkpoint folder.
     """
 
     options: List[str]
@@ -76,7 +76,7 @@ def _compute_update_freq(
     Args:
         recipe: recipe to train.
         parsed: the user's options, from :func:`_parse_options`.
-        devices: number of GPUs, or 1 without a GPU.
+        devices: number of GPUs, or 1 if there is none.
 
     Returns:
         - the number, or None if the user sets ``--update-freq``.
@@ -124,14 +124,14 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
 
 
 def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) -> int:
-    """Return the largest batch per GPU, up to a limit, with which updates have the recipe's batch size.
+    """Return the largest batch size per GPU, up to a limit, that preserves the recipe's batch size.
 
-    A batch in tokens may be smaller than the recipe's by the remainder of a division.
+    A batch in tokens may be smaller than the recipe's by a division remainder.
 
     Args:
         batch: batch size of the recipe, in tokens or sequences.
         devices: number of GPUs.
-        per_gpu: largest batch per GPU that is allowed, in the same unit.
+        per_gpu: maximum batch size per GPU, in the same unit.
         unit: "tokens" or "sequences".
 
     Returns:
@@ -172,13 +172,13 @@ def _choose_precision(
 
 
 def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of fairseq-train that affect the batch, the precision and the folder.
+    """Parse the options of fairseq-train that affect the batch, the precision and the checkpoint folder.
 
     Args:
         user_options: the user's options for fairseq-train.
 
     Returns:
-        Values of these options. All other options are ignored.
+        Values of these options. Other options are ignored.
     """
     # The usage of this parser is not shown, because it differs from that of the command.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)

@@ -197,7 +197,7 @@ def _read_gpu_count(path: Path, heading: List[str]) -> int:
 
 
 def _format_option(option: str, value: Any) -> Iterator[str]:
-    """Yield an option and its value as words of a command line: ``("--lr", 0.1)`` gives "--lr" and "0.1".
+    """Yield an option and its value as command-line arguments: ``("--lr", 0.1)`` gives "--lr" and "0.1".
 
     Args:
         option: name of the option, such as "--lr".

@@ -78,10 +78,10 @@ def console_script(
         program: name of the command.
         build_parser: function that builds the command-line parser.
         work: function that does the work. It raises InputError for bad input.
-        path_argument: name of a parsed option. Its file is named in the message if a disk is full (default:
-            none).
+        path_argument: name of a parsed option that holds a path. If a disk is full, the error message names
+            this path (default: none).
         passes_on: names of options that the user must not give after ``--``. With a list, even an empty one,
-            the command accepts options of a fairseq command after ``--``, and passes them to ``work`` as a
+            the command accepts options of a fairseq command after ``--`` and passes them to ``work`` as a
             second argument (default: None, ``--`` is not accepted).
         hides_log: hide fairseq's log messages and warnings (default: False).
         takes_words: call ``work`` with the unparsed command-line arguments. The parser then serves ``--help``

@@ -77,10 +77,10 @@ def _format_command(words: List[str]) -> str:
     """Format a command for a shell, with a line break before each option.
 
     Args:
-        words: words of the command.
+        words: program and its arguments.
 
     Returns:
-        The command on several lines, joined by backslashes.
+        The command, on several lines joined by backslashes.
     """
     lines = [""]
     for word in words:

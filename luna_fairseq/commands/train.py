@@ -50,12 +50,12 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
     Args:
         words: RECIPE, DATA, and options of fairseq-train.
-        should_record: record the options and the data in the folder of the checkpoints. A resumed run is
-            compared with this record (default: True).
+        should_record: record the options and the data in the checkpoint folder. A resumed run is compared
+            with this record (default: True).
         option: name of the option that sets this folder, for error messages (default: "--save-dir").
 
     Returns:
-        The words of the command.
+        The program and its arguments.
 
     Raises:
         InputError: An argument is missing or invalid, or the folder contains checkpoints from another run.
@@ -111,7 +111,7 @@ def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Opt
 
 
 def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
-    """Compute the options that train a recipe with its batch size on the GPUs of this machine.
+    """Compute the options that train a recipe with its batch size on this machine's GPUs.
 
     Args:
         recipe: recipe to train.

@@ -122,7 +122,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     more updates, if there is one.
 
     Args:
-        folder: folder of the run's checkpoints.
+        folder: checkpoint folder of the run.
         suffix: suffix of the file names before ".pt", as in ``--checkpoint-suffix`` (default: "").
 
     Returns:

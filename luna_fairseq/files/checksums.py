@@ -25,7 +25,7 @@ def write_checksums(folder: Path, names: Iterable[str]) -> str:
     """Compute the checksums of files in a folder, and write them to ``checksums.sha256``.
 
     Args:
-        folder: folder of the files.
+        folder: folder that contains the files.
         names: names of the files, relative to the folder.
 
     Returns:
@@ -37,10 +37,10 @@ def write_checksums(folder: Path, names: Iterable[str]) -> str:
 
 
 def remove_checksums(folder: Path) -> None:
-    """Remove the list of checksums of a folder, before files of the folder change.
+    """Remove a folder's list of checksums, before its files change.
 
     Args:
-        folder: folder of the files.
+        folder: folder that contains the files.
     """
     (folder / CHECKSUMS).unlink(missing_ok=True)
 
@@ -48,8 +48,8 @@ def remove_checksums(folder: Path) -> None:
 def check_files(path: Path) -> None:
     """Check that the files of a split of prepared data, such as train, have not changed.
 
-    They are compared with the list of checksums in their folder. The dictionaries and labels are checked too,
-    and so is the other language of the split. Without a list, nothing is checked.
+    They are compared with the list of checksums in their folder. The dictionaries, the labels and the other
+    language of the split are checked as well. If there is no list, nothing is checked.
 
     Args:
         path: path to a file of the split, with or without its extension, such as ``train.en-de.en``.
@@ -72,7 +72,7 @@ def read_checksums(folder: Path) -> Dict[str, str]:
     """Read the list of checksums of a folder.
 
     Args:
-        folder: folder of the files.
+        folder: folder that contains the files.
 
     Returns:
         Checksums keyed by file name relative to the folder. Empty if the folder has no list.

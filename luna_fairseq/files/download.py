@@ -45,9 +45,9 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
     """Return the path to a published file, and download the file first if it is missing.
 
     Args:
-        file: file to download. Size and checksum are verified only with the public address, because a mirror
-            may have another version.
-        folder: folder of the downloads. An incomplete download is named NAME.part.
+        file: file to download. Size and checksum are verified only for the public address, because a mirror
+            may have a different version.
+        folder: download folder. An incomplete download is named NAME.part.
         mirror: local folder that contains the file, or an address ``http://...`` to which the name is
             appended. None for the public address.
 

@@ -22,7 +22,7 @@ class FinishedSteps:
     Args:
         folder: output folder, created if it does not exist.
         name: file name of the record.
-        owned: names of files that the command writes. If one of them exists without a record, the folder
+        owned: names of files that the command writes. If any of them exists without a record, the folder
             belongs to another program (default: none).
 
     Raises:

@@ -31,12 +31,12 @@ def check_same_run(
 ) -> None:
     """Record the options and data of a new run, or compare those of a resumed run with its record.
 
-    A resumed run without a record was started by an earlier version. It is accepted, and recorded now.
+    A resumed run without a record was started by an earlier version. It is accepted and recorded now.
 
     Args:
-        folder: folder of the run, created if it does not exist.
+        folder: run folder, created if it does not exist.
         option: option that names the folder, such as "--save-dir", for the error message.
-        identity: options and checksums of data that must not change, by name.
+        identity: options and data checksums that must not change, keyed by name.
         is_resumed: True if the folder contains a run to resume.
         should_record: write the record of a new run (default: True).
 
