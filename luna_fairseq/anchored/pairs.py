@@ -1,8 +1,11 @@
-"""Products of queries with the tokens of the segments that they attend to, computed in blocks.
+"""Attention products between queries and the tokens of a few segments, computed in blocks.
 
-Each of M queries attends to N of R segments. A table [R, W, K] contains the keys or values of all segments,
-with W tokens of width K each. A pair is a query and one of its segments. Pairs with the same segment are
-multiplied together, so that the tokens of a segment are not gathered once per query.
+A sequence is divided into R segments, each a run of at most W consecutive tokens. A table [R, W, K] holds one
+key (or value) vector of dimension K per token, padded to W tokens per segment. Each of M queries attends to
+the tokens of N of the R segments.
+
+A pair consists of a query and one of its segments. Pairs with the same segment are multiplied together in
+blocks, so that the tokens of a segment are not gathered once per query.
 """
 
 from typing import Any, List, NamedTuple, Tuple, Union
@@ -27,74 +30,83 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Choose between products in blocks and products with one gather per query.
+    """Choose the faster way to multiply M queries by the tokens of their segments, and prepare it.
 
-    Blocks are chosen if, on average, at least two queries attend to a segment.
+    A segment is a run of consecutive tokens. Each query attends to N of the R segments. If a segment has at
+    least two queries on average, queries with the same segment are multiplied together in blocks. Otherwise,
+    the tokens are gathered separately for every query.
 
     Args:
-        segment: indices [M, N] of the N segments that each of M queries attends to.
-        R: number of segments.
+        segment: indices [M, N] of the segments that each query attends to, from 0 to R - 1.
+        R: total number of segments.
 
     Returns:
-        Object that computes the products, a :class:`Blocks` or :class:`Gathered`.
+        A :class:`Blocks` or a :class:`Gathered`. Both have the methods ``scores``, ``weighted_sum`` and
+        ``sum_outer_products``.
     """
     return Gathered(segment) if segment.numel() < 2 * R else sort_into_blocks(segment, R)
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot product of each query with the keys of its segments' tokens, with gradients.
+    """Compute the dot products of each query with the keys of the tokens in its segments.
 
-    Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
+    A segment is a run of W consecutive tokens. Each of M queries attends to N of the R segments, so there are
+    N * W products per query. The function is differentiable with respect to ``q`` and ``keys``.
 
     Args:
-        pairs: segments that each query attends to.
-        q: queries [M, K].
-        keys: keys [R, W, K] of all segments.
+        pairs: result of :func:`make_pairs`, which contains the indices [M, N] of each query's segments.
+        q: queries [M, K], of dimension K.
+        keys: keys [R, W, K] of the tokens of all segments.
 
     Returns:
-        Products [M, N * W].
+        Dot products [M, N * W].
     """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """Compute the weighted sum of the values of each query's segments, with gradients.
+    """Compute, for each query, the weighted sum of the values of the tokens in its segments.
 
-    Shapes: M queries. Each query attends to N of R segments with W tokens each, whose values have width K.
+    A segment is a run of W consecutive tokens. Each of M queries attends to N of the R segments, so the sum
+    runs over N * W tokens. The function is differentiable with respect to ``weights`` and ``values``.
 
     Args:
-        pairs: segments that each query attends to.
-        weights: weights [M, N * W] of the tokens of these segments.
-        values: values [R, W, K] of all segments.
+        pairs: result of :func:`make_pairs`, which contains the indices [M, N] of each query's segments.
+        weights: attention weights [M, N * W] of the tokens in each query's segments.
+        values: values [R, W, K] of the tokens of all segments, of dimension K.
 
     Returns:
-        Sums [M, K].
+        Weighted sums [M, K].
     """
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
 
 
 class _Scores(torch.autograd.Function):
-    """Autograd function of :func:`scores`, which saves only its inputs for the backward pass.
+    """Autograd function for the dot products of each query with the keys of the tokens in its segments.
 
-    The gradient of the queries is a weighted sum of keys. The gradient of the keys is a sum of outer
-    products.
+    Only the inputs are saved for the backward pass. The gradient with respect to the queries is a weighted
+    sum of keys. The gradient with respect to the keys is a sum of outer products.
     """
 
     @staticmethod
     def forward(ctx: Any, pairs_class: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
-        """Compute the dot products of :func:`scores`.
+        """Compute the dot products of each query with the keys of the tokens in its segments.
+
+        Shapes: M queries of dimension K. Each query attends to N of the R segments. A segment is a run of W
+        tokens.
 
         Args:
-            ctx: autograd context, which saves the inputs.
-            pairs_class: class that computes the products, :class:`Gathered` or :class:`Blocks`.
-            q: M queries [M, K] of width K.
-            keys: keys [R, W, K] of R segments with W tokens each.
-            *pairs: fields of ``pairs_class``.
+            ctx: autograd context, in which the inputs are saved.
+            pairs_class: implementation of the products, the class :class:`Gathered` or :class:`Blocks`.
+            q: queries [M, K].
+            keys: keys [R, W, K] of the tokens of all segments.
+            *pairs: constructor arguments of ``pairs_class``. The first argument is the tensor [M, N] of the
+                segment indices of each query.
 
         Returns:
-            Products [M, N * W] with the N segments that each query attends to.
+            Dot products [M, N * W].
         """
         ctx.pairs_class = pairs_class
         ctx.save_for_backward(q, keys, *pairs)
@@ -103,14 +115,18 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
-        """Compute the gradients of queries and keys.
+        """Compute the gradients of the loss with respect to the queries and the keys.
+
+        Shapes: M queries of dimension K. Each query attends to N of the R segments. A segment is a run of W
+        tokens.
 
         Args:
             ctx: autograd context with the saved inputs.
-            grad: gradient of the products, of the same shape.
+            grad: gradient [M, N * W] of the loss with respect to the dot products.
 
         Returns:
-            Gradient with respect to each argument of :meth:`forward`, or None.
+            One value per argument of :meth:`forward`: the gradients [M, K] of the queries and [R, W, K] of
+            the keys, and None for all other arguments.
         """
         q, keys, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
@@ -122,25 +138,29 @@ class _Scores(torch.autograd.Function):
 
 
 class _WeightedSum(torch.autograd.Function):
-    """Autograd function of :func:`weighted_sum`, which saves only its inputs for the backward pass.
+    """Autograd function for the weighted sum of the values of the tokens in each query's segments.
 
-    The gradient of the weights consists of dot products with the values. The gradient of the values is a sum
-    of outer products.
+    Only the inputs are saved for the backward pass. The gradient with respect to the weights consists of dot
+    products with the values. The gradient with respect to the values is a sum of outer products.
     """
 
     @staticmethod
     def forward(ctx: Any, pairs_class: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
-        """Compute the sums of :func:`weighted_sum`.
+        """Compute, for each query, the weighted sum of the values of the tokens in its segments.
+
+        Shapes: M queries. Each query attends to N of the R segments. A segment is a run of W tokens, whose
+        values have dimension K.
 
         Args:
-            ctx: autograd context, which saves the inputs.
-            pairs_class: class that computes the sums, :class:`Gathered` or :class:`Blocks`.
-            weights: weights [M, N * W] of the tokens in the N segments that each of M queries attends to.
-            values: values [R, W, K] of R segments with W tokens of width K each.
-            *pairs: fields of ``pairs_class``.
+            ctx: autograd context, in which the inputs are saved.
+            pairs_class: implementation of the sums, the class :class:`Gathered` or :class:`Blocks`.
+            weights: attention weights [M, N * W] of the tokens in each query's segments.
+            values: values [R, W, K] of the tokens of all segments.
+            *pairs: constructor arguments of ``pairs_class``. The first argument is the tensor [M, N] of the
+                segment indices of each query.
 
         Returns:
-            Sums [M, K].
+            Weighted sums [M, K].
         """
         ctx.pairs_class = pairs_class
         ctx.save_for_backward(weights, values, *pairs)
@@ -149,14 +169,18 @@ class _WeightedSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
-        """Compute the gradients of weights and values.
+        """Compute the gradients of the loss with respect to the weights and the values.
+
+        Shapes: M queries. Each query attends to N of the R segments. A segment is a run of W tokens, whose
+        values have dimension K.
 
         Args:
             ctx: autograd context with the saved inputs.
-            grad: gradient of the sums, of the same shape.
+            grad: gradient [M, K] of the loss with respect to the weighted sums.
 
         Returns:
-            Gradient with respect to each argument of :meth:`forward`, or None.
+            One value per argument of :meth:`forward`: the gradients [M, N * W] of the weights and [R, W, K]
+            of the values, and None for all other arguments.
         """
         weights, values, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
@@ -167,9 +191,10 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products of queries and segments with one gather per query, which is fast for few queries.
+    """Products of queries with the tokens of their segments, with one gather per query.
 
-    Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
+    A segment is a run of consecutive tokens. Each of M queries attends to the tokens of N segments, which are
+    copied for every query and then multiplied. This is fast for few queries.
 
     Attributes:
         segment: indices [M, N] of the segments that each query attends to.
@@ -178,74 +203,82 @@ class Gathered(NamedTuple):
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot product of each query with the tokens of its segments.
+        """Compute the dot products of each query with the keys of the tokens in its segments.
 
-        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
+        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
 
         Args:
-            x: queries [M, K].
-            table: keys [R, W, K] of all segments.
+            x: queries [M, K], of dimension K.
+            table: keys [R, W, K] of the tokens of all segments.
 
         Returns:
-            Products [M, N * W].
+            Dot products [M, N * W].
         """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute the weighted sum of the tokens of each query's segments.
+        """Compute, for each query, the weighted sum of the values of the tokens in its segments.
 
-        Shapes: M queries. Each query attends to N of R segments with W tokens of width K each.
+        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
 
         Args:
-            weights: weights [M, N * W] of the tokens.
-            table: values [R, W, K] of all segments.
+            weights: attention weights [M, N * W] of the tokens in each query's segments.
+            table: values [R, W, K] of the tokens of all segments, of dimension K.
 
         Returns:
-            Sums [M, K].
+            Weighted sums [M, K].
         """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Sum the outer products of weights and queries for each segment, the gradient of the table.
+        """Compute the gradient with respect to the keys or values of all segments.
 
-        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
+        The gradient of a token is the sum of ``weight * query`` over the queries that attend to its segment,
+        so the gradient of a segment is a sum of outer products. A segment is a run of W tokens. Each of M
+        queries attends to N of the R segments.
 
         Args:
-            weights: weights [M, N * W] of the tokens.
-            x: queries [M, K].
-            R: number of segments in the table.
+            weights: one factor [M, N * W] for each query and each token in its segments.
+            x: one vector [M, K] per query: the query itself, or the gradient of its weighted sum.
+            R: total number of segments.
 
         Returns:
-            Sums [R, W, K].
+            Gradient [R, W, K], with 0 for segments that no query attends to.
         """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Gather the tokens of each query's segments.
+        """Gather, for each query, the keys or values of the tokens in its segments.
 
         Args:
-            table: keys or values [R, W, K] of R segments with W tokens of width K each.
+            table: keys or values [R, W, K] of the tokens of all R segments, with W tokens per segment and
+                dimension K.
 
         Returns:
-            Tokens [M, N * W, K] of the N segments that each of M queries attends to.
+            Keys or values [M, N * W, K] of the tokens in the N segments that each of M queries attends to.
         """
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
 class Blocks(NamedTuple):
-    """Products of queries and segments in blocks, which is fast for many queries.
+    """Products of queries with the tokens of their segments, in blocks of queries that share a segment.
 
-    Pairs of a query and one of its segments are sorted by segment and divided into blocks of c pairs with the
-    same segment. Pair p is query ``p // N`` with its segment number ``p % N``. The last block of a segment
-    may be partly empty. There are always ``M N // c + R`` blocks, which is enough for any choice of segments,
-    so that no tensor size depends on the choice. Surplus blocks at the end are empty.
+    A segment is a run of consecutive tokens. Each of M queries attends to the tokens of N of the R segments.
+    This implementation is fast if many queries attend to the same segment.
+
+    A pair consists of a query and one of its segments. Pair p is query ``p // N`` with the segment in column
+    ``p % N`` of ``segment``. Pairs are sorted by segment and divided into blocks of c pairs with the same
+    segment. The last block of a segment may be partly empty.
+
+    There are always ``M * N // c + R`` blocks, which is enough for any choice of segments. No tensor shape
+    therefore depends on the choice. Surplus blocks at the end are empty.
 
     Invariants: ``pair[place[p]] == p`` for every pair p, and ``block_segment[place[p] // c]`` is its segment.
 
-    Example: M = 3 queries choose N = 2 of R = 3 segments each, ``segment = [[2, 0], [0, 1], [2, 0]]``, c = 2.
-    Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks are::
+    Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0, 1],
+    [2, 0]]. Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks are::
 
         block            0      1      2      3      4      5
         block_segment    0      0      1      2      2      2
@@ -253,9 +286,10 @@ class Blocks(NamedTuple):
         place            [6, 0, 1, 4, 7, 2]
 
     Attributes:
-        segment: segment [M, N] of each pair.
-        block_segment: segment of each block, a vector; undefined for surplus blocks.
-        pair: pair at each of the c positions of all blocks, a vector; M N at empty positions.
+        segment: indices [M, N] of the segments that each query attends to.
+        block_segment: index of the segment of each block, a vector. Undefined for surplus blocks.
+        pair: index of the pair at each of the c positions of every block, a vector of length blocks * c.
+            Empty positions contain M * N.
         place: position [M * N] of each pair in ``pair``.
     """
 
@@ -265,16 +299,16 @@ class Blocks(NamedTuple):
     place: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot product of each query with the tokens of its segments.
+        """Compute the dot products of each query with the keys of the tokens in its segments.
 
-        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
+        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
 
         Args:
-            x: queries [M, K].
-            table: keys [R, W, K] of all segments.
+            x: queries [M, K], of dimension K.
+            table: keys [R, W, K] of the tokens of all segments.
 
         Returns:
-            Products [M, N * W].
+            Dot products [M, N * W].
         """
         arranged = x.new_empty(len(self.block_segment), self._block_size(), table.size(1))
         for blocks, places in self._split_blocks(x):
@@ -283,16 +317,16 @@ class Blocks(NamedTuple):
         return arranged.flatten(0, 1).index_select(0, self.place).view(len(x), -1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute the weighted sum of the tokens of each query's segments.
+        """Compute, for each query, the weighted sum of the values of the tokens in its segments.
 
-        Shapes: M queries. Each query attends to N of R segments with W tokens of width K each.
+        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
 
         Args:
-            weights: weights [M, N * W] of the tokens.
-            table: values [R, W, K] of all segments.
+            weights: attention weights [M, N * W] of the tokens in each query's segments.
+            table: values [R, W, K] of the tokens of all segments, of dimension K.
 
         Returns:
-            Sums [M, K].
+            Weighted sums [M, K].
         """
         arranged = table.new_empty(len(self.block_segment), self._block_size(), table.size(2))
         pair_weights = self._gather_weights(weights)
@@ -305,17 +339,19 @@ class Blocks(NamedTuple):
         return F.embedding_bag(place, arranged, mode="sum")
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Sum the outer products of weights and queries for each segment, the gradient of the table.
+        """Compute the gradient with respect to the keys or values of all segments.
 
-        Shapes: M queries of width K. Each query attends to N of R segments with W tokens each.
+        The gradient of a token is the sum of ``weight * query`` over the queries that attend to its segment,
+        so the gradient of a segment is a sum of outer products. A segment is a run of W tokens. Each of M
+        queries attends to N of the R segments.
 
         Args:
-            weights: weights [M, N * W] of the tokens.
-            x: queries [M, K].
-            R: number of segments in the table.
+            weights: one factor [M, N * W] for each query and each token in its segments.
+            x: one vector [M, K] per query: the query itself, or the gradient of its weighted sum.
+            R: total number of segments.
 
         Returns:
-            Sums [R, W, K].
+            Gradient [R, W, K], with 0 for segments that no query attends to.
         """
         pair_weights = self._gather_weights(weights).transpose(1, 2)
         sums = x.new_zeros(R, pair_weights.size(1), x.size(1))
@@ -325,20 +361,21 @@ class Blocks(NamedTuple):
         return sums
 
     def _block_size(self) -> int:
-        """Return the number of pairs that a block can hold."""
+        """Return c, the number of pairs of a query and a segment that fit into a block."""
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Split the blocks into groups that are processed in order.
+        """Split the blocks into consecutive groups, one per batched matrix product.
 
         On a CPU, the values that are gathered for a group fit into the cache. On a GPU, there is a single
         group.
 
         Args:
-            x: tensor whose last dimension is the width of the gathered values.
+            x: tensor [..., K] that is gathered. Only its last dimension and its device are used.
 
         Returns:
-            For each group, the slice of its blocks and the slice of the positions in these blocks.
+            One tuple per group: the slice of its blocks, and the slice of the positions in these blocks. A
+            block has c positions, so the second slice is c times the first.
         """
         c = self._block_size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
@@ -350,28 +387,31 @@ class Blocks(NamedTuple):
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
         """Gather the query of each pair in the given blocks.
 
-        Queries at empty positions are undefined.
+        A pair consists of a query and one of its segments. A block has c positions, some of which may be
+        empty. The queries returned for empty positions are undefined.
 
         Args:
-            x: M queries [M, K] of width K.
-            places: slice of the positions in these blocks, a multiple of the block size.
+            x: queries [M, K], of dimension K.
+            places: slice of the positions of these blocks. Its start and end are multiples of c.
 
         Returns:
-            Queries [blocks, c, K], for blocks of size c.
+            Queries [blocks, c, K].
         """
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
 
     def _gather_weights(self, weights: Tensor) -> Tensor:
-        """Gather the weights of each pair in all blocks.
+        """Gather the attention weights of each pair, block by block.
 
-        Weights at empty positions are 0.
+        A pair consists of a query and one of its segments of W tokens. A block has c positions, some of which
+        may be empty. The weights at empty positions are 0.
 
         Args:
-            weights: weights [M, N * W] of the W tokens in each of the N segments that M queries attend to.
+            weights: attention weights [M, N * W] of the tokens in the N segments that each of M queries
+                attends to.
 
         Returns:
-            Weights [blocks, c, W], for blocks of size c.
+            Attention weights [blocks, c, W] of all blocks.
         """
         pair_weights = weights.reshape(self.segment.numel(), -1)
         arranged = torch.cat([pair_weights, pair_weights.new_zeros(1, pair_weights.size(1))]).index_select(
@@ -384,18 +424,18 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort pairs of a query and a segment by segment, and divide the pairs of each segment into blocks.
+    """Sort the pairs of a query and one of its segments by segment, and divide them into blocks.
 
-    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / size`` blocks, rounded up. The blocks of
-    segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, the
-    pairs keep their order.
+    A block holds at most ``size`` pairs with the same segment. Segment r has ``counts[r]`` pairs, which fill
+    ``counts[r] / size`` blocks, rounded up. The blocks of segment r end before block ``ends[r]``, where the
+    blocks of segment r + 1 begin. Within a segment, the pairs keep their order.
 
     Args:
-        segment: segment [M, N] of each pair, 0 to R - 1, for M queries that attend to N segments each.
-        R: number of segments.
+        segment: indices [M, N], from 0 to R - 1, of the N segments that each of M queries attends to.
+        R: total number of segments.
 
     Returns:
-        The blocks, see :class:`Blocks`.
+        A :class:`Blocks`, which holds the sorted pairs and computes dot products and weighted sums with them.
     """
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"
