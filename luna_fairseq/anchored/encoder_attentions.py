@@ -1,4 +1,8 @@
-"""Factory that builds the attention modules of an encoder with anchored attention, and its options."""
+"""Options of anchored attention, and the factory that builds the attention modules of an encoder.
+
+Anchored attention divides the context into segments, runs of consecutive tokens. Row i of the packed sequence
+P summarizes segment i.
+"""
 
 from typing import Any, NamedTuple, Optional
 
@@ -15,18 +19,24 @@ from luna_fairseq.modules.options import StackOptions
 class ExtensionOptions(NamedTuple):
     """Options of anchored attention and related features, named like the command-line options.
 
-    The rows of the packed sequence P divide the context into equal segments.
+    Anchored attention divides the context into segments, runs of consecutive tokens. Row i of the packed
+    sequence P summarizes segment i.
 
     Attributes:
-        anchored_packed: let each row of P favour the tokens of its segment (default: False).
-        anchor_strength: initial strength of the distance bias in pack attention (default: 4).
-        local_parts: odd number of segments in the local window that each encoder token additionally attends
-            to (default: 0, no window).
-        cross_attention: cross-attention of the decoder, "luna" or "softmax" (default: "luna").
-        packed_lookup: number of segments whose tokens each cross-attention query additionally attends to
-            (default: 0, none).
-        diagonal_prior: favour alignments near the diagonal in cross-attention (default: False).
-        causal_decay: reduce the weight of distant positions in causal attention (default: False).
+        anchored_packed: use anchored attention: each row of P favours the tokens of its segment (default:
+            False).
+        anchor_strength: initial reduction of the pack attention logits per segment of distance between a
+            token and a row's segment (default: 4).
+        local_parts: odd number of neighbouring segments whose tokens each encoder token also attends to,
+            centred on its own segment (default: 0, none).
+        cross_attention: cross-attention of the decoder. "luna" attends to the rows of P, "softmax" attends to
+            all source tokens (default: "luna").
+        packed_lookup: number of segments whose tokens each cross-attention query also attends to, those whose
+            rows have the largest logits (default: 0, none).
+        diagonal_prior: bias cross-attention toward the diagonal, where source and target advance at the same
+            pace (default: False).
+        causal_decay: let the weight of earlier positions in causal attention decay exponentially with
+            distance (default: False).
     """
 
     anchored_packed: bool = False
@@ -42,14 +52,15 @@ def extension_options(cfg: Any) -> ExtensionOptions:
     """Read the options of anchored attention from a configuration, and check that they are compatible.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
-            a model.
+        cfg: object with options as attributes, such as ``anchored_packed`` or ``packed_lookup``. The
+            configuration of a model is such an object. Other attributes are ignored.
 
     Returns:
         The options, with default values for missing attributes.
 
     Raises:
-        InputError: An option requires --anchored-packed, or two options are mutually exclusive.
+        InputError: A look-up, a window or a diagonal prior is enabled without ``anchored_packed``, or a
+            look-up is combined with softmax cross-attention.
     """
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
@@ -70,18 +81,19 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
-    """Return the factory that builds the attention modules of an encoder for a model configuration.
+    """Return the factory that builds the attention modules of an encoder with the given configuration.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
-            a model. Missing attributes take their default values.
+        cfg: object with options as attributes, such as ``anchored_packed`` or ``local_parts``. The
+            configuration of a model is such an object. Missing attributes take their default values.
 
     Returns:
-        :class:`AnchoredEncoderAttentions`, or the factory of the Luna paper's attention modules if anchored
-        attention is not enabled.
+        A factory of anchored attention modules if ``cfg.anchored_packed`` is True. Otherwise a factory of the
+        Luna paper's attention modules.
 
     Raises:
-        InputError: Options are incompatible, see :func:`extension_options`.
+        InputError: A look-up, a window or a diagonal prior is enabled without ``anchored_packed``, or a
+            look-up is combined with softmax cross-attention.
     """
     options = extension_options(cfg)
     return AnchoredEncoderAttentions(options) if options.anchored_packed else EncoderAttentions()
@@ -90,23 +102,24 @@ def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
 class AnchoredEncoderAttentions(EncoderAttentions):
     """Factory that builds the attention modules of an encoder with anchored attention.
 
-    Anchored attention divides the context into segments, one per row of the packed sequence P.
+    Anchored attention divides the context into segments, runs of consecutive tokens. Row i of the packed
+    sequence P favours the tokens of segment i.
 
     Args:
-        options: options that enable anchored attention.
+        options: options of anchored attention. The encoder uses ``anchor_strength`` and ``local_parts``.
     """
 
     def __init__(self, options: ExtensionOptions):
         self.options, self.needs = options, Needs()
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build the self-attention of one layer, an :class:`AnchoredSelfAttention`.
+        """Build the anchored self-attention of one encoder layer.
 
         Args:
-            options: encoder options.
+            options: encoder options, such as the width and the number of heads.
 
         Returns:
-            The attention module.
+            The attention module, an :class:`AnchoredSelfAttention`.
         """
         attention = AnchoredSelfAttention(
             **attention_arguments(options),
@@ -117,9 +130,13 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         return attention
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the distances between tokens and segments, and the windows of tokens, for all layers.
+        """Compute the distances between tokens and segments, once for all layers.
 
-        Shapes: S tokens, L rows of the packed sequence P, batch size B, width C.
+        The input is divided into segments, runs of consecutive tokens. Row i of the packed sequence P
+        summarizes segment i. If the options enable a window, the tokens of the neighbouring segments are also
+        computed for each segment.
+
+        Shapes: S tokens, L rows of P, batch size B, width C.
 
         Args:
             context: input X [S, B, C] of the first layer.
@@ -127,6 +144,8 @@ class AnchoredEncoderAttentions(EncoderAttentions):
             source: padding masks of X and of P.
 
         Returns:
-            The distances and windows.
+            A :class:`Geometry` whose attribute ``context`` is a :class:`ContextGeometry`. It contains the
+            distances [B, H, L, S] for H pack attention heads, the distances [B, 1, S, L] for unpack attention
+            and, with a window, the window of each segment.
         """
         return Geometry(context_geometry(self.needs, context, packed, source))

@@ -1,7 +1,8 @@
 """Distances and positions for anchored attention, in the context and for the queries of a batch.
 
-The encoder and the decoder compute these values once for all layers. An attention module that is called
-without them computes its own.
+Anchored attention divides the context into segments, runs of consecutive tokens. Row i of the packed sequence
+P summarizes segment i. The encoder and the decoder compute the distances between tokens and segments once for
+all layers. An attention module that is called without them computes its own.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -18,15 +19,21 @@ from luna_fairseq.modules.batch import Source
 class Needs(NamedTuple):
     """Distances and positions required by the attention modules of an encoder or a decoder.
 
+    The context is divided into segments, runs of consecutive tokens, one per row of the packed sequence P.
+
     Attributes:
-        pack_heads: number of pack attention heads with a distance bias (default: 0, no distance bias).
-        unpack: True if unpack attention has a distance bias (default: False).
-        window: number of segments in the local window that a query additionally attends to (default: 0, no
-            window).
-        lookup: number of segments that a query chooses, whose tokens it attends to (default: 0, no look-up).
-        diagonal: True if unpack attention has a diagonal prior (default: False).
-        for_export: use the token layout that is valid for all lengths, for an exported graph (default:
+        pack_heads: number of pack attention heads whose logits are reduced for tokens far from a row's
+            segment (default: 0, no distance bias).
+        unpack: True if the logits of unpack attention are reduced for rows of distant segments (default:
             False).
+        window: number of neighbouring segments whose tokens each query also attends to (default: 0, no
+            window).
+        lookup: number of segments, chosen by each query, whose tokens the query also attends to (default: 0,
+            no look-up).
+        diagonal: True if a bias favours source tokens near the position expected for a target token (default:
+            False).
+        for_export: compute tensors that are valid for all sequence lengths, as required by an exported graph
+            (default: False).
     """
 
     pack_heads: int = 0
@@ -38,24 +45,27 @@ class Needs(NamedTuple):
 
 
 class ContextGeometry(NamedTuple):
-    """Distances and positions in a batch of contexts.
+    """Distances and positions in a batch of contexts, shared by all layers.
 
-    The L rows of the packed sequence P divide a context of S tokens into equal segments. Values that no
-    attention module needs are None.
+    The context has S tokens and is divided into L segments, runs of consecutive tokens. Row i of the packed
+    sequence P summarizes segment i. Values that no attention module needs are None.
 
     Shapes: batch size B, H pack attention heads.
 
     Attributes:
-        pack_distance: distance [B, H, L, S] between each token and the centre of each row's segment, which is
-            shifted slightly for each head. Measured in segments, minus the distance of the nearest token.
-        unpack_distance: distance [B, 1, S, L] between each token and the centre of each row's segment.
-            Measured in segments, minus the distance of the nearest row.
-        window: neighbouring tokens that each token additionally attends to, see :class:`Window`.
-        layout: layout of the tokens for a look-up, see :class:`Layout`.
-        row_place: centre [B, L] of each row's segment, measured in tokens from the start of the context, for
-            a diagonal prior.
-        token_place: centre [B, S] of each token, measured in tokens from the start of the context, for a
+        pack_distance: distance [B, H, L, S] from the centre of each row's segment to each token, minus the
+            distance of the nearest token. The unit is the width of a segment. The centre is shifted slightly
+            for each head.
+        unpack_distance: distance [B, 1, S, L] from each token to the centre of each row's segment, minus the
+            distance of the nearest row. The unit is the width of a segment.
+        window: a :class:`luna_fairseq.anchored.window.Window`, the neighbouring tokens that each token also
+            attends to.
+        layout: a :class:`luna_fairseq.anchored.segments.Layout`, the arrangement of the tokens by segment for
+            a look-up, in which queries attend to the tokens of a few segments.
+        row_place: centre [B, L] of each row's segment, in tokens from the start of the context. Used by a
             diagonal prior.
+        token_place: centre [B, S] of each token, in tokens from the start of the context. The centre of token
+            0 is 0.5. Used by a diagonal prior.
     """
 
     pack_distance: Optional[Tensor] = None
@@ -67,20 +77,23 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Target positions of the queries, used by the diagonal prior.
+    """Target positions of the queries, used by the diagonal prior of cross-attention.
 
-    Shapes: B sources with n hypotheses each, T queries per hypothesis. The queries of a source are grouped by
-    hypothesis.
+    The diagonal prior favours source tokens near the position that is expected for a target token. A
+    hypothesis is one candidate translation in beam search. In training, each source has n = 1 hypothesis.
+
+    Shapes: B sources with n hypotheses each, T queries per hypothesis. The queries of a source are ordered by
+    hypothesis, then by position.
 
     Attributes:
-        place: zero-based index [B, n * T] of each query's token in the target, or in its sentence if the
-            target is a document.
-        origin: in a document, number [B, n * T] of source tokens before the aligned source sentence (default:
-            None, the target is a single sentence).
-        middle: centre ``place + 1/2`` [B, 1, n * T, 1] of the token, in the dtype of the model, for decoding
-            (default: None).
-        width: tolerance ``sqrt(place + 1)`` [B, 1, n * T, 1] in the dtype of the model, for decoding
-            (default: None).
+        place: zero-based index [B, n * T] of each query's token in the target. In a document, the index
+            restarts at each sentence.
+        origin: in a document, number [B, n * T] of source tokens before the source sentence that the query's
+            sentence is aligned with (default: None, the target is a single sentence).
+        middle: ``place + 1/2`` [B, 1, n * T, 1], the centre of the token, in the dtype of the model.
+            Precomputed for decoding (default: None).
+        width: ``sqrt(place + 1)`` [B, 1, n * T, 1], the width of the prior around the expected source
+            position, in tokens and in the dtype of the model. Precomputed for decoding (default: None).
     """
 
     place: Tensor
@@ -90,14 +103,18 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Compute the centre and the tolerance of each query's position, once for all layers.
+    """Precompute the centre of each query's token and the width of its diagonal prior, for all layers.
+
+    The diagonal prior favours source tokens near the position that is expected for a target token. For a
+    token with index t, the centre is ``t + 1/2``, and the width of the prior is ``sqrt(t + 1)`` source
+    tokens.
 
     Args:
-        places: positions of the queries.
-        dtype: dtype of the model.
+        places: target positions, with the indices t as ``place`` [B, T] for batch size B and T queries.
+        dtype: dtype of the model, which is also the dtype of the results.
 
     Returns:
-        Positions with the attributes ``middle`` and ``width``.
+        The target positions, with the centres as ``middle`` and the widths as ``width``, both [B, 1, T, 1].
     """
     place = places.place.to(dtype)[:, None, :, None]
     origin = None if places.origin is None else places.origin.to(dtype)
@@ -107,16 +124,20 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
     """Compute the distances and positions in a batch of contexts that attention modules need.
 
-    Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
+    The context is divided into L segments, runs of consecutive tokens. Row i of the packed sequence P
+    summarizes segment i.
+
+    Shapes: S context tokens, L rows of P, batch size B, width C.
 
     Args:
         needs: distances and positions to compute.
-        context: context [S, B, C].
-        packed: packed sequence P [L, B, C].
+        context: context [S, B, C]. Only its shape, dtype and device are used.
+        packed: packed sequence P [L, B, C]. Only its shape and device are used.
         source: padding masks of the context and of P.
 
     Returns:
-        Distances and positions, with None for values that are not needed.
+        The distances between tokens and segments and the positions of both, with None for values that are not
+        needed.
     """
     masks = full_mask(context, source.padding_mask), full_mask(packed, source.packed_padding_mask)
     found = ContextGeometry()
