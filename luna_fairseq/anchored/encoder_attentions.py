@@ -144,8 +144,8 @@ class AnchoredEncoderAttentions(EncoderAttentions):
             source: padding masks of X and of P.
 
         Returns:
-            A :class:`Geometry` whose attribute ``context`` is a :class:`ContextGeometry`. It contains the
-            distances [B, H, L, S] for H pack attention heads, the distances [B, 1, S, L] for unpack attention
-            and, with a window, the window of each segment.
+            A :class:`Geometry` whose attribute ``context`` is a :class:`ContextGeometry`. It contains
+            distances [B, H, L, S] for pack attention with H heads. For unpack attention, it contains
+            distances [B, 1, S, L] or, with a window, the distances and masks of the window.
         """
         return Geometry(context_geometry(self.needs, context, packed, source))

@@ -1,9 +1,10 @@
-"""Look-up attention: unpack attention that uses the packed context as an index into the context.
+"""Look-up attention: queries attend to the packed context and to the tokens of a few segments.
 
-A row of the packed context summarizes a segment of many tokens, and individual words cannot be recovered from
-the summary. Each query therefore also attends to the tokens of a few segments, those whose rows have the
-largest logits. One softmax covers rows and tokens. Each query and head chooses segments by its own logits, so
-the choice at a decoder position does not depend on later target tokens.
+The context is divided into segments, runs of consecutive tokens. Row i of the packed context summarizes
+segment i, but individual words cannot be recovered from the summary. Each query therefore also attends to the
+tokens of a few segments, those whose rows have the largest logits. One softmax covers rows and tokens. Each
+query and head chooses segments by its own logits, so the choice at a decoder position does not depend on
+later target tokens.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -36,11 +37,12 @@ def naive_lookup_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute look-up attention directly from its definition, with a weight for every query and token.
 
-    The context is divided into L equal segments, one per row of the packed context. Each query attends to all
-    rows, and to the tokens of the segments whose rows have the largest logits. All tokens are attended to if
-    the context has at most 64 tokens or at most ``number`` segments.
+    The context is divided into L segments, runs of consecutive tokens. Row i of the packed context summarizes
+    segment i. Each query attends to all L rows, and to the tokens of the ``number`` segments whose rows have
+    the largest logits. One softmax covers rows and tokens. If the context has at most 64 tokens or at most
+    ``number`` segments, each query attends to all tokens.
 
-    Shapes: batch size B, H heads of width K, T queries, S context tokens.
+    Shapes: batch size B, H heads of dimension K, T queries, S context tokens.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
@@ -48,20 +50,21 @@ def naive_lookup_attention(
         v: values [B, H, L, K] of the packed context.
         token_k: keys [B, H, S, K] of the context tokens.
         token_v: values [B, H, S, K] of the context tokens.
-        gate: learned bias [H] of the token logits.
+        gate: learned bias [H] added to the token logits.
         number: number of segments that each query and head chooses.
         context_padding_mask: mask [B, S], True at padding of the context.
         packed_padding_mask: mask [B, L], True at padding rows.
         dropout: dropout probability of the attention weights (default: 0).
-        row_bias: bias [B, H, T, L] of the row logits (default: None, no bias).
-        token_bias: bias [B, H, T, S] of the token logits (default: None, no bias).
+        row_bias: bias [B, H, T, L] added to the row logits (default: None, no bias).
+        token_bias: bias [B, H, T, S] added to the token logits (default: None, no bias).
 
     Returns:
         Tuple of three values:
 
-        - output [B, H, T, K].
-        - weights [B, H, T, L] of the rows, before dropout.
-        - weights [B, H, T, S] of the tokens, before dropout.
+        - output [B, H, T, K], the weighted sum of the values of rows and tokens.
+        - attention weights [B, H, T, L] of the rows, before dropout.
+        - attention weights [B, H, T, S] of the tokens, before dropout; 0 for tokens that a query does not
+          attend to.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -93,18 +96,19 @@ def naive_lookup_attention(
 
 
 class LookedUp(NamedTuple):
-    """Output and attention weights of :func:`lookup_attention`.
+    """Output and attention weights of look-up attention.
 
-    All weights are before dropout.
+    In look-up attention, each query attends to the L rows of the packed context, and to the tokens of N
+    segments that it chooses. A segment is a run of at most W consecutive context tokens. All weights are
+    before dropout.
 
-    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context, N chosen segments per
-    query with at most W tokens each.
+    Shapes: batch size B, H heads of dimension K, T queries.
 
     Attributes:
-        output: output [B, H, T, K].
-        row_weights: weights [B, H, T, L] of the rows.
-        token_weights: weights [B, H, T, N, W] of the tokens in the chosen segments.
-        segment: indices [B, H, T, N] of the chosen segments.
+        output: output [B, H, T, K], the weighted sum of the values of rows and tokens.
+        row_weights: attention weights [B, H, T, L] of the rows.
+        token_weights: attention weights [B, H, T, N, W] of the tokens in the chosen segments.
+        segment: indices [B, H, T, N] of the segments that each query chose.
     """
 
     output: Tensor
@@ -126,27 +130,30 @@ def lookup_attention(
 ) -> LookedUp:
     """Compute look-up attention: queries attend to the packed context and to the tokens of a few segments.
 
-    The result matches :func:`naive_lookup_attention` up to rounding. Each query attends to at most L +
-    max(number * W, 64) keys. If a batch contains a context of at most 64 tokens, every query attends to as
-    many segments as 64 tokens require.
+    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed context
+    summarizes segment i. Each query attends to all L rows, and to the tokens of the ``number`` segments whose
+    rows have the largest logits. One softmax covers rows and tokens.
 
-    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context, at most W tokens in a
-    segment.
+    If a batch contains a context of at most 64 tokens, every query attends to as many segments as 64 tokens
+    require. A query thus has at most L + max(number * W, 64 + W) keys. The result matches
+    :func:`naive_lookup_attention` up to rounding.
+
+    Shapes: batch size B, H heads of dimension K, T queries.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        segments: keys and values of the context tokens, arranged by segment.
-        gate: learned bias [H] of the token logits.
-        number: number of segments that each query and head chooses, those with the largest logits.
+        segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
+        gate: learned bias [H] added to the token logits.
+        number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        diagonal: diagonal prior for the rows, which adds a bias to the row and token logits (default: None,
-            no bias).
+        diagonal: diagonal prior, a bias added to the logits of rows and tokens near the source position
+            expected for each query (default: None, no bias).
 
     Returns:
-        Output, weights, and the segments chosen by each query.
+        Output [B, H, T, K], attention weights of rows and tokens, and indices of the chosen segments.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -189,27 +196,31 @@ def mixed_lookup_attention(
 ) -> Tensor:
     """Compute the output of look-up attention for a batch that may mix short and long contexts.
 
-    A context of at most 64 tokens is short, and its queries attend to all tokens. In
-    :func:`lookup_attention`, a single short context makes all queries of the batch attend to as many segments
-    as 64 tokens require. If that is more than ``number``, this function processes short and long contexts
-    separately. On a GPU or in a graph, the batch is not split, because the number of short contexts is not
-    known in advance.
+    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed context
+    summarizes segment i. Each query attends to all L rows, and to the tokens of the ``number`` segments whose
+    rows have the largest logits. In a short context, which has at most 64 tokens, each query attends to all
+    tokens.
 
-    Shapes: batch size B, H heads of width K, T queries, L rows of the packed context.
+    If 64 tokens require more than ``number`` segments, short and long contexts are processed separately, so
+    that a short context does not slow down the long ones. On a GPU or in a compiled or exported graph, the
+    batch is not split, because the number of short contexts is not known in advance.
+
+    Shapes: batch size B, H heads of dimension K, T queries.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        segments: keys and values of the context tokens, arranged by segment.
-        gate: learned bias [H] of the token logits.
+        segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
+        gate: learned bias [H] added to the token logits.
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        diagonal: diagonal prior for the rows (default: None, no bias).
+        diagonal: diagonal prior, a bias added to the logits of rows and tokens near the source position
+            expected for each query (default: None, no bias).
 
     Returns:
-        Output [B, H, T, K].
+        Output [B, H, T, K], the weighted sum of the values of rows and tokens.
     """
     is_short, (L, W) = segments.is_short, segments.key.shape[2:4]
     read_if_short = num_segments_read(number, L, W, has_short=True)
@@ -234,14 +245,18 @@ def mixed_lookup_attention(
 
 
 def _first_tokens(segments: Segments, number: int) -> Tokens:
-    """Concatenate the tokens of the first segments, which cover the whole context if it is short.
+    """Concatenate the keys and values of the tokens in the first segments of each context.
+
+    The context is divided into segments, each padded to W tokens. In a short context, the tokens fill the
+    first segments, so that the result contains the whole context.
 
     Args:
-        segments: keys and values of the context tokens, arranged by segment.
-        number: number N of segments to concatenate, with W tokens each.
+        segments: keys and values [B, H, L, W, K] of the tokens of L segments, for batch size B and H heads of
+            dimension K.
+        number: number N of segments to concatenate.
 
     Returns:
-        Tokens with keys and values [B, H, N * W, K], for batch size B and H heads of width K.
+        Keys and values [B, H, N * W, K] of the tokens, with a padding mask [B, N * W].
     """
     return Tokens(
         key=segments.key[:, :, :number].flatten(2, 3),
@@ -252,17 +267,21 @@ def _first_tokens(segments: Segments, number: int) -> Tokens:
 
 
 def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the weight of each context token, summed over the packed context and the look-up.
+    """Compute the total attention weight of each query over each context token after look-up attention.
 
-    Shapes: batch size B, H heads, T queries, L segments with at most W tokens each, S context tokens.
+    A query attends to a token through the L rows of the packed context and, if it chose the token's segment,
+    also directly. The total weight is ``row_weights @ pack_weights`` plus the direct weight. A segment is a
+    run of at most W consecutive tokens.
+
+    Shapes: batch size B, H heads, T queries, S context tokens.
 
     Args:
-        looked_up: result of :func:`lookup_attention`.
-        position: index [B, L, W] in the context of each token of each segment.
-        pack_weights: weights [B, H or 1, L, S] of the rows over the context.
+        looked_up: result of :func:`lookup_attention`, with the attention weights of rows and tokens.
+        position: position [B, L, W] in the context of each token of each segment.
+        pack_weights: attention weights [B, H or 1, L, S] of each row over the context.
 
     Returns:
-        Weights [B, H, T, S] of each query over the context.
+        Attention weights [B, H, T, S] of each query over the context.
     """
     through_rows = looked_up.row_weights @ pack_weights
     B, H, T, N, W = looked_up.token_weights.shape
