@@ -25,10 +25,10 @@ FAR_AWAY = 1e15
 
 
 class KeyPlaces(NamedTuple):
-    """Source positions of the keys for a diagonal prior, multiplied by the learned strength gamma of each head.
+    """Source positions of the keys for a diagonal prior, multiplied by the strength gamma of each head.
 
     A diagonal prior favours keys near the source position ``r (t + 1/2)`` that is expected for target token
-    t. Each head learns gamma and the ratio r of source length to target length.
+    t. Each head learns gamma, and the ratio r of source length to target length.
 
     Shapes: batch size B, H heads, N keys.
 

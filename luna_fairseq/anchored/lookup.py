@@ -149,8 +149,8 @@ def lookup_attention(
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        diagonal: diagonal prior, a bias added to the logits of rows and tokens near the source position
-            expected for each query (default: None, no bias).
+        diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
+            each query (default: None, no bias).
 
     Returns:
         Output [B, H, T, K], attention weights of rows and tokens, and indices of the chosen segments.
@@ -216,8 +216,8 @@ def mixed_lookup_attention(
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        diagonal: diagonal prior, a bias added to the logits of rows and tokens near the source position
-            expected for each query (default: None, no bias).
+        diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
+            each query (default: None, no bias).
 
     Returns:
         Output [B, H, T, K], the weighted sum of the values of rows and tokens.

@@ -1,9 +1,9 @@
-"""Window attention: unpack attention in which each query also attends to its neighbouring tokens.
+"""Window attention: each token attends to the packed context and to its neighbouring tokens.
 
-The context is divided into equal segments, one per row of the packed sequence P. In self-attention, a token
-attends to the rows of P and to the tokens of a window: its own segment and the segments on either side. Rows
-summarize the distant context, and the window contains the nearby tokens. One softmax covers both, with a
-single bias that penalizes distant keys.
+The context is divided into segments, runs of consecutive tokens. Row i of the packed sequence P summarizes
+segment i. In self-attention, a token attends to the rows of P and to the tokens of a window: its own segment
+and the neighbouring segments on either side. Rows summarize the distant context, and the window contains the
+nearby tokens. One softmax covers both, with a single bias that penalizes distant keys.
 
 Tokens are arranged by segment (``segments.py``), so that a window is a slice even if the batch has padding.
 """
@@ -22,20 +22,23 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 class Window(NamedTuple):
     """Positions, distances and masks of window attention for a batch, shared by all layers.
 
-    The context is divided into L segments, one per row of the packed sequence P. A token attends to the L
-    rows and to the tokens of a window of N segments around it.
+    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed sequence
+    P summarizes segment i. Each token attends to all L rows, and to the tokens of a window: N consecutive
+    segments centred on its own segment. Each token thus has L + N * W keys.
 
-    Shapes: batch size B, S context tokens, room for W tokens in a segment.
+    Shapes: batch size B, S context tokens.
 
     Attributes:
-        position: index [B, L, W] in the context of each token of each segment.
-        place: index [B, S] of each token in the layout by segment, from 0 to L * W - 1.
+        position: position [B, L, W] in the context of each token of each segment.
+        place: index [B, S] of each context token in the layout by segment. Token j of segment i has index i *
+            W + j.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, first the rows and then the
-            tokens of the window. Measured in segments, in float32.
-        masked: mask [B, 1, L, 1, L + N * W], True at padding rows and where a segment has no token.
-        number: number N of segments in a window.
-        full: True if every segment contains W consecutive tokens, so that no gather is needed (default:
-            False).
+            tokens of the window. The unit is the width of a segment. The dtype is float32.
+        masked: mask [B, 1, L, 1, L + N * W] of the keys of each segment's tokens, True at padding rows and
+            where a segment of the window has no token.
+        number: odd number N of segments in a window.
+        full: True if every segment contains W consecutive tokens, so that tokens are arranged by segment
+            without a gather (default: False).
     """
 
     position: Tensor
@@ -60,10 +63,12 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention directly from its definition, with a weight for every pair of tokens.
 
-    The context is divided into L equal segments, one per row of the packed context. Each token attends to the
-    rows, and to the tokens of its own segment and of the neighbouring segments.
+    The context is divided into L segments, runs of consecutive tokens. Row i of the packed context summarizes
+    segment i. Each token attends to all L rows, and to the tokens of its own and the neighbouring segments.
+    One softmax covers rows and tokens. The logit of a key is reduced by ``strength`` times its distance, in
+    segments.
 
-    Shapes: batch size B, H heads of width K, S context tokens.
+    Shapes: batch size B, H heads of dimension K, S context tokens.
 
     Args:
         q: queries [B, H, S, K], one per context token, not yet scaled by K^-0.5.
@@ -71,7 +76,7 @@ def naive_window_attention(
         v: values [B, H, L, K] of the packed context.
         token_k: keys [B, H, S, K] of the context tokens.
         token_v: values [B, H, S, K] of the context tokens.
-        strength: strength [H] of the distance bias, by which a distance of one segment lowers the logit.
+        strength: reduction [H] of the logits per segment of distance.
         number: odd number of segments in a window, centred on the query's own segment.
         context_padding_mask: mask [B, S], True at padding of the context.
         packed_padding_mask: mask [B, L], True at padding rows.
@@ -80,9 +85,9 @@ def naive_window_attention(
     Returns:
         Tuple of three values:
 
-        - output [B, H, S, K].
-        - weights [B, H, S, L] of the rows, before dropout.
-        - weights [B, H, S, S] of the tokens, before dropout.
+        - output [B, H, S, K], the weighted sum of the values of rows and tokens.
+        - attention weights [B, H, S, L] of the rows, before dropout.
+        - attention weights [B, H, S, S] of the tokens, before dropout; 0 outside the window.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -113,18 +118,22 @@ def find_window(
 ) -> Window:
     """Compute the positions, distances and masks of window attention for a batch.
 
-    In window attention, each token attends to all rows and to the tokens of its own and the neighbouring
-    segments. Each segment corresponds to one row of the packed sequence P.
+    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed sequence
+    P summarizes segment i. Each token attends to all rows, and to the tokens of a window: N consecutive
+    segments centred on its own segment.
+
+    Shapes: batch size B, S context tokens, L rows of P.
 
     Args:
-        context_padding_mask: mask [B, S], True at padding, for batch size B and S context tokens.
-        packed_padding_mask: mask [B, L], True at padding, where L is the number of rows of P. Every
-            non-padding row corresponds to one segment.
-        number: odd number of segments in a window.
+        context_padding_mask: mask [B, S], True at padding of the context.
+        packed_padding_mask: mask [B, L], True at padding rows. The other rows divide the context into
+            segments.
+        number: odd number N of segments in a window.
         complete: True if both masks are known to contain no padding (default: False).
 
     Returns:
-        The :class:`Window` of the batch, which :func:`window_attention` takes as input.
+        A :class:`Window` with the position in the context of each token of each segment, and the distance and
+        mask of each token's L + N * W keys.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
@@ -148,13 +157,15 @@ def find_window(
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
     """Concatenate each segment with its neighbouring segments on either side.
 
+    Segment i of the result contains the segments i - (N - 1) / 2 to i + (N - 1) / 2 of the input.
+
     Args:
         x: values [..., L, W] of L segments with W tokens each.
-        number: odd number N of segments in a window.
+        number: odd number N of segments to concatenate, centred on each segment.
         fill: fill value for segments before the first and after the last (default: 0).
 
     Returns:
-        Values [..., L, N * W] of each segment's window.
+        Values [..., L, N * W] of each segment and its neighbours.
 
     Example:
         >>> concat_neighbours(torch.tensor([[1.0], [2.0], [3.0]]), 3)
@@ -177,12 +188,16 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute window attention: queries attend to the packed context and to the tokens of nearby segments.
+    """Compute window attention: each token attends to the packed context and to the tokens of nearby segments.
 
-    The result matches :func:`naive_window_attention` up to rounding. Each query attends to L + N * W keys.
+    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed context
+    summarizes segment i. Each token attends to all L rows, and to the tokens of a window: N consecutive
+    segments centred on its own segment. One softmax covers these L + N * W keys. The logit of a key is
+    reduced by ``strength`` times its distance, in segments.
 
-    Shapes: batch size B, H heads of width K, S context tokens, L rows of the packed context, windows of N
-    segments with room for W tokens each.
+    The result matches :func:`naive_window_attention` up to rounding.
+
+    Shapes: batch size B, H heads of dimension K, S context tokens.
 
     Args:
         q: queries [B, H, S, K], one per context token, not yet scaled by K^-0.5.
@@ -190,15 +205,16 @@ def window_attention(
         v: values [B, H, L, K] of the packed context.
         token_k: keys [B, H, S, K] of the context tokens.
         token_v: values [B, H, S, K] of the context tokens.
-        strength: strength [H] of the distance bias, by which a distance of one segment lowers the logit.
-        window: windows of the batch, returned by :func:`find_window`.
+        strength: reduction [H] of the logits per segment of distance.
+        window: positions, distances and masks of the batch, returned by :func:`find_window`.
         dropout: dropout probability of the attention weights (default: 0).
 
     Returns:
         Tuple of two values:
 
-        - output [B, H, S, K].
-        - weights [B, H, L, W, L + N * W] before dropout, with queries arranged by segment.
+        - output [B, H, S, K], the weighted sum of the values of rows and tokens.
+        - attention weights [B, H, L, W, L + N * W] before dropout. Entry (i, j) of dimensions L and W belongs
+          to the query at token j of segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -218,14 +234,16 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Arrange the values of tokens by segment.
+    """Arrange the keys, values or queries of tokens by segment.
+
+    A segment is a run of at most W consecutive tokens.
 
     Args:
-        x: values [B, H, S, K], for batch size B, H heads of width K and S tokens.
-        window: windows of the batch.
+        x: tensor [B, H, S, K] in context order, for batch size B, H heads of dimension K and S tokens.
+        window: positions of the tokens in the segments, returned by :func:`find_window`.
 
     Returns:
-        Values [B, H, L, W, K], for L segments with room for W tokens each.
+        Tensor [B, H, L, W, K], for L segments padded to W tokens each. Values at padding are undefined.
     """
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
@@ -233,16 +251,17 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Restore the context order of values that are arranged by segment.
+    """Copy values that are arranged by segment back to the order of the context.
 
-    This function is the inverse of :func:`_to_segments`.
+    A segment is a run of at most W consecutive tokens. This function is the inverse of :func:`_to_segments`.
 
     Args:
-        x: values [B, H, L, W, K], for batch size B, H heads of width K and L segments with room for W tokens.
-        window: windows of the batch.
+        x: tensor [B, H, L, W, K], for batch size B, H heads of dimension K and L segments padded to W tokens
+            each.
+        window: positions of the tokens in the segments, returned by :func:`find_window`.
 
     Returns:
-        Values [B, H, S, K] of the S tokens.
+        Tensor [B, H, S, K] in context order, for S tokens. Values at padding are undefined.
     """
     if window.full:
         return x.flatten(2, 3)
@@ -250,30 +269,39 @@ def _to_token_order(x: Tensor, window: Window) -> Tensor:
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate the tokens in the window around each segment.
+    """Concatenate the keys or values of the tokens in each segment's window.
+
+    The window of segment i consists of N consecutive segments centred on segment i. Segments before the first
+    and after the last are filled with zeros.
 
     Args:
-        segments: values [B, H, L, W, K], for batch size B, H heads of width K and L segments of W tokens.
+        segments: keys or values [B, H, L, W, K], for batch size B, H heads of dimension K and L segments of W
+            tokens.
         number: odd number N of segments in a window.
 
     Returns:
-        Values [B, H, L, N * W, K] of each window.
+        Keys or values [B, H, L, N * W, K] of each window.
     """
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def total_window_weights(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
-    """Compute the weight of each context token, summed over the packed context and the window.
+    """Compute the total attention weight of each query over each context token after window attention.
 
-    Shapes: batch size B, H heads, S context tokens, L segments with room for W tokens, windows of N segments.
+    A query attends to a token through the L rows of the packed context and, if the token lies in the query's
+    window, also directly. The total weight is ``row_weights @ pack_weights`` plus the direct weight. A window
+    consists of N segments of at most W consecutive tokens each.
+
+    Shapes: batch size B, H heads, S context tokens, one query per token.
 
     Args:
-        weights: weights [B, H, L, W, L + N * W] returned by :func:`window_attention`.
-        window: windows passed to :func:`window_attention`.
-        pack_weights: weights [B, H or 1, L, S] of the rows of the packed sequence P over the context.
+        weights: attention weights [B, H, L, W, L + N * W] of each query over the rows and the tokens of its
+            window, returned by :func:`window_attention`.
+        window: positions of the tokens in the segments, returned by :func:`find_window`.
+        pack_weights: attention weights [B, H or 1, L, S] of each row over the context.
 
     Returns:
-        Weights [B, H, S, S] of each query over the context.
+        Attention weights [B, H, S, S] of each query over the context.
     """
     B, H, L, W, reads = weights.shape
     row_part, window_part = _to_token_order(weights, window).split([L, reads - L], dim=-1)

@@ -1,8 +1,8 @@
-"""Decoder state passed from call to call, with a size independent of the number of decoded tokens.
+"""Decoder state for incremental decoding, with a size independent of the number of decoded tokens.
 
-A state consists of values per beam-search hypothesis and values per source sentence. The hypotheses of a
-sentence are adjacent in the batch, so each source is packed and stored once. States are immutable: their
-methods return new states.
+A hypothesis is one candidate translation in beam search. A state contains tensors with one entry per
+hypothesis, and tensors with one entry per source sentence, which its hypotheses share. The hypotheses of a
+sentence are adjacent in the batch. States are immutable: their methods return new states.
 """
 
 from typing import Any, Callable, NamedTuple, Optional, Tuple
@@ -16,19 +16,23 @@ from luna_fairseq.ops.causal_luna import CausalLunaState, TokenCounts
 
 
 class LunaCausalState(NamedTuple):
-    """State of Luna causal attention: sums over all earlier positions.
+    """State of Luna causal attention after t tokens: sums over all t tokens, per hypothesis.
 
-    Shapes: B source sentences with n hypotheses each, H heads of width K, L rows of the packed sequence P.
+    In causal attention, each token t attends to the L rows of a packed sequence P, which summarize the tokens
+    up to t. The rows are weighted sums of keys and values, so two sums replace a growing cache.
+
+    Shapes: B source sentences with n hypotheses each, H heads of dimension K, L rows of P.
 
     Attributes:
         pack_q: projected P [B, H, L, K], or [1, H, L, K] if all hypotheses share P. None if each call
             projects P again.
-        key_sum: sum [B * n, H, K, L] of the outer products of keys and pack weights, see
-            :class:`luna_fairseq.ops.causal_luna.CausalLunaState`.
-        value_sum: sum [B * n, H, L, K] of the outer products of pack weights and values. None if keys and
-            values share a projection, because the sum is then the transpose of ``key_sum`` (default: None).
-        steps: number of earlier tokens [B * n]. None in a decoder, which counts the tokens once for all
-            layers (``DecoderState.count``) (default: None).
+        key_sum: sum [B * n, H, K, L] over all earlier tokens of the outer products of key [K] and pack
+            weights [L].
+        value_sum: sum [B * n, H, L, K] over all earlier tokens of the outer products of pack weights [L] and
+            value [K]. None if keys and values share a projection, because the sum is then the transpose of
+            ``key_sum`` (default: None).
+        steps: number of earlier tokens [B * n]. None in a decoder, which stores this number once for all
+            layers as ``DecoderState.count`` (default: None).
     """
 
     pack_q: Optional[Tensor]
@@ -37,16 +41,15 @@ class LunaCausalState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
-        """Return the two sums and the token counts as input for the causal attention functions.
-
-        If keys and values share a projection, the value sum is the transpose of the key sum.
+        """Convert the state to the input of the functions that compute causal attention.
 
         Args:
-            counts: token counts of a decoder, with the number of earlier tokens (default: None, the state
-                contains this number).
+            counts: token counts of a decoder, including the number of earlier tokens per hypothesis (default:
+                None, the number is in ``steps``).
 
         Returns:
-            The state, as expected by the functions in ``luna_fairseq.ops.causal_luna``.
+            The key sum [B * n, H, K, L], the value sum [B * n, H, L, K] and the number of earlier tokens [B *
+            n], for B source sentences with n hypotheses each, H heads of dimension K and L rows of P.
 
         Raises:
             InputError: Neither the state nor ``counts`` contains the number of earlier tokens.
@@ -58,30 +61,31 @@ class LunaCausalState(NamedTuple):
         return CausalLunaState(self.key_sum, value_sum, before)
 
     def reorder(self, rows: Tensor) -> "LunaCausalState":
-        """Reorder the hypotheses, as beam search does after each step.
+        """Return the state with the hypotheses in a new order, as needed after each step of beam search.
 
-        Hypothesis i of the returned state continues hypothesis ``rows[i]``. The projected packed sequence P
-        is unchanged, because it belongs to the source sentences.
+        Entry i of the returned state is a copy of entry ``rows[i]`` of this state. The projected packed
+        sequence P is not reordered, because it has one entry per source sentence.
 
         Args:
-            rows: indices of the hypotheses to continue.
+            rows: for each new hypothesis, the index of the old hypothesis that it continues, a vector.
 
         Returns:
-            The state of these hypotheses.
+            The state of the new hypotheses.
         """
         sums = self._replace(pack_q=None)
         return map_tensors(lambda x: x.index_select(0, rows), sums)._replace(pack_q=self.pack_q)
 
     def select(self, sentences: Tensor) -> "LunaCausalState":
-        """Return the state with the projected packed sequence P of selected source sentences.
+        """Keep only the projected packed sequences P of the given source sentences.
 
-        The values of the hypotheses are unchanged. A projected P shared by all hypotheses is also unchanged.
+        ``pack_q`` is indexed along its first dimension, unless all sentences share P. Per-hypothesis tensors,
+        such as ``key_sum``, are unchanged; :meth:`reorder` selects them.
 
         Args:
-            sentences: indices of the sentences to keep, in the order of the result.
+            sentences: indices of the source sentences to keep, in the order of the result, a vector.
 
         Returns:
-            The state for these sentences.
+            The state with P of these sentences.
         """
         if self.pack_q is None or self.pack_q.size(0) == 1:
             return self
@@ -91,38 +95,42 @@ class LunaCausalState(NamedTuple):
 class LayerState(NamedTuple):
     """State of one decoder layer for incremental decoding.
 
+    A hypothesis is one candidate translation in beam search.
+
     Attributes:
-        causal: state of self-attention for each hypothesis, such as :class:`LunaCausalState`.
-        memory: cached keys and values of each source sentence, such as :class:`PackedMemory` (default: None,
-            no encoder).
+        causal: state of causal self-attention, with one entry per hypothesis, such as
+            :class:`LunaCausalState`.
+        memory: cached keys and values of cross-attention, with one entry per source sentence, such as
+            :class:`PackedMemory` (default: None, the model has no encoder).
     """
 
     causal: Any
     memory: Any = None
 
     def reorder(self, rows: Tensor) -> "LayerState":
-        """Reorder the hypotheses, as beam search does after each step.
+        """Return the state with the hypotheses in a new order, as needed after each step of beam search.
 
-        Hypothesis i of the returned state continues hypothesis ``rows[i]``.
+        Entry i of the returned self-attention state is a copy of entry ``rows[i]``. The cached keys and
+        values of the source sentences are unchanged.
 
         Args:
-            rows: indices of the hypotheses to continue.
+            rows: for each new hypothesis, the index of the old hypothesis that it continues, a vector.
 
         Returns:
-            The state of these hypotheses.
+            The state of the new hypotheses.
         """
         return self._replace(causal=self.causal.reorder(rows))
 
     def select(self, sentences: Tensor) -> "LayerState":
-        """Return the state with the cached keys and values of selected source sentences.
+        """Keep only the cached keys and values of the given source sentences.
 
-        The values of the hypotheses are unchanged.
+        Per-hypothesis tensors are unchanged; :meth:`reorder` selects them.
 
         Args:
-            sentences: indices of the sentences to keep, in the order of the result.
+            sentences: indices of the source sentences to keep, in the order of the result, a vector.
 
         Returns:
-            The state for these sentences.
+            The state with the keys and values of these sentences.
         """
         memory = None if self.memory is None else self.memory.select(sentences)
         return LayerState(self.causal.select(sentences), memory)
@@ -131,12 +139,14 @@ class LayerState(NamedTuple):
 class DecoderState(NamedTuple):
     """State of a decoder for incremental decoding, returned by one call and passed to the next.
 
+    A hypothesis is one candidate translation in beam search.
+
     Attributes:
-        layers: state of each layer.
-        count: number of tokens per hypothesis so far, not counting padding.
-        position: number of positions so far, including padding.
-        target: token positions in the target, for attention weights that depend on distance. Must have a
-            method ``select`` (default: None, no attention module needs positions).
+        layers: state of each layer, from first to last.
+        count: number of tokens decoded so far per hypothesis, not counting padding, a vector.
+        position: length of the decoded sequences so far, including padding.
+        target: target positions for attention modules whose weights depend on distance. Must have a method
+            ``select`` that selects hypotheses (default: None, no module needs positions).
 
     Example:
         >>> import torch
@@ -154,16 +164,16 @@ class DecoderState(NamedTuple):
     target: Any = None
 
     def reorder(self, rows: Tensor) -> "DecoderState":
-        """Reorder the hypotheses, as beam search does after each step.
+        """Return the state with the hypotheses in a new order, as needed after each step of beam search.
 
-        Hypothesis i of the returned state continues hypothesis ``rows[i]``. The values of the source
-        sentences are unchanged.
+        Entry i of each per-hypothesis tensor is a copy of entry ``rows[i]``. The keys and values of the
+        source sentences are unchanged.
 
         Args:
-            rows: indices of the hypotheses to continue.
+            rows: for each new hypothesis, the index of the old hypothesis that it continues, a vector.
 
         Returns:
-            The state of these hypotheses.
+            The state of the new hypotheses.
         """
         return self._replace(
             layers=tuple(layer.reorder(rows) for layer in self.layers),
@@ -172,25 +182,26 @@ class DecoderState(NamedTuple):
         )
 
     def select_sources(self, sentences: Tensor) -> "DecoderState":
-        """Select source sentences, for example after beam search has finished some of them.
+        """Keep only the given source sentences, for example after beam search has finished some of them.
 
-        The values of the hypotheses are unchanged.
+        The cached keys and values and the projected packed sequence P of every layer are indexed.
+        Per-hypothesis tensors are unchanged; :meth:`reorder` selects them.
 
         Args:
-            sentences: indices of the sentences to keep, in the order of the result.
+            sentences: indices of the source sentences to keep, in the order of the result, a vector.
 
         Returns:
-            The state for these sentences.
+            The state with the values of these sentences.
         """
         return self._replace(layers=tuple(layer.select(sentences) for layer in self.layers))
 
     def select(self, rows: Tensor) -> "DecoderState":
-        """Select hypotheses together with their source sentences.
+        """Keep only the given hypotheses and their source sentences.
 
         Each hypothesis must have its own source sentence, as is the case outside of beam search.
 
         Args:
-            rows: indices of the hypotheses to keep, in the order of the result.
+            rows: indices of the hypotheses to keep, in the order of the result, a vector.
 
         Returns:
             The state of these hypotheses.
