@@ -1,8 +1,8 @@
 """Anchored attention: Luna attention in which the packed sequence P summarizes segments of the context.
 
-The L rows of P divide the context into L equal segments. Row i favours the tokens near the centre of segment
-i: a penalty on the logits increases with the distance. Each layer learns the strength of its bias. Distances
-and segments are computed once for all layers (``geometry.py``).
+The context is divided into L segments, runs of consecutive tokens, one per row of P. Row i favours the tokens
+near the centre of segment i: a penalty on the logits increases with the distance. Each layer learns the
+strength of its bias. Distances and segments are computed once for all layers (``geometry.py``).
 """
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
@@ -43,30 +43,35 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 class AnchoredMemory(NamedTuple):
     """Cached keys and values of unpack attention, computed once per context.
 
-    The packed context Y_P has L rows, and row i summarizes segment i, one of L equal parts of the context.
-    Depending on the options, queries also attend to the tokens of some segments. With a look-up, these are
-    the segments whose rows have the largest logits. With a window, these are the neighbouring segments.
+    The context is divided into L segments, runs of consecutive tokens. Row i of the packed context Y_P
+    summarizes segment i. Depending on the options, queries also attend to the tokens of some segments. With a
+    look-up, these are the segments whose rows have the largest logits. With a window, these are the
+    neighbouring segments.
 
-    Shapes: batch size B, H heads of width K, S context tokens, at most W tokens in a segment.
+    Shapes: batch size B, H heads of dimension K, S context tokens, at most W tokens in a segment.
 
     Attributes:
         key: keys [B, H, L, K] projected from Y_P.
         value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
             projection.
-        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads (default: None,
-            weights were not requested).
+        pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads (default:
+            None, weights were not requested).
         token_key: keys of the context tokens, arranged by segment [B, H, L, W, K] or in context order [B, H,
             S, K] (default: None, no look-up and no window).
         token_value: values of the context tokens, of the same shape as ``token_key`` (default: None).
-        token_padding_mask: padding mask of the tokens of a look-up, see
-            :class:`luna_fairseq.anchored.segments.Layout` (default: None, no look-up).
-        position: positions of the tokens of a look-up, see ``Layout`` (default: None).
-        segment: segments of the tokens of a look-up, see ``Layout`` (default: None).
-        is_short: mask of short contexts, see ``Layout`` (default: None).
-        row_place: centre [B, L] of each segment, measured in tokens from the start of the context (default:
-            None, no diagonal prior).
-        token_place: centre [B, L, W] or [B, S] of each token, measured in tokens from the start of the
-            context (default: None, no look-up with a diagonal prior).
+        token_padding_mask: in a look-up, mask [B, L, W], True where a segment has no token, or padding mask
+            [B, S] if tokens are in context order (default: None, no look-up).
+        position: in a look-up, position [B, L, W] in the context of each token of each segment (default:
+            None, no look-up, or tokens are in context order).
+        segment: in a look-up with tokens in context order, segment index [B, S] of each token. A query
+            attends to a token only if it chooses its segment; -1 means that every query does (default: None,
+            every query attends to all tokens).
+        is_short: in a look-up, mask [B], True for contexts of at most 64 tokens, which every query attends to
+            in full (default: None, no such context).
+        row_place: centre [B, L] of each segment, in tokens from the start of the context (default: None, no
+            diagonal prior).
+        token_place: centre [B, L, W] or [B, S] of each token, in tokens from the start of the context
+            (default: None, no look-up with a diagonal prior).
     """
 
     key: Tensor
@@ -82,7 +87,7 @@ class AnchoredMemory(NamedTuple):
     token_place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AnchoredMemory":
-        """Return the keys and values of selected sentences, in the given order.
+        """Return the keys and values of selected source sentences, in the given order.
 
         Args:
             sentences: indices of the sentences to return, as a vector.
@@ -94,11 +99,11 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of anchored attention modules, in which each row of P favours one segment.
+    """Base class of anchored attention modules, in which each row of the packed sequence P favours one segment.
 
-    The L rows of the packed sequence P divide the context into L equal segments. Pack attention penalizes
-    tokens far from a row's segment: the logit of the token is reduced by gamma times the distance between the
-    token and the centre of the segment. Each head learns its own gamma.
+    The context is divided into L segments, runs of consecutive tokens, one per row of P. In pack attention,
+    the rows attend to the tokens. The logit of a token is reduced by gamma times the distance between the
+    token and the centre of the row's segment. Each head learns its own gamma.
 
     Args:
         *args: positional arguments of :class:`LunaAttention`.
@@ -143,7 +148,11 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return the distances and positions that the encoder or decoder must compute for this module."""
+        """Return the distances and positions that the encoder or decoder must compute for this module.
+
+        The base class needs distances for the bias of pack attention, and positions for a diagonal prior, if
+        this module has them.
+        """
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
@@ -152,7 +161,11 @@ class AnchoredAttention(LunaAttention):
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
         """Compute the distances and positions for a call with a whole target.
 
-        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
+        The distances are between tokens and segments, the runs of consecutive tokens that the rows of the
+        packed sequence P summarize. With a diagonal prior, the positions of the queries in the target are 0
+        to T - 1.
+
+        Shapes: T queries, S context tokens, L rows of P, batch size B, width C.
 
         Args:
             query: queries X [T, B, C].
@@ -161,7 +174,8 @@ class AnchoredAttention(LunaAttention):
             source: padding masks of the context and of P.
 
         Returns:
-            Distances and positions for pack and unpack attention.
+            A :class:`Geometry` whose attribute ``context`` holds the distances and positions in the context.
+            With a diagonal prior, ``target`` holds the positions of the queries.
         """
         target = None
         if self.diagonal is not None:
@@ -172,12 +186,13 @@ class AnchoredAttention(LunaAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return the bias of pack attention, which penalizes distant tokens.
 
-        The bias is minus gamma times the distance between a token and the centre of a row's segment, measured
-        in segments. The centre is shifted slightly for each head.
+        The bias is minus gamma times the distance between a token and the centre of a row's segment. A
+        segment is a run of consecutive tokens, and its width is the unit of distance. The centre is shifted
+        slightly for each head. The distance of the nearest token is subtracted, so that its bias is 0.
 
         Args:
             context: context, unused.
-            geometry: distances and positions of the batch.
+            geometry: distances and positions of the batch, with the distances [B, H, L, S].
 
         Returns:
             Bias [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and S tokens. None if
@@ -194,7 +209,7 @@ class AnchoredAttention(LunaAttention):
             context: context [S, B, C], of length S, batch size B and width C.
 
         Returns:
-            Tuple of two values, for H heads of width K:
+            Tuple of two values, for H heads of dimension K = C / H:
 
             - keys [B, H, S, K].
             - values [B, H, S, K].
@@ -205,16 +220,20 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Compute the diagonal prior, a bias for alignments near the diagonal.
+        """Compute the diagonal prior, a bias that favours keys near the source position expected for each query.
+
+        For target token t, a head expects source position ``r (t + 1/2)``, where r is its learned ratio of
+        source length to target length.
 
         Args:
-            geometry: distances and positions of the batch, with the positions of the queries.
-            key_place: centre [B, N] of each of N keys, measured in tokens from the start of the context, for
-                batch size B.
+            geometry: distances and positions of the batch, with the target positions t [B, T] of the queries.
+            key_place: centre [B, N] of each of N keys, in tokens from the start of the source, for batch size
+                B.
             mask: mask [B, N], True at padding keys; None if no key is padding.
 
         Returns:
-            The prior for these queries and keys, or None if this module has no prior.
+            A :class:`Diagonal`, which computes the bias [B, H, T, N] for H heads and T queries. None if this
+            module has no diagonal prior.
 
         Raises:
             InputError: The geometry does not contain the positions of the queries.
@@ -271,10 +290,10 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
         geometry: distances and positions of the batch, or None.
 
     Returns:
-        The context part of ``geometry``.
+        ``geometry.context``, with the distances between tokens and segments.
 
     Raises:
-        InputError: ``geometry`` is None or contains no part for the context.
+        InputError: ``geometry`` or ``geometry.context`` is None.
     """
     if geometry is None or geometry.context is None:
         raise InputError(
@@ -287,10 +306,10 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
-    The rows of the packed sequence P divide the context into equal segments. In pack attention, each row
-    favours the tokens near the centre of its segment. In unpack attention, each token favours the rows of
-    nearby segments. With a window, each token also attends to the tokens of its own segment and of the
-    neighbouring segments.
+    The context is divided into segments, runs of consecutive tokens. Row i of the packed sequence P
+    summarizes segment i. In pack attention, each row favours the tokens near the centre of its segment. In
+    unpack attention, each token favours the rows of nearby segments. With a window, each token also attends
+    to the tokens of its own segment and of the neighbouring segments.
 
     Args:
         embed_dim: model width.
@@ -303,7 +322,7 @@ class AnchoredSelfAttention(AnchoredAttention):
             window).
 
     Raises:
-        InputError: The window is even, or the strength is not positive.
+        InputError: The window is even and not 0, or the strength is not positive.
 
     Example:
         >>> import torch
@@ -332,7 +351,11 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
-        """Return the distances and positions that the encoder must compute for this module."""
+        """Return the distances and positions that the encoder must compute for this module.
+
+        In addition to the distances for pack attention, these are the window of each segment or, if there is
+        no window, the distances for the bias of unpack attention.
+        """
         return super().needs()._replace(unpack=not self.window, window=self.window)
 
     def remember(
@@ -342,9 +365,13 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Compute the keys and values of unpack attention, and with a window also those of the tokens.
+        """Project the packed context to the keys and values of unpack attention, and cache them.
 
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
+        With a window, queries also attend to neighbouring tokens, so the keys and values of all tokens are
+        cached too.
+
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C, H heads of dimension
+        K.
 
         Args:
             packed_context: packed context Y_P [L, B, C], the result of pack attention.
@@ -353,7 +380,8 @@ class AnchoredSelfAttention(AnchoredAttention):
             geometry: distances and positions of the batch, unused.
 
         Returns:
-            Keys and values of the packed context. With a window, also keys and values of the tokens.
+            Keys and values [B, H, L, K] of the packed context. With a window, also keys and values [B, H, S,
+            K] of the tokens.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -367,35 +395,36 @@ class AnchoredSelfAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention over the packed context and, with a window, over neighbouring tokens.
 
-        Shapes: T queries, S context tokens, batch size B, H heads of width K.
+        Shapes: T queries, S context tokens, batch size B, H heads of dimension K. With a window, T equals S.
 
         Args:
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of the packed sequence P.
             geometry: distances and positions of the batch.
-            need_weights: also return the weights over the context.
+            need_weights: also return the attention weights over the context.
 
         Returns:
             Tuple of two values:
 
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
+            - attention weights [B, H, T, S] over the context (None if ``need_weights`` is False).
         """
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of unpack attention, which penalizes distant segments.
+        """Return the bias of unpack attention, which penalizes rows of distant segments.
 
-        The bias is minus gamma times the distance between a token and the centre of a row's segment, measured
-        in segments.
+        The bias is minus gamma times the distance between a token and the centre of a row's segment. A
+        segment is a run of consecutive tokens, and its width is the unit of distance. The distance of the
+        nearest row is subtracted, so that its bias is 0.
 
         Args:
             memory: keys and values, unused.
             source: padding masks, unused.
-            geometry: distances and positions of the batch.
+            geometry: distances and positions of the batch, with the distances [B, 1, S, L].
 
         Returns:
             Bias [B, H, S, L] for batch size B, H heads, S tokens and L rows of the packed sequence P.
@@ -407,19 +436,22 @@ class AnchoredSelfAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention over the packed context and the tokens of each query's window.
 
-        Shapes: S context tokens, batch size B, H heads of width K.
+        A window consists of the query's own segment, a run of consecutive tokens, and the neighbouring
+        segments.
+
+        Shapes: S context tokens, batch size B, H heads of dimension K.
 
         Args:
             q: projected queries [B, H, S, K], one per context token.
             memory: keys and values returned by :meth:`pack`.
-            geometry: distances and positions of the batch.
-            need_weights: also return the weights over the context.
+            geometry: distances and positions of the batch, with the window of each segment.
+            need_weights: also return the attention weights over the context.
 
         Returns:
             Tuple of two values:
 
             - output [B, H, S, K].
-            - weights [B, H, S, S] over the context (None if ``need_weights`` is False).
+            - attention weights [B, H, S, S] over the context (None if ``need_weights`` is False).
 
         Raises:
             InputError: The number of queries differs from the number of context tokens.
@@ -441,9 +473,10 @@ class AnchoredSelfAttention(AnchoredAttention):
 class AnchoredCrossAttention(AnchoredAttention):
     """Anchored cross-attention of a decoder, with an optional look-up of source tokens and a diagonal prior.
 
-    The rows of the packed sequence P divide the source into equal segments, and each row summarizes one
-    segment. With a look-up, each query also attends to the tokens of a few segments, those whose rows have
-    the largest logits. A diagonal prior is a bias that favours alignments near the diagonal.
+    The source is divided into segments, runs of consecutive tokens. Row i of the packed sequence P summarizes
+    segment i. With a look-up, each query also attends to the tokens of a few segments, those whose rows have
+    the largest logits. A diagonal prior is a bias that favours source tokens near the position expected for a
+    target token.
 
     Args:
         embed_dim: model width.
@@ -487,7 +520,11 @@ class AnchoredCrossAttention(AnchoredAttention):
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     def needs(self) -> Needs:
-        """Return the distances and positions that the decoder must compute for this module."""
+        """Return the distances and positions that the decoder must compute for this module.
+
+        In addition to the distances for pack attention, these are the layout of the source tokens for a
+        look-up and the positions for a diagonal prior, if this module has them.
+        """
         return super().needs()._replace(lookup=self.lookup)
 
     def remember(
@@ -497,9 +534,13 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Compute the keys and values of unpack attention, and with a look-up also those of the tokens.
+        """Project the packed context to the keys and values of unpack attention, and cache them.
 
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
+        With a look-up, queries also attend to source tokens, so the keys and values of all tokens are cached
+        too.
+
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C, H heads of dimension
+        K.
 
         Args:
             packed_context: packed context Y_P [L, B, C], the result of pack attention.
@@ -508,8 +549,9 @@ class AnchoredCrossAttention(AnchoredAttention):
             geometry: distances and positions of the batch.
 
         Returns:
-            Keys and values of the packed context. With a look-up, also keys and values of the tokens. With a
-            diagonal prior, also the positions of segments and tokens.
+            Keys and values [B, H, L, K] of the packed context. With a look-up, also keys and values of the
+            tokens, arranged by segment or in context order. With a diagonal prior, also the centres of
+            segments and tokens.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
@@ -547,7 +589,8 @@ class AnchoredCrossAttention(AnchoredAttention):
             source: padding masks of the context and of the packed sequence P (default: no padding).
 
         Returns:
-            A :class:`DecodingMemory`, or ``memory`` itself if it cannot be converted.
+            A :class:`DecodingMemory` with scaled and masked keys and values, or ``memory`` itself if it
+            cannot be converted.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         if not (self.prepares and reads_all and is_eager_on_cpu(memory.key)):
@@ -573,22 +616,22 @@ class AnchoredCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the packed context and, with a look-up, over context tokens.
+        """Compute unpack attention over the packed context and, with a look-up, over source tokens.
 
-        Shapes: T queries, S context tokens, batch size B, H heads of width K.
+        Shapes: T queries, S context tokens, batch size B, H heads of dimension K.
 
         Args:
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the context and of the packed sequence P.
             geometry: distances and positions of the batch, or None if there is no diagonal prior.
-            need_weights: also return the weights over the context.
+            need_weights: also return the attention weights over the context.
 
         Returns:
             Tuple of two values:
 
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
+            - attention weights [B, H, T, S] over the context (None if ``need_weights`` is False).
         """
         if isinstance(memory, DecodingMemory):
             if need_weights:
@@ -600,10 +643,14 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the diagonal prior as a bias for the unpack attention logits.
+        """Return the bias of unpack attention, which favours rows near the source position expected for each query.
+
+        For a query at target position t and a row whose segment has its centre at source position c, the bias
+        is ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)``, with a learned strength gamma and ratio r per head. It
+        is shifted to 0 for the nearest row.
 
         Args:
-            memory: keys and values returned by :meth:`pack`.
+            memory: keys and values returned by :meth:`pack`, with the centres of the segments.
             source: padding masks of the context and of the packed sequence P.
             geometry: distances and positions of the batch, or None if there is no diagonal prior.
 
@@ -624,22 +671,23 @@ class AnchoredCrossAttention(AnchoredAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention over the packed context and the tokens of a few segments per query.
 
+        The source is divided into segments, runs of consecutive tokens, one per row of the packed sequence P.
         A query chooses the segments whose rows have the largest logits.
 
-        Shapes: T queries, S context tokens, batch size B, H heads of width K.
+        Shapes: T queries, S context tokens, batch size B, H heads of dimension K.
 
         Args:
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P.
+            source: padding masks of the context and of P.
             geometry: distances and positions of the batch, or None if there is no diagonal prior.
-            need_weights: also return the weights over the context.
+            need_weights: also return the attention weights over the context.
 
         Returns:
             Tuple of two values:
 
             - output [B, H, T, K].
-            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
+            - attention weights [B, H, T, S] over the context (None if ``need_weights`` is False).
         """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)

@@ -188,7 +188,7 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute window attention: each token attends to the packed context and to the tokens of nearby segments.
+    """Compute window attention: each token attends to the packed context and to tokens of nearby segments.
 
     The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed context
     summarizes segment i. Each token attends to all L rows, and to the tokens of a window: N consecutive
