@@ -99,11 +99,11 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of anchored attention modules, in which each row of the packed sequence P favours one segment.
+    """Base class of anchored attention modules, in which each row of P favours one segment of the context.
 
-    The context is divided into L segments, runs of consecutive tokens, one per row of P. In pack attention,
-    the rows attend to the tokens. The logit of a token is reduced by gamma times the distance between the
-    token and the centre of the row's segment. Each head learns its own gamma.
+    The context is divided into L segments, runs of consecutive tokens, one per row of the packed sequence P.
+    In pack attention, the rows attend to the tokens. The logit of a token is reduced by gamma times the
+    distance between the token and the centre of the row's segment. Each head learns its own gamma.
 
     Args:
         *args: positional arguments of :class:`LunaAttention`.
@@ -220,7 +220,7 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Compute the diagonal prior, a bias that favours keys near the source position expected for each query.
+        """Compute the diagonal prior, a bias toward the source position expected for each query.
 
         For target token t, a head expects source position ``r (t + 1/2)``, where r is its learned ratio of
         source length to target length.
@@ -643,7 +643,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of unpack attention, which favours rows near the source position expected for each query.
+        """Return the bias of unpack attention, which favours rows near the diagonal.
 
         For a query at target position t and a row whose segment has its centre at source position c, the bias
         is ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)``, with a learned strength gamma and ratio r per head. It

@@ -1,8 +1,10 @@
-"""Dense implementation of look-up attention: softmax attention over the packed context and all tokens.
+"""Look-up attention, computed as ordinary softmax attention over the packed context and all tokens.
 
-The dense implementation is used if no context in a batch has more than 64 tokens. Choosing among so few
-tokens would save little, and tokens that are not chosen receive no gradient. An exported graph uses the dense
-implementation for all lengths, and masks the tokens that were not chosen by a query.
+In look-up attention, queries attend to the packed context and to the tokens of a few segments, runs of
+consecutive tokens. This dense implementation is used if no context in a batch has more than 64 tokens.
+Choosing among so few tokens would save little, and tokens that are not chosen receive no gradient. An
+exported graph uses the dense implementation for all lengths, and masks the tokens that a query did not
+choose.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -19,17 +21,17 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 class Tokens(NamedTuple):
     """Keys and values of the context tokens, in context order.
 
-    Shapes: batch size B, H heads of width K, S context tokens.
+    Shapes: batch size B, H heads of dimension K, S context tokens.
 
     Attributes:
         key: keys [B, H, S, K].
         value: values [B, H, S, K].
         padding_mask: mask [B, S], True at padding.
-        segment: index [B, S] of the segment that a token belongs to. A query attends to the token only if it
-            chooses this segment; -1 means that every query attends to the token (default: None, every query
-            attends to all tokens).
-        place: centre [B, S] of each token, measured in tokens from the start of the context (default: None,
-            no diagonal prior).
+        segment: index [B, S] of the segment that contains each token. A segment is a run of consecutive
+            tokens. A query attends to a token only if it chooses this segment; -1 means that every query
+            attends to the token (default: None, every query attends to all tokens).
+        place: centre [B, S] of each token, in tokens from the start of the context (default: None, no
+            diagonal prior).
     """
 
     key: Tensor
@@ -53,30 +55,32 @@ def dense_attention(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute look-up attention as softmax attention over the packed context and all tokens.
 
-    The context is divided into equal segments, one per row of the packed context. Each query attends to all
-    rows, and to the tokens of the segments that it chooses. The result matches
-    :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding.
+    The context is divided into L segments, runs of consecutive tokens. Row i of the packed context summarizes
+    segment i. Each query attends to all L rows, and to the tokens of the ``number`` segments whose rows have
+    the largest logits. If ``tokens.segment`` is None, each query attends to all tokens. One softmax covers
+    rows and tokens. The result matches :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to
+    rounding.
 
-    Shapes: batch size B, H heads of width K, T queries, L rows, S context tokens.
+    Shapes: batch size B, H heads of dimension K, T queries, S context tokens.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        tokens: keys and values of the context tokens.
-        gate: learned bias [H] of the token logits.
+        tokens: keys and values [B, H, S, K] of the context tokens.
+        gate: learned bias [H] added to the token logits.
         number: number of segments that each query and head chooses.
         packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        diagonal: diagonal prior for the rows, which adds a bias to the row and token logits (default: None,
-            no bias).
-        need_weights: also return the weights (default: False).
+        diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
+            each query (default: None, no bias).
+        need_weights: also return the attention weights (default: False).
 
     Returns:
         Tuple of two values:
 
-        - output [B, H, T, K].
-        - weights [B, H, T, L + S] before dropout, first for the rows and then for the tokens (None if
+        - output [B, H, T, K], the weighted sum of the values of rows and tokens.
+        - attention weights [B, H, T, L + S] before dropout, first of the rows and then of the tokens (None if
           ``need_weights`` is False).
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
@@ -102,17 +106,20 @@ def dense_attention(
 
 
 def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the weight of each context token, summed over the packed context and direct attention.
+    """Compute the total attention weight of each query over each context token.
 
-    Shapes: batch size B, H heads, T queries, L rows of the packed sequence P, S context tokens.
+    A query attends to a token through the L rows of the packed sequence P, and also directly. The total
+    weight is ``row_weights @ pack_weights`` plus the direct weight.
+
+    Shapes: batch size B, H heads, T queries, S context tokens.
 
     Args:
-        weights: weights [B, H, T, L + S] returned by :func:`dense_attention`.
-        pack_weights: weights [B, H or 1, L, S'] of the rows over the context. S' may exceed S; the queries
-            attend to tokens beyond S only through the rows.
+        weights: attention weights [B, H, T, L + S] over rows and tokens, returned by :func:`dense_attention`.
+        pack_weights: attention weights [B, H or 1, L, S'] of each row over the context. S' may exceed S; the
+            queries attend to tokens beyond S only through the rows.
 
     Returns:
-        Weights [B, H, T, S'] of each query over the context.
+        Attention weights [B, H, T, S'] of each query over the context.
     """
     L = pack_weights.size(-2)
     through_rows, looked_up = weights[..., :L] @ pack_weights, weights[..., L:]
@@ -120,14 +127,16 @@ def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
 
 
 def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask of the tokens that each query attends to, which are those of its chosen segments.
+    """Return a mask of the tokens in the segments that each query chose.
+
+    A segment is a run of consecutive tokens.
 
     Shapes: batch size B, H heads, T queries, S tokens, N chosen segments.
 
     Args:
         chosen: indices [B, H, T, N] of the segments that each query chose.
-        segment: segment [B, S] of each token, or -1 if every query attends to the token.
-        L: number of segments.
+        segment: segment index [B, S] of each token, or -1 if every query attends to the token.
+        L: total number of segments.
 
     Returns:
         Mask [B, H, T, S], True at tokens that the query attends to.

@@ -1,10 +1,13 @@
-"""Diagonal prior: a bias of cross-attention that favours alignments near the diagonal.
+"""Diagonal prior: a bias of cross-attention toward the diagonal, where source and target advance together.
 
 The prior expects target word t to translate the source words around position r (t + 1/2). Each head learns r,
-the ratio of source length to target length. The tolerance is sqrt(t + 1) words, because two sequences that
-occasionally skip a word drift apart like a random walk. Source tokens that are farther away receive lower
-logits. Dyer et al. (2013) align words with a similar prior, which requires the target length. A decoder does
-not know this length.
+the ratio of source length to target length. Source tokens that are farther away receive lower logits. The
+width of the prior is sqrt(t + 1) words, because two sequences that occasionally skip a word drift apart like
+a random walk. The bias of a source token with centre c is ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)``, with a
+learned strength gamma.
+
+Dyer et al. (2013) align words with a similar prior, which requires the target length. A decoder does not know
+this length.
 
 In a document, t may be counted from the beginning of the current sentence. The diagonal then starts at the
 corresponding source sentence.
@@ -23,17 +26,22 @@ def naive_diagonal_bias(
 ) -> Tensor:
     """Compute the diagonal prior from its definition, ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
 
+    The prior is a bias of the logits that favours keys near the source position ``o + r (t + 1/2)``, which is
+    expected for a query at target position t.
+
     Shapes: batch size B, H heads, T queries, N keys.
 
     Args:
         strength: strength gamma [H] per head.
         ratio: ratio r [H] of source length to target length per head.
-        query_place: zero-based index t [B, T] of each query's token in the target, or in its sentence.
-        key_place: centre c [B, N] of each key, measured in source tokens.
-        origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
+        query_place: zero-based index t [B, T] of each query's token in the target. In a document, it restarts
+            at each sentence.
+        key_place: centre c [B, N] of each key, in tokens from the start of the source.
+        origin: number o [B, T] of source tokens before the source sentence aligned with the query's sentence
+            (default: None, 0).
 
     Returns:
-        Bias [B, H, T, N] of the logits.
+        Bias [B, H, T, N] of the attention logits.
     """
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
@@ -42,18 +50,20 @@ def naive_diagonal_bias(
 
 
 class Diagonal(NamedTuple):
-    """Diagonal prior for one batch: the expected source position of each query, and distances of the keys.
+    """Diagonal prior for one batch: the expected source position of each query, and its distances to the keys.
 
-    Distances are divided by the tolerance of the query. Create it with :func:`find_diagonal`.
+    A query at target position t expects source position ``r (t + 1/2)``, where r is the learned ratio of
+    source length to target length. The bias of a key falls with its distance from this position. Distances
+    are divided by the width ``sqrt(t + 1)`` of the prior. :func:`find_diagonal` creates this tuple.
 
     Shapes: batch size B, H heads, T queries, N keys.
 
     Attributes:
-        strength: strength gamma [H, 1, 1] per head.
+        strength: strength gamma [H, 1, 1] per head, which multiplies the distances.
         expected: expected source position [B, H, T, 1] of each query, in tokens.
-        width: tolerance [B, 1, T, 1] of each query, in tokens.
-        nearest: distance [B, H, T, 1] of the key nearest to the expected position, divided by the tolerance.
-        further: distance [B, H, T, N] of each key, divided by the tolerance, minus ``nearest``.
+        width: width [B, 1, T, 1] of the prior for each query, in tokens.
+        nearest: distance [B, H, T, 1] of the key nearest to the expected position, in widths.
+        further: distance [B, H, T, N] of each key from the expected position, in widths, minus ``nearest``.
     """
 
     strength: Tensor
@@ -74,10 +84,10 @@ class Diagonal(NamedTuple):
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:
-        """Return the bias of the attention logits, normalized to 0 for the nearest key of each query.
+        """Return the bias added to the attention logits, normalized to 0 for the nearest key of each query.
 
-        The bias equals the result of :func:`naive_diagonal_bias` up to one constant per query, which does not
-        change the softmax. It is at least ``-MAX_PENALTY``.
+        The bias is ``-strength * further``, clamped to at least ``-MAX_PENALTY``. Up to one constant per
+        query, which does not change the softmax, it equals ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
 
         Returns:
             Bias [B, H, T, N], for batch size B, H heads, T queries and N keys.
@@ -85,11 +95,14 @@ class Diagonal(NamedTuple):
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias for other keys, relative to the nearest key used by :meth:`bias`.
+        """Return the bias of attention logits for other keys, relative to the nearest key used by :meth:`bias`.
+
+        The bias is ``strength * (nearest - |expected - place| / width)``, clamped to at least
+        ``-MAX_PENALTY``. It is positive for a key that is nearer than the nearest key.
 
         Args:
-            place: centre of each key, measured in source tokens, [B, H, T, M] for batch size B, H heads, T
-                queries and M keys. Dimensions of size 1 are broadcast.
+            place: centre of each key, in tokens from the start of the source, [B, H, T, M] for batch size B,
+                H heads, T queries and M keys. Dimensions of size 1 are broadcast.
 
         Returns:
             Bias [B, H, T, M].
@@ -111,20 +124,23 @@ def find_diagonal(
 ) -> Diagonal:
     """Compute the expected source position of each query, and the distance of each key from this position.
 
-    The computation uses float32, or float64 for float64 strengths.
+    A query at target position t expects source position ``o + r (t + 1/2)``. Distances from this position are
+    divided by ``sqrt(t + 1)``. The computation uses float32, or float64 for float64 strengths.
 
     Shapes: batch size B, H heads, T queries, N keys.
 
     Args:
         strength: strength gamma [H] per head.
         ratio: ratio r [H] of source length to target length per head.
-        query_place: zero-based index t [B, T] of each query's token in the target, or in its sentence.
-        key_place: centre c [B, N] of each key, measured in source tokens.
+        query_place: zero-based index t [B, T] of each query's token in the target. In a document, it restarts
+            at each sentence.
+        key_place: centre c [B, N] of each key, in tokens from the start of the source.
         masked: mask [B, N], True at padding, which is never the nearest key (default: None, no padding).
-        origin: number o [B, T] of source tokens before the query's sentence (default: None, 0).
+        origin: number o [B, T] of source tokens before the source sentence aligned with the query's sentence
+            (default: None, 0).
 
     Returns:
-        The diagonal prior, which computes biases for these keys and for other keys.
+        A :class:`Diagonal`, which computes the bias of these keys and of other keys.
 
     Example:
         >>> places = torch.tensor([[0]]), torch.tensor([[0.5, 1.5, 2.5]])
