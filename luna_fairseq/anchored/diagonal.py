@@ -50,7 +50,7 @@ def naive_diagonal_bias(
 
 
 class Diagonal(NamedTuple):
-    """Diagonal prior for one batch: the expected source position of each query, and its distances to the keys.
+    """Diagonal prior for one batch: expected source position of each query, and distances of the keys.
 
     A query at target position t expects source position ``r (t + 1/2)``, where r is the learned ratio of
     source length to target length. The bias of a key falls with its distance from this position. Distances
@@ -95,7 +95,7 @@ class Diagonal(NamedTuple):
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias of attention logits for other keys, relative to the nearest key used by :meth:`bias`.
+        """Return the bias of the logits for other keys, relative to the nearest key used by :meth:`bias`.
 
         The bias is ``strength * (nearest - |expected - place| / width)``, clamped to at least
         ``-MAX_PENALTY``. It is positive for a key that is nearer than the nearest key.

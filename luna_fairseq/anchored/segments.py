@@ -1,7 +1,7 @@
 """Assignment of the context tokens to segments, and arrangement of keys and values by segment.
 
-The packed sequence P has L rows. A context of n tokens is divided into L equal segments, and row i summarizes
-segment i.
+The packed sequence P has L rows. A context of n tokens is divided into L equal segments, runs of consecutive
+tokens, and row i summarizes segment i.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -21,22 +21,24 @@ MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Layout of the context tokens for a look-up, in which queries attend to the tokens of some segments.
+    """Arrangement of the context tokens for a look-up, in which queries attend to the tokens of a few segments.
 
-    In a layout by segments, tokens are arranged as [L, W]: L segments with room for W tokens each. In a dense
-    layout, tokens keep their order and ``position`` is None.
+    A segment is a run of at most W consecutive tokens, and row i of the packed sequence P summarizes segment
+    i. Tokens are either arranged by segment as [L, W], with L segments padded to W tokens each, or keep their
+    order in the context. In the second case, ``position`` is None; this is called a dense layout.
 
     Shapes: batch size B, S context tokens.
 
     Attributes:
-        position: index [B, L, W] in the context of each token of each segment. None in a dense layout.
-        padding_mask: by segments, a mask [B, L, W], True where a segment has no token. In a dense layout, the
-            padding mask [B, S] of the context.
-        segment: in a dense layout, index [B, S] of each token's segment, which a query must choose to attend
-            to the token. -1 means that every query attends to the token (default: None, every query attends
-            to all tokens).
-        is_short: by segments, a mask [B], True for contexts of at most 64 tokens. Their tokens fill the first
-            segments, and every query attends to all of them (default: None, no such context).
+        position: arranged by segment, position [B, L, W] in the context of each token of each segment. None
+            in a dense layout.
+        padding_mask: arranged by segment, mask [B, L, W], True where a segment has no token. In a dense
+            layout, the padding mask [B, S] of the context.
+        segment: in a dense layout, segment index [B, S] of each token. A query attends to a token only if it
+            chooses its segment; -1 means that every query does (default: None, every query attends to all
+            tokens).
+        is_short: arranged by segment, mask [B], True for contexts of at most 64 tokens. Their tokens fill the
+            first segments, and every query attends to all of them (default: None, no such context).
     """
 
     position: Optional[Tensor]
@@ -46,7 +48,9 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask that is True for contexts of at most 64 tokens, which are attended to in full.
+    """Return a mask that is True for contexts of at most 64 tokens.
+
+    In a look-up, queries attend to all tokens of a short context instead of choosing among them.
 
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B and S tokens.
@@ -62,23 +66,26 @@ def find_layout(
 ) -> Layout:
     """Choose and compute the layout of a batch of contexts for a look-up.
 
-    A context of at most 64 tokens is short, and every query attends to all of its tokens. The layout depends
-    on the padded length S of the batch:
+    In a look-up, queries attend to the tokens of a few segments, runs of consecutive tokens. Row i of the
+    packed sequence P summarizes segment i. A context of at most 64 tokens is short, and every query attends
+    to all of its tokens. The layout depends on the padded length S of the batch:
 
-    - S <= 64: dense. Every query attends to all tokens.
-    - S <= 256, and short contexts need more segments than queries choose: dense with a mask.
-    - otherwise: by segments, so that the cost of a long context does not depend on the rest of the batch.
+    - S <= 64: tokens keep their order, and every query attends to all tokens.
+    - S <= 256, and short contexts need more segments than queries choose: tokens keep their order, and each
+      token has a segment index.
+    - otherwise: tokens are arranged by segment, so that the cost of a long context does not depend on the
+      other contexts of the batch.
 
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B.
         packed_padding_mask: mask [B, L], True at padding, where L is the number of rows of P. Every
             non-padding row corresponds to one segment.
         number: number of segments that each query chooses.
-        for_export: use the dense layout with a mask, which is valid for all lengths (default: False, only
-            while torch exports a graph).
+        for_export: keep the order of the tokens and compute their segment indices, which is valid for all
+            lengths (default: False, only while torch exports a graph).
 
     Returns:
-        The layout.
+        The layout, with a padding mask and the positions or segment indices of the tokens.
     """
     if for_export or is_recording_graph("is_exporting"):
         # In an exported graph, a branch on the length S would be hard-coded for the example input. The dense
@@ -101,18 +108,20 @@ def find_layout(
 
 
 def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
-    """Return the dense layout in which queries attend only to the chosen segments of long contexts.
+    """Return the layout in which tokens keep their order and have a segment index.
 
-    Contexts of at most 64 tokens are attended to in full.
+    A query attends to a token of a long context only if it chooses the token's segment, a run of consecutive
+    tokens. Contexts of at most 64 tokens are attended to in full.
 
     Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P.
+        packed_padding_mask: mask [B, L], True at padding rows of P. Every non-padding row corresponds to one
+            segment.
 
     Returns:
-        The layout, with the segment of each token.
+        The layout, with the segment index of each token, which is -1 in contexts of at most 64 tokens.
     """
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     whole = is_short_context(context_padding_mask)[:, None]
@@ -133,13 +142,14 @@ def max_segment_tokens(S: int, L: int) -> int:
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return the number of segments that every query attends to, at most L.
+    """Return the number of segments whose tokens every query attends to, at most L.
 
-    This is ``number``, or enough segments for 64 tokens if the batch may contain a short context.
+    This is ``number``, or enough segments for 64 tokens if the batch may contain a context of at most 64
+    tokens. Queries attend to all tokens of such a context.
 
     Args:
         number: number of segments that each query chooses.
-        L: number of segments.
+        L: number of segments in a context.
         W: maximum number of tokens in a segment.
         has_short: True if the batch may contain a context of at most 64 tokens.
 
@@ -154,15 +164,18 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 class Segments(NamedTuple):
     """Keys and values of the context tokens, arranged by segment.
 
-    Shapes: batch size B, H heads of width K, L segments with room for W tokens each.
+    A segment is a run of at most W consecutive tokens, padded to W tokens. Row i of the packed sequence P
+    summarizes segment i.
+
+    Shapes: batch size B, H heads of dimension K, L segments.
 
     Attributes:
         key: keys [B, H, L, W, K].
         value: values [B, H, L, W, K].
         padding_mask: mask [B, L, W], True where a segment has no token.
-        place: centre [B, L, W] of each token, measured in tokens from the start of the context (default:
-            None, no diagonal prior).
-        is_short: mask [B], True for contexts of at most 64 tokens, whose tokens every query attends to
+        place: centre [B, L, W] of each token, in tokens from the start of the context (default: None, no
+            diagonal prior).
+        is_short: mask [B], True for contexts of at most 64 tokens, which every query attends to in full
             (default: None, no such context).
     """
 
@@ -187,6 +200,9 @@ class Segments(NamedTuple):
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
     """Return the index of the segment that each token belongs to.
 
+    A context of n tokens is divided into L equal segments, runs of consecutive tokens. Token t of n belongs
+    to segment ``(t + 1/2) L / n``, rounded down.
+
     Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
     Args:
@@ -206,17 +222,18 @@ def token_positions(
 ) -> Tuple[Tensor, Tensor]:
     """Return the positions in the context of the tokens of each segment.
 
-    For example, a context has one padding token, then five tokens, and two segments with room for W = 3
-    tokens. The positions are [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
+    A segment is a run of at most W consecutive tokens. For example, a context has one padding token, then
+    five tokens, and two segments of at most W = 3 tokens. The positions are [[1, 2, -], [3, 4, 5]], or [[1,
+    2, 3], [4, 5, -]] with ``in_order``.
 
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P, room for W tokens in a segment.
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
         packed_padding_mask: mask [B, L], True at padding rows of P. Every non-padding row corresponds to one
             segment.
-        in_order: mask [B], True for contexts whose tokens fill the segments in order (default: None, tokens
-            are divided equally, as in :func:`segment_of_tokens`).
+        in_order: mask [B], True for contexts whose tokens fill the segments in order, W tokens each (default:
+            None, the tokens of every context are divided equally among its segments).
 
     Returns:
         Tuple of two values:
@@ -248,15 +265,18 @@ def token_positions(
 
 
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
-    """Copy the keys and values of tokens into the segments of a layout.
+    """Arrange the keys and values of tokens by segment.
+
+    A segment is a run of at most W consecutive tokens, padded to W tokens.
 
     Args:
-        key: keys [B, H, S, K], for batch size B, H heads of width K and S tokens.
+        key: keys [B, H, S, K] in context order, for batch size B, H heads of dimension K and S tokens.
         value: values [B, H, S, K]. If ``value`` is the same tensor as ``key``, both share one copy.
-        layout: layout by segments.
+        layout: positions [B, L, W] in the context of the tokens of L segments, and their padding mask.
 
     Returns:
-        Keys and values [B, H, L, W, K] of L segments with room for W tokens each.
+        The keys and values, both [B, H, L, W, K], with the padding mask [B, L, W]. Values at padding are
+        undefined.
     """
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)
@@ -264,14 +284,17 @@ def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Copy the values of tokens into segments.
+    """Arrange a tensor of token vectors by segment.
+
+    A segment is a run of at most W consecutive tokens, padded to W tokens.
 
     Args:
-        x: values [B, H, S, K], for batch size B, H heads of width K and S tokens.
-        position: index [B, L, W] in the context of each token, for L segments with room for W tokens.
+        x: vectors [B, H, S, K] of the tokens in context order, for batch size B, H heads of dimension K and S
+            tokens.
+        position: position [B, L, W] in the context of each token of L segments.
 
     Returns:
-        Values [B, H, L, W, K] by segment.
+        Vectors [B, H, L, W, K].
     """
     B, H, S, _ = x.shape
     sentences = S * torch.arange(B, device=x.device)

@@ -6,11 +6,13 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Unfinished sentence at the end of the target tokens processed so far.
+    """Unfinished sentence at the end of the target tokens decoded so far.
+
+    In beam search, a batch contains one target per hypothesis. There are B targets.
 
     Attributes:
-        sentence: zero-based number [B] of the sentence in each of B targets.
-        beginning: zero-based index [B] of its first token in the target, not counting padding.
+        sentence: zero-based index [B] of the sentence in each target.
+        beginning: zero-based index [B] of the sentence's first token in each target, not counting padding.
     """
 
     sentence: Tensor
@@ -31,7 +33,9 @@ class UnfinishedSentence(NamedTuple):
 def number_within_sentences(
     place: Tensor, begins: Tensor, before: Optional[UnfinishedSentence] = None
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
-    """Compute the index of each target token in its sentence, and the number of the sentence.
+    """Compute the index of each target token in its sentence, and the index of the sentence in the target.
+
+    A target is a document whose sentences are divided by separators.
 
     Shapes: B targets of T tokens.
 
@@ -45,7 +49,7 @@ def number_within_sentences(
         Tuple of three values:
 
         - zero-based index [B, T] of each token in its sentence.
-        - zero-based number [B, T] of the sentence.
+        - zero-based index [B, T] of each token's sentence in the target.
         - unfinished sentence after the last token.
 
     Example:
@@ -84,20 +88,20 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before the source sentence aligned with each target token.
+    """Count the source tokens that precede the source sentence aligned with each target token.
 
-    Target sentence k is aligned with source sentence k. If the source has fewer sentences, all of its tokens
-    are counted.
+    Source and target are documents. Target sentence k is aligned with source sentence k. If the source has
+    fewer sentences, all of its tokens are counted.
 
     Shapes: B sources of S tokens. Each source has n hypotheses of T target tokens, which are adjacent in the
     batch.
 
     Args:
-        sentence: zero-based sentence number [B * n, T] of each target token.
-        number: one-based sentence number [B, S] of each source token, returned by :func:`sentence_numbers`.
+        sentence: zero-based index [B * n, T] of each target token's sentence.
+        number: one-based number [B, S] of each source token's sentence, and 0 at padding.
 
     Returns:
-        Numbers of source tokens [B * n, T], excluding padding.
+        Source-token counts [B * n, T], excluding padding.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -19,8 +19,9 @@ CLOSED_GATE, OPEN_GATE = -4.0, 0.0
 class LearnedStrength(nn.Module):
     """Learned positive factor gamma per head, which multiplies a distance.
 
-    gamma = softplus(start + change), where ``change`` is the parameter and the buffer ``start`` determines
-    the initial gamma. Weight decay therefore pulls gamma toward its initial value instead of toward 0.
+    gamma = softplus(start + change), where ``change`` is the learned parameter, initialized to 0, and the
+    buffer ``start`` determines the initial gamma. Weight decay therefore pulls gamma toward its initial value
+    instead of toward 0.
 
     Args:
         strengths: initial gamma per head.
@@ -87,9 +88,11 @@ class AnchorBias(LearnedStrength):
 def unpack_strengths(num_heads: int) -> List[float]:
     """Return the initial strength of the distance bias in unpack attention, per head.
 
-    The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head is the most local: it
-    attends to the nearest rows of the packed sequence P. The last head attends to all rows almost equally.
-    The slopes of ALiBi (Press et al., 2022) decrease across heads in the same way.
+    In unpack attention, a token attends to the rows of the packed sequence P, each of which summarizes one
+    segment of consecutive tokens. The bias is minus the strength times the distance between the token and the
+    segment. The strength of head h is ``4 * 2^(-8 h / H)`` for h = 0 .. H - 1. The first head is the most
+    local, and the last head attends to all rows almost equally. The slopes of ALiBi (Press et al., 2022)
+    decrease across heads in the same way.
 
     Args:
         num_heads: number of heads H.
@@ -117,10 +120,11 @@ def alibi_slopes(num_heads: int) -> List[float]:
 
 
 class DiagonalPrior(LearnedStrength):
-    """Learned parameters of a diagonal prior, a bias for alignments of source and target near the diagonal.
+    """Learned parameters of a diagonal prior, a bias of cross-attention toward the diagonal.
 
-    Each head learns a strength gamma, and a ratio r of source length to target length. The initial ratio is
-    1, and the initial gamma is the value of :func:`unpack_strengths`.
+    A query at target position t favours keys near source position ``r (t + 1/2)``. Each head learns r, the
+    ratio of source length to target length, and the strength gamma of the bias. The initial r is 1. The
+    initial gamma of head h of H is ``4 * 2^(-8 h / H)``.
 
     Args:
         num_heads: number of heads.
@@ -146,31 +150,36 @@ class DiagonalPrior(LearnedStrength):
         masked: Optional[Tensor] = None,
         origin: Optional[Tensor] = None,
     ) -> Diagonal:
-        """Compute the diagonal prior with the learned strengths and ratios.
+        """Compute the diagonal prior with the learned strengths gamma and ratios r.
+
+        The bias of a key with centre c is ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
 
         Shapes: batch size B, T queries, N keys.
 
         Args:
-            query_place: zero-based index [B, T] of each query's token in the target, or in its sentence.
-            key_place: centre [B, N] of each key, measured in source tokens.
+            query_place: zero-based index t [B, T] of each query's token in the target. In a document, it
+                restarts at each sentence.
+            key_place: centre c [B, N] of each key, in tokens from the start of the source.
             masked: mask [B, N], True at padding keys (default: None, no padding).
-            origin: number [B, T] of source tokens before the query's sentence (default: None, 0).
+            origin: number o [B, T] of source tokens before the source sentence aligned with the query's
+                sentence (default: None, 0).
 
         Returns:
-            The diagonal prior for these queries and keys.
+            A :class:`Diagonal`, which computes the bias [B, H, T, N] for H heads.
         """
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
 
 
 class LookupGate(nn.Module):
-    """Learned bias of the context-token logits in look-up attention, one per head.
+    """Learned bias added to the logits of the context tokens in look-up attention, one per head.
 
-    The bias is start + change, where ``change`` is the parameter. Weight decay therefore pulls the bias
-    toward its initial value.
+    In look-up attention, queries attend to the rows of the packed sequence P and to context tokens. The bias
+    is ``start + change``, where ``change`` is the learned parameter, initialized to 0, and the buffer
+    ``start`` contains ``init``. Weight decay therefore pulls the bias toward its initial value.
 
     Args:
         num_heads: number of heads.
-        init: initial bias. A large negative value nearly closes the look-up.
+        init: initial bias. A large negative value effectively disables the look-up at the start of training.
     """
 
     def __init__(self, num_heads: int, init: float):

@@ -17,9 +17,9 @@ def target_places(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute the zero-based index of each target token, not counting padding.
 
-    With separators, the index restarts at each separator, and the tokens after k separators belong to
-    sentence k. If the target has more sentences than the source, the surplus sentences start at the end of
-    the source.
+    With separators, source and target are documents. The index then restarts at each separator, and the
+    tokens after k separators belong to sentence k, which is aligned with source sentence k. If the target has
+    more sentences than the source, the surplus sentences start at the end of the source.
 
     Shapes: B sources of S tokens. Each source has n hypotheses of T target tokens, which are adjacent in the
     batch.
@@ -35,7 +35,8 @@ def target_places(
         Tuple of two values:
 
         - zero-based index [B * n, T] of each token in its target or sentence.
-        - number [B * n, T] of source tokens before the sentence, or None if there are no separators.
+        - number [B * n, T] of source tokens before the aligned source sentence, or None if there are no
+          separators.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:
