@@ -1,4 +1,8 @@
-"""Factory that builds the attention modules of a decoder with anchored attention and its extensions."""
+"""Factory that builds the attention modules of a decoder with anchored attention and its extensions.
+
+Anchored attention divides the source into segments, runs of consecutive tokens. Row i of the packed sequence
+P summarizes segment i.
+"""
 
 from typing import Any, Optional, Tuple
 
@@ -22,18 +26,19 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
-    """Return the factory that builds the attention modules of a decoder for a model configuration.
+    """Return the factory that builds the attention modules of a decoder with the given configuration.
 
     Args:
-        cfg: any object with some of the attributes of :class:`ExtensionOptions`, such as the configuration of
-            a model. Missing attributes take their default values.
+        cfg: object with options as attributes, such as ``anchored_packed`` or ``packed_lookup``. The
+            configuration of a model is such an object. Missing attributes take their default values.
 
     Returns:
-        :class:`AnchoredDecoderAttentions`, or the factory of the Luna paper's attention modules if no
+        A factory of anchored attention modules, or a factory of the Luna paper's attention modules if no
         extension is enabled.
 
     Raises:
-        InputError: Options are incompatible, see :func:`extension_options`.
+        InputError: A look-up, a window or a diagonal prior is enabled without ``anchored_packed``, or a
+            look-up is combined with softmax cross-attention.
     """
     options, defaults = extension_options(cfg), ExtensionOptions()
     if options._replace(anchor_strength=defaults.anchor_strength) == defaults:
@@ -44,16 +49,17 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 class AnchoredDecoderAttentions(DecoderAttentions):
     """Factory that builds the attention modules of a decoder with the extensions of this package.
 
-    Anchored attention divides the source into segments, one per row of the packed sequence P. With a look-up,
-    queries attend to tokens of some segments directly. A diagonal prior favours alignments near the diagonal.
-    Decay reduces the weight of distant positions in causal attention.
+    Anchored attention divides the source into segments, runs of consecutive tokens. Row i of the packed
+    sequence P summarizes segment i. With a look-up, queries also attend to the tokens of a few segments. A
+    diagonal prior is a bias toward the source position expected for a target token. Decay reduces the weight
+    of earlier positions in causal attention.
 
     Args:
         options: options that enable the extensions.
 
     Attributes:
-        separator: id of the target token that separates sentences, at which the diagonal restarts (default:
-            None, a target is one sentence).
+        separator: id of the target token that separates the sentences of a document, at which the diagonal
+            restarts (default: None, a target is one sentence).
     """
 
     def __init__(self, options: ExtensionOptions):
@@ -62,10 +68,12 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         self.needs = Needs()
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of one layer, with decay if it is enabled.
+        """Build the causal self-attention of one layer, with an exponential decay if that is enabled.
+
+        With decay, the weight of an earlier position decreases exponentially with its distance.
 
         Args:
-            options: decoder options.
+            options: decoder options, such as the width and the number of heads.
 
         Returns:
             The attention module.
@@ -75,11 +83,14 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the cross-attention of one layer.
+        """Build the cross-attention of one layer, with the extensions that are enabled.
+
+        The module computes softmax attention to all source tokens, anchored attention to the rows of the
+        packed sequence P, or the attention of the Luna paper.
 
         Args:
-            options: decoder options.
-            update_packed: True if the layer updates the packed sequence P for the next layer.
+            options: decoder options, such as the width and the number of heads.
+            update_packed: True if the layer updates P for the next layer.
 
         Returns:
             The attention module.
@@ -115,15 +126,19 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
         Args:
             context: encoder output [S, B, C], or None if there is no encoder.
-            packed: packed sequence P [L, B, C], or None if the source was packed in an earlier call.
-            source: padding masks of the encoder output and of P.
-            target: target tokens of this call.
-            before: unfinished sentence returned by the previous call (default: None, the target starts here).
+            packed: packed sequence P [L, B, C]. None in later decoding steps, which use the cached keys and
+                values.
+            source: padding masks of the encoder output and of P. In a document, also the sentence number of
+                each source token.
+            target: target tokens of this call, with their positions and padding mask.
+            before: unfinished sentence returned by the previous call (default: None, this call starts at the
+                beginning of the target).
 
         Returns:
             Tuple of two values:
 
-            - source and target positions, or None if no attention module needs them.
+            - a :class:`Geometry` with the positions of the source tokens (None if ``packed`` is None) and of
+              the target tokens. None if no attention module needs positions.
             - unfinished sentence to pass to the next call, or None if there are no separators.
 
         Raises:

@@ -11,13 +11,13 @@ CROSS_ATTENTIONS = ("luna", "softmax")
 class AnchorOptions(FairseqDataclass):
     """Options of anchored attention, in which each row of the packed sequence P favours one segment.
 
-    The context is divided into equal segments, one per row.
+    The context is divided into equal segments, runs of consecutive tokens, one per row of P.
 
     Attributes:
         anchored_packed: use anchored attention (default: False).
         anchor_strength: initial strength of the bias against distant tokens in pack attention (default: 4).
-        local_parts: odd number of segments in the local window that each encoder token additionally attends
-            to (default: 0, no window).
+        local_parts: odd number of neighbouring segments whose tokens each encoder token also attends to,
+            centred on its own segment (default: 0, none).
     """
 
     anchored_packed: bool = field(
@@ -47,7 +47,7 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Option ``--causal-decay``.
+    """Option of the decoder's causal attention, ``--causal-decay``.
 
     Attributes:
         causal_decay: let the weight of a position in causal attention decay exponentially with its distance
@@ -70,9 +70,11 @@ class CrossOptions(FairseqDataclass):
     Attributes:
         cross_attention: "luna" attends to the source through the packed sequence P, "softmax" attends to all
             tokens (default: "luna").
-        packed_lookup: number of source segments whose tokens each query additionally attends to (default: 0,
-            none).
-        diagonal_prior: favour alignments near the diagonal (default: False).
+        packed_lookup: number of source segments, runs of consecutive tokens, whose tokens each query also
+            attends to. Each row of P summarizes one segment, and a query chooses the segments whose rows have
+            the largest logits (default: 0, none).
+        diagonal_prior: bias cross-attention toward the diagonal, where source and target advance at the same
+            pace (default: False).
         sentence_diagonal: restart the diagonal at each sentence separator of a document (default: False).
     """
 

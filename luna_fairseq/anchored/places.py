@@ -1,8 +1,9 @@
 """Positions of segments and tokens in the context, and distances between them.
 
-The n non-padding tokens of a context are divided into L equal segments, one per row of the packed sequence P.
-A segment is w = n / L tokens wide. The centre of segment i is token position i w + (w - 1) / 2. Distances are
-measured in segments, so that a distance has the same meaning in a short sentence and in a long document.
+The n non-padding tokens of a context are divided into L equal segments, runs of consecutive tokens. Row i of
+the packed sequence P summarizes segment i. A segment is w = n / L tokens wide. The centre of segment i is at
+token index i w + (w - 1) / 2. Distances are measured in segment widths, so that a distance has the same
+meaning in a short sentence and in a long document.
 
 Padding on either side does not change the positions of the other tokens. A sentence for which P has padding
 rows has fewer and wider segments.
@@ -17,10 +18,11 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distances between tokens and segment centres directly from their definition.
+    """Compute the distance between each token and the centre of each segment directly from the definition.
 
-    Row i of the packed sequence P belongs to segment i. Each head has its own centre: for head h of H, the
-    centre is shifted by (h + 1/2) / H - 1/2 segments.
+    The n non-padding tokens of a context are divided into L equal segments, runs of w = n / L consecutive
+    tokens. Row i of the packed sequence P summarizes segment i. For head h of H, its centre is at token index
+    ``i w + (w - 1) / 2 + ((h + 1/2) / H - 1/2) w``. Distances are divided by w.
 
     Shapes: batch size B, S context tokens, L rows of P.
 
@@ -30,7 +32,8 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
         num_heads: number of heads H. A single head has no shift.
 
     Returns:
-        Distances [B, H, L, S] in segments, at least 0, in float32. Values at padding positions are undefined.
+        Distances [B, H, L, S] in segment widths, at least 0, in float32. Values at padding positions are
+        undefined.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -48,20 +51,23 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """Compute the distance between each token and the centre of each segment, measured in segments.
+    """Compute the distance between each token and the centre of each segment, measured in segment widths.
 
-    Row i of the packed sequence P belongs to segment i. This is the vectorized implementation of
-    :func:`naive_distances`, which describes how the centre is shifted for each head.
+    The n non-padding tokens of a context are divided into L equal segments, runs of w = n / L consecutive
+    tokens. Row i of the packed sequence P summarizes segment i. For head h of H, its centre is at token index
+    ``i w + (w - 1) / 2 + ((h + 1/2) / H - 1/2) w``. This is the vectorized implementation of
+    :func:`naive_distances`.
 
     Shapes: batch size B, S context tokens, L rows of P.
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
         packed_padding_mask: mask [B, L], True at padding rows.
-        num_heads: number of heads H (default: 1, no shift).
+        num_heads: number of heads H (default: 1, the centres are not shifted).
 
     Returns:
-        Distances [B, H, L, S] in segments, at least 0, in float32. Values at padding positions are undefined.
+        Distances [B, H, L, S] in segment widths, at least 0, in float32. Values at padding positions are
+        undefined.
 
     Example:
         >>> context, packed = torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
@@ -80,8 +86,8 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 def beyond_nearest(distance: Tensor) -> Tensor:
     """Subtract the distance of the nearest key, so that the nearest key has distance 0.
 
-    The subtraction does not change a softmax over the keys. It keeps :func:`distance_bias` from clamping the
-    bias of the nearest key.
+    The distances are used as a penalty on attention logits. The subtraction does not change a softmax over
+    the keys. It keeps :func:`distance_bias` from clamping the bias of the nearest key.
 
     Args:
         distance: distances [..., S] of S keys.
@@ -93,11 +99,11 @@ def beyond_nearest(distance: Tensor) -> Tensor:
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` for attention logits.
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)``, which lowers the logits of distant keys.
 
     Args:
         strength: strength gamma [H] per head, for H heads.
-        distance: distances [B, H or 1, ...] for batch size B, see :func:`beyond_nearest`.
+        distance: distances [B, H or 1, ...] for batch size B, minus the distance of the nearest key.
 
     Returns:
         Bias [B, H, ...].
@@ -107,9 +113,12 @@ def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the centre of each token, measured in segments from the start of the context.
+    """Return the centre of each token, measured in segment widths from the start of the context.
 
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
+    The n non-padding tokens of a context are divided into L equal segments, runs of consecutive tokens. The
+    centre of token t is at ``(t + 1/2) L / n``.
+
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P, one per segment.
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
@@ -117,7 +126,7 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
             segments.
 
     Returns:
-        Positions [B, S], undefined at padding.
+        Centres [B, S], undefined at padding.
     """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
@@ -126,7 +135,10 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
 def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
     """Return the centre of each segment and of each token, measured in tokens from the start of the context.
 
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
+    The n non-padding tokens of a context are divided into L equal segments, runs of consecutive tokens. The
+    centre of segment i is ``(i + 1/2) n / L``, and the centre of token t is ``t + 1/2``.
+
+    Shapes: batch size B, S context tokens, L rows of the packed sequence P, one per segment.
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.

@@ -21,7 +21,7 @@ MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Arrangement of the context tokens for a look-up, in which queries attend to the tokens of a few segments.
+    """Arrangement of the context tokens for a look-up, in which queries attend to tokens of a few segments.
 
     A segment is a run of at most W consecutive tokens, and row i of the packed sequence P summarizes segment
     i. Tokens are either arranged by segment as [L, W], with L segments padded to W tokens each, or keep their

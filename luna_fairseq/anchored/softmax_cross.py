@@ -1,4 +1,4 @@
-"""Softmax attention to all source tokens, in place of Luna's unpack attention."""
+"""Softmax attention to all source tokens, as an alternative to Luna's unpack attention."""
 
 from typing import Any, Dict, NamedTuple, Optional, Tuple
 
@@ -18,15 +18,15 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values of the context tokens, for softmax attention.
+    """Cached keys and values of the source tokens, for softmax attention.
 
-    Shapes: batch size B, H heads of width K, S context tokens.
+    Shapes: batch size B, H heads of dimension K, S source tokens.
 
     Attributes:
         key: keys [B, H, S, K].
         value: values [B, H, S, K].
-        place: centre [B, S] of each token, measured in tokens from the start of the context (default: None,
-            no diagonal prior).
+        place: centre [B, S] of each token, in tokens from the start of the source (default: None, no diagonal
+            prior).
     """
 
     key: Tensor
@@ -34,7 +34,7 @@ class SoftmaxMemory(NamedTuple):
     place: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "SoftmaxMemory":
-        """Return the keys and values of selected sentences, in the given order.
+        """Return the keys and values of selected source sentences, in the given order.
 
         Args:
             sentences: indices of the sentences to return, as a vector.
@@ -46,10 +46,12 @@ class SoftmaxMemory(NamedTuple):
 
 
 class SoftmaxCrossAttention(AnchoredAttention):
-    """Softmax attention to all context tokens, with the interface of :class:`LunaAttention`.
+    """Softmax cross-attention to all source tokens, with the interface of :class:`LunaAttention`.
 
-    Pack attention still updates the packed sequence P for the self-attention of the next layer. The distance
-    bias of anchored attention is optional.
+    Pack attention, in which the packed sequence P attends to the source, still updates P for the
+    self-attention of the next layer. As in anchored attention, each row of P can favour the tokens of one
+    segment, a run of consecutive tokens: their logits are reduced by gamma times the distance from the
+    segment.
 
     Args:
         embed_dim: model width.
@@ -59,8 +61,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
         untie_kv: use separate projections for keys and values in pack attention (default: False).
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: None, no
             distance bias).
-        diagonal: add a diagonal prior to the softmax attention, which favours alignments near the diagonal.
-            Requires ``anchor_strength`` (default: False).
+        diagonal: add a diagonal prior to the softmax attention, a bias toward source tokens near the position
+            expected for a target token. Requires ``anchor_strength`` (default: False).
         packs: update P. False in the last layer, whose packed context is unused (default: True).
 
     Example:
@@ -112,22 +114,24 @@ class SoftmaxCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
-        """Compute pack attention, and cache the keys and values of the context tokens.
+        """Compute pack attention, and cache the keys and values of the source tokens.
 
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
+        In pack attention, the packed sequence P attends to the source.
+
+        Shapes: S source tokens, L rows of P, batch size B, width C, H heads of dimension K.
 
         Args:
             packed: packed sequence P [L, B, C].
-            context: context [S, B, C].
-            source: padding masks of the context and of P (default: no padding).
+            context: encoder output [S, B, C].
+            source: padding masks of the encoder output and of P (default: no padding).
             geometry: distances and positions of the batch (default: None).
-            need_weights: unused, because softmax attention provides weights over the context without P.
+            need_weights: unused, because softmax attention provides weights over the source without P.
 
         Returns:
             Tuple of two values:
 
             - packed context [L, B, C], or None if this module does not update P.
-            - keys and values of the context tokens.
+            - keys and values [B, H, S, K] of the source tokens.
         """
         packed_context = None
         if self.packs:
@@ -140,12 +144,16 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Convert cached keys and values to a layout for fast incremental decoding.
 
+        Everything that does not depend on the query is computed once: the logit scale and the padding mask,
+        and with a diagonal prior also the positions of the keys.
+
         Args:
             memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P (default: no padding).
+            source: padding masks of the encoder output and of the packed sequence P (default: no padding).
 
         Returns:
-            A :class:`DecodingMemory`, or ``memory`` itself on a GPU or in a graph.
+            A :class:`DecodingMemory` with scaled and masked keys and values. On a GPU or in a compiled or
+            exported graph, ``memory`` itself.
         """
         if not (self.prepares and is_eager_on_cpu(memory.key)):
             return memory
@@ -164,20 +172,21 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the pack attention weights, and the weights of the queries over the context.
+        """Compute the attention weights of pack attention, and of the queries over the source tokens.
 
-        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
+        Shapes: T queries, S source tokens, L rows of the packed sequence P, batch size B, width C, H heads.
 
         Args:
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C].
-            context: context [S, B, C].
-            source: padding masks of the context and of P (default: no padding).
+            context: encoder output [S, B, C].
+            source: padding masks of the encoder output and of P (default: no padding).
             geometry: distances and positions of the batch (default: None, computed by :meth:`find_geometry`).
 
         Returns:
-            Weights of all heads. The pack weights are None if this module does not update P, and the unpack
-            weights are None.
+            :class:`AttentionWeights` with the pack weights [B, H, L, S] of each row of P over the source
+            (None if this module does not update P) and the weights [B, H, T, S] of each query over the
+            source. The unpack weights are None.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
@@ -192,22 +201,22 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute softmax attention over the context tokens.
+        """Compute softmax attention of the queries over the source tokens.
 
-        Shapes: T queries, S context tokens, batch size B, H heads of width K.
+        Shapes: T queries, S source tokens, batch size B, H heads of dimension K.
 
         Args:
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
-            source: padding masks of the context and of the packed sequence P.
+            source: padding masks of the encoder output and of the packed sequence P.
             geometry: distances and positions of the batch, or None if there is no diagonal prior.
-            need_weights: also return the weights.
+            need_weights: also return the attention weights.
 
         Returns:
             Tuple of two values:
 
-            - output [B, H, T, K].
-            - weights [B, H, T, S] over the context (None if ``need_weights`` is False).
+            - output [B, H, T, K], the weighted sum of the values.
+            - attention weights [B, H, T, S] (None if ``need_weights`` is False).
         """
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
