@@ -26,7 +26,7 @@ def choose_segments(
 
     Args:
         rows: attention logits [B, H, T, L] of the rows.
-        packed_padding_mask: mask [B, L], True at padding rows, or None if there is no padding.
+        packed_padding_mask: mask [B, L], True at padded rows, or None if there is no padding.
         number: number of segments to choose. If there are fewer segments, all are chosen.
         best_first: sort the chosen segments by decreasing logits (default: False, any order).
 
@@ -56,7 +56,7 @@ def read_chosen(
     Args:
         segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
         rows: attention logits [B, H, T, L] of the rows.
-        packed_padding_mask: mask [B, L], True at padding rows, or None if there is no padding.
+        packed_padding_mask: mask [B, L], True at padded rows, or None if there is no padding.
         number: number of segments that each query chooses.
 
     Returns:

@@ -70,7 +70,7 @@ def dense_attention(
         tokens: keys and values [B, H, S, K] of the context tokens.
         gate: learned bias [H] added to the token logits.
         number: number of segments that each query and head chooses.
-        packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
+        packed_padding_mask: mask [B, L], True at padded rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
         diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
             each query (default: None, no bias).

@@ -53,7 +53,7 @@ def naive_lookup_attention(
         gate: learned bias [H] added to the token logits.
         number: number of segments that each query and head chooses.
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows.
+        packed_padding_mask: mask [B, L], True at padded rows.
         dropout: dropout probability of the attention weights (default: 0).
         row_bias: bias [B, H, T, L] added to the row logits (default: None, no bias).
         token_bias: bias [B, H, T, S] added to the token logits (default: None, no bias).
@@ -147,7 +147,7 @@ def lookup_attention(
         segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
         gate: learned bias [H] added to the token logits.
         number: number of segments that each query and head chooses.
-        packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
+        packed_padding_mask: mask [B, L], True at padded rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
         diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
             each query (default: None, no bias).
@@ -214,7 +214,7 @@ def mixed_lookup_attention(
         segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
         gate: learned bias [H] added to the token logits.
         number: number of segments that each query and head chooses.
-        packed_padding_mask: mask [B, L], True at padding rows (default: None, no padding).
+        packed_padding_mask: mask [B, L], True at padded rows (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
         diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
             each query (default: None, no bias).

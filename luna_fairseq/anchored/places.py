@@ -5,7 +5,7 @@ the packed sequence P summarizes segment i. A segment is w = n / L tokens wide. 
 token index i w + (w - 1) / 2. Distances are measured in segment widths, so that a distance has the same
 meaning in a short sentence and in a long document.
 
-Padding on either side does not change the positions of the other tokens. A sentence for which P has padding
+Padding on either side does not change the positions of the other tokens. A sentence for which P has padded
 rows has fewer and wider segments.
 """
 
@@ -28,7 +28,7 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows.
+        packed_padding_mask: mask [B, L], True at padded rows.
         num_heads: number of heads H. A single head has no shift.
 
     Returns:
@@ -62,7 +62,7 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows.
+        packed_padding_mask: mask [B, L], True at padded rows.
         num_heads: number of heads H (default: 1, the centres are not shifted).
 
     Returns:
@@ -122,7 +122,7 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P. The other rows divide the context into
+        packed_padding_mask: mask [B, L], True at padded rows of P. The other rows divide the context into
             segments.
 
     Returns:
@@ -142,7 +142,7 @@ def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P. The other rows divide the context into
+        packed_padding_mask: mask [B, L], True at padded rows of P. The other rows divide the context into
             segments.
 
     Returns:
@@ -157,20 +157,20 @@ def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Count the non-padding tokens of each context and the non-padding rows of the packed sequence P.
+    """Count the non-padding tokens of each context and the non-padded rows of the packed sequence P.
 
     Shapes: batch size B, S context tokens, L rows of P.
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows.
+        packed_padding_mask: mask [B, L], True at padded rows.
 
     Returns:
         Tuple of three values:
 
         - zero-based index [B, S] of each token, not counting padding.
         - number [B] of non-padding tokens, at least 1.
-        - number [B] of non-padding rows, at least 1.
+        - number [B] of non-padded rows, at least 1.
     """
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)

@@ -79,7 +79,7 @@ def find_layout(
     Args:
         context_padding_mask: mask [B, S], True at padding, for batch size B.
         packed_padding_mask: mask [B, L], True at padding, where L is the number of rows of P. Every
-            non-padding row corresponds to one segment.
+            non-padded row corresponds to one segment.
         number: number of segments that each query chooses.
         for_export: keep the order of the tokens and compute their segment indices, which is valid for all
             lengths (default: False, only while torch exports a graph).
@@ -117,7 +117,7 @@ def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tens
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P. Every non-padding row corresponds to one
+        packed_padding_mask: mask [B, L], True at padded rows of P. Every non-padded row corresponds to one
             segment.
 
     Returns:
@@ -207,7 +207,7 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P. Every non-padding row corresponds to one
+        packed_padding_mask: mask [B, L], True at padded rows of P. Every non-padded row corresponds to one
             segment.
 
     Returns:
@@ -230,7 +230,7 @@ def token_positions(
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows of P. Every non-padding row corresponds to one
+        packed_padding_mask: mask [B, L], True at padded rows of P. Every non-padded row corresponds to one
             segment.
         in_order: mask [B], True for contexts whose tokens fill the segments in order, W tokens each (default:
             None, the tokens of every context are divided equally among its segments).

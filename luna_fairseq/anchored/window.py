@@ -34,7 +34,7 @@ class Window(NamedTuple):
             W + j.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, first the rows and then the
             tokens of the window. The unit is the width of a segment. The dtype is float32.
-        masked: mask [B, 1, L, 1, L + N * W] of the keys of each segment's tokens, True at padding rows and
+        masked: mask [B, 1, L, 1, L + N * W] of the keys of each segment's tokens, True at padded rows and
             where a segment of the window has no token.
         number: odd number N of segments in a window.
         full: True if every segment contains W consecutive tokens, so that tokens are arranged by segment
@@ -79,7 +79,7 @@ def naive_window_attention(
         strength: reduction [H] of the logits per segment of distance.
         number: odd number of segments in a window, centred on the query's own segment.
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows.
+        packed_padding_mask: mask [B, L], True at padded rows.
         dropout: dropout probability of the attention weights (default: 0).
 
     Returns:
@@ -126,7 +126,7 @@ def find_window(
 
     Args:
         context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padding rows. The other rows divide the context into
+        packed_padding_mask: mask [B, L], True at padded rows. The other rows divide the context into
             segments.
         number: odd number N of segments in a window.
         complete: True if both masks are known to contain no padding (default: False).

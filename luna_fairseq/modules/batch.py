@@ -10,16 +10,16 @@ from luna_fairseq.ops.attention import is_recording_graph
 
 
 class Source(NamedTuple):
-    """Padding masks of a context and of the packed sequence P, passed to every layer.
+    """Padding masks and sentence numbers of a batch, passed to every layer.
 
-    The context is the sequence that P attends to: the input itself in an encoder, and the encoder's output in
-    a decoder.
+    The context is the sequence that the packed sequence P attends to: the input itself in an encoder, and the
+    encoder's output in a decoder.
 
     Shapes: batch size B, S context tokens, L rows of P.
 
     Attributes:
         padding_mask: boolean mask [B, S], True at padding of the context (default: None, no padding).
-        packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
+        packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
         sentence_numbers: one-based number [B, S] of the sentence in a document that each token belongs to,
             and 0 at padding (default: None, sentences are not numbered).
     """
@@ -140,7 +140,7 @@ def can_branch_on_values(x: Tensor) -> bool:
 
 
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
-    """Return None in place of a mask that is False everywhere.
+    """Return None instead of a mask that is False everywhere.
 
     Attention without a mask is faster, and the result is the same.
 

@@ -87,7 +87,8 @@ class DecoderAttentions:
                 step.
             source: padding masks of the encoder output and of P.
             target: target tokens of this call.
-            before: state returned by the previous call (default: None, the target starts here).
+            before: state returned by the previous call (default: None, this call starts at the beginning of
+                the target).
 
         Returns:
             Tuple of the positions, or None, and a state for the next call.

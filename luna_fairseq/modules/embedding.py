@@ -35,7 +35,7 @@ def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32
 
 
 def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
-    """Return the sinusoidal embeddings of the positions 0 to ``length`` - 1.
+    """Return sinusoidal embeddings for the positions 0 to ``length - 1``.
 
     Args:
         length: number of positions.
@@ -54,8 +54,8 @@ class SinusoidalPositions(nn.Module):
 
     Args:
         embed_dim: width of the embeddings.
-        padding_idx: position of padding tokens. The first token has position ``padding_idx + 1``, as in
-            fairseq.
+        padding_idx: position index assigned to padding tokens. The first token has position ``padding_idx +
+            1``, as in fairseq.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int):
@@ -68,7 +68,8 @@ class SinusoidalPositions(nn.Module):
         Args:
             positions: position [B, T] of each token, for batch size B and length T. The first token of a
                 sequence has position ``padding_idx + 1``.
-            end: length of the longest sequence in the batch. Unused, because the length is unlimited.
+            end: length of the longest sequence in the batch. Unused, because sinusoidal embeddings extend to
+                any length.
 
         Returns:
             Position embeddings [B, T, C] of width C.
@@ -83,8 +84,8 @@ class LearnedPositions(nn.Embedding):
     Args:
         max_positions: maximum sequence length.
         embed_dim: width of the embeddings.
-        padding_idx: position of padding tokens. The first token has position ``padding_idx + 1``, as in
-            fairseq.
+        padding_idx: position index assigned to padding tokens. The first token has position ``padding_idx +
+            1``, as in fairseq.
     """
 
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
@@ -127,7 +128,7 @@ class TokenEmbedding(nn.Module):
 
         Args:
             options: encoder or decoder options.
-            padding_idx: position of padding tokens.
+            padding_idx: position index assigned to padding tokens.
 
         Returns:
             A :class:`SinusoidalPositions` or :class:`LearnedPositions`, or None if the model has no

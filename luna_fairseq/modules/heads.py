@@ -1,7 +1,7 @@
 """Helpers for the two Luna attention modules: argument checks, projections, and splitting into heads.
 
 Modules use the layout [T, B, C] of T positions, batch size B and width C. The functions in ``ops`` use the
-layout [B, H, T, K] of H heads of width K.
+layout [B, H, T, K] of H heads of dimension K.
 """
 
 from typing import Any, Callable, Iterable, Optional, Tuple
@@ -137,12 +137,12 @@ def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> T
 
     In beam search, the positions of all hypotheses of a sentence are joined first.
 
-    Shapes: T positions, width C, H heads of width K = C / H, B sentences with n hypotheses each.
+    Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each.
 
     Args:
         x: features [T, B * n, C].
         num_heads: number of heads H.
-        sentences: number of sentences B, see :func:`join_hypotheses` (default: None, n is 1).
+        sentences: number of sentences B (default: None, n is 1).
 
     Returns:
         Heads [B, H, n * T, K].
@@ -155,11 +155,11 @@ def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> T
 def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
     """Concatenate the heads of each position, the inverse of :func:`split_heads`.
 
-    Shapes: T positions, H heads of width K, B sentences with n hypotheses each.
+    Shapes: T positions, H heads of dimension K, B sentences with n hypotheses each.
 
     Args:
         x: heads [B, H, n * T, K].
-        hypotheses: number of hypotheses B * n, see :func:`separate_hypotheses` (default: None, n is 1).
+        hypotheses: number of hypotheses B * n (default: None, n is 1).
 
     Returns:
         Features [T, B * n, H * K].
@@ -215,7 +215,7 @@ def project_packed(linear: nn.Linear, packed: Tensor, num_heads: int) -> Tensor:
         num_heads: number of heads H.
 
     Returns:
-        Projected P [B, H, L, K], with heads of width K = C / H.
+        Projected P [B, H, L, K], with heads of dimension K = C / H.
     """
     x = packed[:, :1] if packed.stride(1) == 0 else packed
     return split_heads(linear(x), num_heads).expand(packed.size(1), -1, -1, -1)

@@ -147,7 +147,7 @@ class LunaAttention(ProjectingAttention):
             context: context [S, B, C], equal to X in encoder self-attention.
             context_padding_mask: boolean mask [B, S], True at padding of the context (default: None, no
                 padding).
-            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
+            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
             need_weights: also return the weights over the context (default: False).
             source: both masks in one value, as an alternative to the two arguments (default: None).
             geometry: token positions, if the weights depend on distance (default: None, computed by
@@ -305,10 +305,9 @@ class LunaAttention(ProjectingAttention):
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Convert cached keys and values to a layout for fast incremental decoding.
 
-        On a CPU and for a small batch, the query and output projections are multiplied into the keys and
-        values, see :class:`AbsorbedMemory`. This is done if the products have at most half the size of the
-        two projection matrices, so that a step accesses less memory. The converted layout does not provide
-        attention weights over the context.
+        On a CPU and for a small batch, the query and output projections are folded into the keys and values.
+        This is done if the products have at most half the size of the two projection matrices, so that a step
+        accesses less memory. The converted layout does not provide attention weights over the context.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
@@ -374,9 +373,9 @@ class LunaAttention(ProjectingAttention):
     def _unpack_absorbed(
         self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Tensor:
-        """Compute unpack attention by projecting keys and values in place of the queries.
+        """Compute unpack attention by projecting the keys and values instead of the queries.
 
-        The query and output projections are multiplied into the keys and values. This saves time if there are
+        The query and output projections are folded into the keys and values. This saves time if there are
         many more queries than keys.
 
         Args:
@@ -404,7 +403,7 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention for queries that have already been projected and split into heads.
 
-        Shapes: T queries, S context tokens, batch size B, H heads of width K.
+        Shapes: T queries, S context tokens, batch size B, H heads of dimension K.
 
         Args:
             q: projected queries [B, H, T, K].
@@ -468,7 +467,7 @@ class LunaAttention(ProjectingAttention):
         Args:
             step: "pack" or "unpack".
             x: context or packed context [S, B, C], of length S, batch size B and width C.
-            num_heads: number of heads H, each of width K = C / H.
+            num_heads: number of heads H, each of dimension K = C / H.
 
         Returns:
             Tuple of keys and values, both [B, H, S, K]. If ``untie_kv`` is False, both are the same tensor.
@@ -497,7 +496,7 @@ class LunaAttention(ProjectingAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the pack and unpack attention weights, and their product over the context.
+        """Compute the pack and unpack attention weights, and their combined weights over the context.
 
         The weights are computed in full with the naive implementation, so this method is meant for short
         inputs.
@@ -513,7 +512,8 @@ class LunaAttention(ProjectingAttention):
                 :meth:`find_geometry`).
 
         Returns:
-            Weights of all heads, see :class:`AttentionWeights`.
+            :class:`AttentionWeights` of all heads: the pack weights [B, H, L, S], the unpack weights [B, H,
+            T, L] and their combination [B, H, T, S] over the context.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)

@@ -123,7 +123,7 @@ class LunaCausalAttention(nn.Module):
             packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
             key_padding_mask: boolean mask [B, T], True at padding on the left or right (default: None, no
                 padding).
-            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
+            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
 
         Returns:
             Output [T, B, C].
@@ -167,9 +167,10 @@ class LunaCausalAttention(nn.Module):
             query: queries X [T, B * n, C].
             packed: packed sequence P [L, B, C]. Not needed if ``state`` contains the projected P (default:
                 None).
-            state: state returned by the previous call (default: None, the sequences start here).
+            state: state returned by the previous call (default: None, this call starts at the beginning of
+                the sequences).
             key_padding_mask: boolean mask [B * n, T], True at padding (default: None, no padding).
-            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
+            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
             counts: token count up to each position, if a decoder has already computed it for all layers
                 (default: None, computed here and stored in the returned state).
 
@@ -225,7 +226,7 @@ class LunaCausalAttention(nn.Module):
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
             key_padding_mask: boolean mask [B, T], True at padding (default: None, no padding).
-            packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
+            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
 
         Returns:
             Tuple of the pack weights A_pack and the unpack weights A_unpack, both [B, H, T, L].
@@ -251,8 +252,8 @@ class LunaCausalAttention(nn.Module):
 
         Dropout is applied to the weights.
 
-        Shapes: T positions, L rows of P, H heads of width K, B source sentences with n adjacent hypotheses
-        each.
+        Shapes: T positions, L rows of P, H heads of dimension K, B source sentences with n adjacent
+        hypotheses each.
 
         Args:
             pack_q: projected P [B, H, L, K].
@@ -272,9 +273,9 @@ class LunaCausalAttention(nn.Module):
                 projections of X).
 
         Returns:
-            List of tensors [B, H, T, K], for H heads of width K. The order is pack keys (if named), unpack
-            queries, unpack keys and unpack values. If ``untie_kv`` is False, keys and values are the same
-            tensor.
+            List of tensors [B, H, T, K], for H heads of dimension K. The order is pack keys (if named),
+            unpack queries, unpack keys and unpack values. If ``untie_kv`` is False, keys and values are the
+            same tensor.
         """
         if names is not None or self.fused_x_proj is None:
             names = names or self.x_projections

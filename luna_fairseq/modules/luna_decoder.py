@@ -164,7 +164,8 @@ class LunaDecoder(TokenEmbedding):
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
                 ``state`` is given, only the next tokens (default: None, ``embeddings`` is given).
             encoded: encoder output (default: None, the decoder has no encoder).
-            state: state returned by the previous call (default: None, the target starts here).
+            state: state returned by the previous call (default: None, this call starts at the beginning of
+                the target).
             embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens`` (default: None).
             padding_mask: boolean mask [B * n, T], True at padding (default: None, derived from the padding
                 token).

@@ -82,8 +82,8 @@ class LunaDecoderLayer(LunaLayer):
             context: encoder output [S, B, C], or None in a language model.
             source: padding masks of the encoder output and of P.
             target_padding_mask: boolean mask [B * n, T], True at padding of X (default: None, no padding).
-            state: state after the earlier positions, used only if ``keep_state`` is True (default: None, the
-                sequences start here).
+            state: state after the earlier positions, used only if ``keep_state`` is True (default: None, this
+                call starts at the beginning of the sequences).
             geometry: token positions, if attention weights depend on distance (default: None, cross-attention
                 computes them if needed).
             keep_state: also return the state after these positions (default: False).

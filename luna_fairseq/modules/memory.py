@@ -40,7 +40,7 @@ class PackedMemory(NamedTuple):
 
     A packed context Y_P has L rows and summarizes a context of S tokens.
 
-    Shapes: batch size B, H heads of width K.
+    Shapes: batch size B, H heads of dimension K.
 
     Attributes:
         key: keys [B, H, L, K] projected from Y_P.
@@ -73,7 +73,7 @@ class AbsorbedMemory(NamedTuple):
     output ``W_o (a v)`` for a weight a equals ``a (W_o v)``. The products with k and v are computed once per
     sentence. A decoding step then loads only these products instead of the two projection matrices.
 
-    Shapes: batch size B, width C, H heads of width K, L rows of the packed context.
+    Shapes: batch size B, width C, H heads of dimension K, L rows of the packed context.
 
     Attributes:
         key: keys [B, C, H * L] times the query projection, scaled by K^-0.5.
@@ -128,11 +128,11 @@ def absorb_projections(
     """Multiply cached keys by the query projection and cached values by the output projection.
 
     Args:
-        memory: keys and values [B, H, L, K], for batch size B, H heads of width K and L rows of the packed
-            sequence P.
+        memory: keys and values [B, H, L, K], for batch size B, H heads of dimension K and L rows of the
+            packed sequence P.
         query: projection from the input to the queries of each head.
         output: projection from all heads to the output.
-        packed_padding_mask: boolean mask [B, L], True at padding rows of P (default: None, no padding).
+        packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
 
     Returns:
         Keys and values that can be used without projecting queries or outputs.

@@ -68,7 +68,7 @@ class EncoderOptions(StackOptions):
         fix_projection_length: use all rows of P for every sentence. Otherwise a sentence uses at most as many
             rows as it has tokens (default: False).
         sentence_encoder: build an encoder without a decoder. The encoder then applies a layer norm to the
-            last P, and sets padding rows of the initial P to zero (default: False).
+            last P, and sets padded rows of the initial P to zero (default: False).
         packed_is_read: False if no classification head uses the last P. Its layer norm then has no parameters
             (default: True).
         layer_repeats: number of times the layer stack is applied (default: 1).

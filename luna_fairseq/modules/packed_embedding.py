@@ -27,7 +27,7 @@ class PackedEmbedding(nn.Module):
             positions).
         layer_norm: apply a layer norm to P (default: False).
         fix_length: use all rows for every sentence, without padding (default: False).
-        zero_padding: set padding rows to zero (default: False).
+        zero_padding: set padded rows to zero (default: False).
 
     Raises:
         InputError: ``projection_length`` is less than 1.
@@ -83,7 +83,7 @@ class PackedEmbedding(nn.Module):
                 inspecting the lengths would be slow (default: None, unknown).
 
         Returns:
-            Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padding rows. The
+            Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padded rows. The
             mask is None if no row is padding.
         """
         L = self.weight.size(0)
