@@ -56,8 +56,8 @@ class AnchoredMemory(NamedTuple):
             projection.
         pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads (default:
             None, weights were not requested).
-        token_key: keys of the context tokens, arranged by segment [B, H, L, W, K] or in context order [B, H,
-            S, K] (default: None, no look-up and no window).
+        token_key: keys of the context tokens, arranged by segment [B, H, L, W, K] or in context order
+            [B, H, S, K] (default: None, no look-up and no window).
         token_value: values of the context tokens, of the same shape as ``token_key`` (default: None).
         token_padding_mask: in a look-up, mask [B, L, W], True where a segment has no token, or padding mask
             [B, S] if tokens are in context order (default: None, no look-up).
@@ -380,8 +380,8 @@ class AnchoredSelfAttention(AnchoredAttention):
             geometry: distances and positions of the batch, unused.
 
         Returns:
-            Keys and values [B, H, L, K] of the packed context. With a window, also keys and values [B, H, S,
-            K] of the tokens.
+            Keys and values [B, H, L, K] of the packed context. With a window, also keys and values
+            [B, H, S, K] of the tokens.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)

@@ -106,9 +106,10 @@ class DecodingMemory(NamedTuple):
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
         """Compute the bias of the attention logits, including the diagonal prior if there is one.
 
-        For a query at target position t and a key at source position c, the prior is ``-gamma |o + r (t +
-        1/2) - c| / sqrt(t + 1)``. Here, o is the number of source tokens before the query's sentence. The
-        prior is normalized to 0 for the nearest key and clamped to at least ``-MAX_PENALTY``.
+        For a query at target position t and a key at source position c, the prior is
+        ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``. Here, o is the number of source tokens before the
+        query's sentence. The prior is normalized to 0 for the nearest key and clamped to at least
+        ``-MAX_PENALTY``.
 
         Shapes: batch size B, T queries, H heads, N keys.
 

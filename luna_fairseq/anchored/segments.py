@@ -223,8 +223,8 @@ def token_positions(
     """Return the positions in the context of the tokens of each segment.
 
     A segment is a run of at most W consecutive tokens. For example, a context has one padding token, then
-    five tokens, and two segments of at most W = 3 tokens. The positions are [[1, 2, -], [3, 4, 5]], or [[1,
-    2, 3], [4, 5, -]] with ``in_order``.
+    five tokens, and two segments of at most W = 3 tokens. The positions are [[1, 2, -], [3, 4, 5]], or
+    [[1, 2, 3], [4, 5, -]] with ``in_order``.
 
     Shapes: batch size B, S context tokens, L rows of the packed sequence P.
 

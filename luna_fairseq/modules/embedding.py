@@ -54,8 +54,8 @@ class SinusoidalPositions(nn.Module):
 
     Args:
         embed_dim: width of the embeddings.
-        padding_idx: position index assigned to padding tokens. The first token has position ``padding_idx +
-            1``, as in fairseq.
+        padding_idx: position index assigned to padding tokens. The first token has position
+            ``padding_idx + 1``, as in fairseq.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int):
@@ -84,8 +84,8 @@ class LearnedPositions(nn.Embedding):
     Args:
         max_positions: maximum sequence length.
         embed_dim: width of the embeddings.
-        padding_idx: position index assigned to padding tokens. The first token has position ``padding_idx +
-            1``, as in fairseq.
+        padding_idx: position index assigned to padding tokens. The first token has position
+            ``padding_idx + 1``, as in fairseq.
     """
 
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):

@@ -512,8 +512,8 @@ class LunaAttention(ProjectingAttention):
                 :meth:`find_geometry`).
 
         Returns:
-            :class:`AttentionWeights` of all heads: the pack weights [B, H, L, S], the unpack weights [B, H,
-            T, L] and their combination [B, H, T, S] over the context.
+            :class:`AttentionWeights` of all heads: the pack weights [B, H, L, S], the unpack weights
+            [B, H, T, L] and their combination [B, H, T, S] over the context.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)

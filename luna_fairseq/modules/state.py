@@ -48,8 +48,8 @@ class LunaCausalState(NamedTuple):
                 None, the number is in ``steps``).
 
         Returns:
-            The key sum [B * n, H, K, L], the value sum [B * n, H, L, K] and the number of earlier tokens [B *
-            n], for B source sentences with n hypotheses each, H heads of dimension K and L rows of P.
+            The key sum [B * n, H, K, L], the value sum [B * n, H, L, K] and the number of earlier tokens
+            [B * n], for B source sentences with n hypotheses each, H heads of dimension K and L rows of P.
 
         Raises:
             InputError: Neither the state nor ``counts`` contains the number of earlier tokens.
