@@ -31,14 +31,14 @@ class Source(NamedTuple):
     def stride(self, step: int) -> "Source":
         """Return the masks of every ``step``-th example of the batch.
 
-        For example, beam search repeats each sentence ``step`` times, and this method returns one copy of
-        each.
+        In beam search, each sentence is repeated ``step`` times in the batch. This method returns one copy
+        per sentence.
 
         Args:
             step: stride between selected examples, as in ``x[::step]``.
 
         Returns:
-            The selected masks.
+            The selected masks and sentence numbers.
         """
         return self if step == 1 else Source(*(None if x is None else x[::step] for x in self))
 
@@ -66,10 +66,11 @@ class Geometry(NamedTuple):
     """Token positions, for attention modules whose weights depend on distance.
 
     The attention modules of the Luna paper do not depend on distance and need no positions. The types of the
-    values are defined by an extension such as ``luna_fairseq.anchored``.
+    two values are defined by an extension, such as ``luna_fairseq.anchored``.
 
     Attributes:
-        context: positions in the context, shared by all layers (default: None).
+        context: positions in the sequence that the packed sequence P attends to, shared by all layers
+            (default: None).
         target: positions of the queries in the target (default: None).
     """
 

@@ -18,7 +18,8 @@ def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
         options: decoder options.
 
     Returns:
-        Keyword arguments for the constructor.
+        Mapping ``{name: value}`` of the width, the number of heads, the dropout probability, the activation
+        of pack attention and the other constructor arguments.
     """
     return {
         "embed_dim": options.embed_dim,
@@ -44,25 +45,26 @@ class DecoderAttentions:
     for_export = False
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of one layer, a :class:`LunaCausalAttention`.
+        """Build the causal self-attention of one layer.
 
         Args:
-            options: decoder options.
+            options: decoder options, such as the width and the number of heads.
 
         Returns:
-            The attention module.
+            A :class:`LunaCausalAttention`.
         """
         return LunaCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the cross-attention of one layer, a :class:`LunaAttention`.
+        """Build the cross-attention of one layer, from target positions to the source.
 
         Args:
-            options: decoder options.
-            update_packed: True if the layer updates the packed sequence P for the next layer.
+            options: decoder options, such as the width and the number of heads.
+            update_packed: True if the layer updates the packed sequence P for the next layer. Ignored in this
+                class.
 
         Returns:
-            The attention module.
+            A :class:`LunaAttention`.
         """
         return LunaAttention(**attention_arguments(options))
 
@@ -86,11 +88,14 @@ class DecoderAttentions:
             packed: packed sequence P [L, B, C]. None if there is no encoder, and after the first decoding
                 step.
             source: padding masks of the encoder output and of P.
-            target: target tokens of this call.
+            target: target tokens of this call, with their positions and padding mask.
             before: state returned by the previous call (default: None, this call starts at the beginning of
                 the target).
 
         Returns:
-            Tuple of the positions, or None, and a state for the next call.
+            Tuple of two values:
+
+            - the positions, or None if no attention module needs them.
+            - state to pass to the next call, such as the number of tokens so far, or None.
         """
         return None, None

@@ -10,13 +10,14 @@ from luna_fairseq.modules.options import StackOptions
 
 
 def attention_arguments(options: StackOptions) -> Dict[str, Any]:
-    """Convert model options to keyword arguments for :class:`LunaAttention`.
+    """Convert encoder or decoder options to keyword arguments for :class:`LunaAttention`.
 
     Args:
         options: encoder or decoder options.
 
     Returns:
-        Keyword arguments for the constructor.
+        Mapping ``{name: value}`` of the width, the numbers of heads, the dropout probability and the other
+        constructor arguments.
     """
     return {
         "embed_dim": options.embed_dim,
@@ -35,13 +36,13 @@ class EncoderAttentions:
     """
 
     def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build the self-attention of one layer, a :class:`LunaAttention`.
+        """Build the self-attention of one layer.
 
         Args:
-            options: encoder options.
+            options: encoder options, such as the width and the number of heads.
 
         Returns:
-            The attention module.
+            A :class:`LunaAttention`.
         """
         return LunaAttention(**attention_arguments(options))
 
@@ -59,6 +60,6 @@ class EncoderAttentions:
             source: padding masks of X and of P.
 
         Returns:
-            The positions, or None.
+            The positions, or None if no attention module needs them.
         """
         return None

@@ -133,9 +133,11 @@ def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
 
 
 def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> Tensor:
-    """Split the features of each position into heads.
+    """Split the feature vector of each position into heads.
 
-    In beam search, the positions of all hypotheses of a sentence are joined first.
+    In beam search, a batch contains n hypotheses (candidate translations) per source sentence. If
+    ``sentences`` is given, the positions of all hypotheses of a sentence are joined into one sequence of n *
+    T positions.
 
     Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each.
 
@@ -155,6 +157,9 @@ def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> T
 def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
     """Concatenate the heads of each position, the inverse of :func:`split_heads`.
 
+    In beam search, a batch contains n hypotheses (candidate translations) per source sentence. If
+    ``hypotheses`` is given, the n * T positions of a sentence are separated into its hypotheses.
+
     Shapes: T positions, H heads of dimension K, B sentences with n hypotheses each.
 
     Args:
@@ -172,8 +177,9 @@ def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
 def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
     """Join the queries of all hypotheses of a source sentence into one sequence.
 
-    In beam search, the n hypotheses of a sentence attend to the same source and are adjacent in the batch.
-    Attention is faster for one example with n * T queries than for n examples with T queries.
+    In beam search, the n hypotheses (candidate translations) of a sentence attend to the same source and are
+    adjacent in the batch. Attention is faster for one sequence of n * T queries than for n sequences of T
+    queries.
 
     Args:
         x: queries [T, B * n, C] of width C, for T positions and B sentences.
@@ -190,9 +196,10 @@ def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
 
 
 def separate_hypotheses(x: Tensor, hypotheses: int) -> Tensor:
-    """Separate the joined outputs of each source sentence into its hypotheses.
+    """Separate the joined outputs of each source sentence into the outputs of its hypotheses.
 
-    This function is the inverse of :func:`join_hypotheses`.
+    In beam search, a batch contains n hypotheses (candidate translations) per source sentence. This function
+    is the inverse of :func:`join_hypotheses`.
 
     Args:
         x: outputs [B, n * T, C] of width C, for T positions and B sentences with n hypotheses each.

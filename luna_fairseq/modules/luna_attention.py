@@ -207,9 +207,10 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Optional[Tensor], Any]:
         """Compute pack attention, and cache the keys and values of unpack attention.
 
-        A decoder calls this method once per source, and :meth:`unpack` at every step.
+        In pack attention, the packed sequence P attends to the context. In unpack attention, queries attend
+        to the result. A decoder calls this method once per source, and :meth:`unpack` at every step.
 
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
+        Shapes: S context tokens, L rows of P, batch size B, width C, H heads of dimension K.
 
         Args:
             packed: packed sequence P [L, B, C].
@@ -220,7 +221,8 @@ class LunaAttention(ProjectingAttention):
                 context (default: False).
 
         Returns:
-            Tuple of the packed context Y_P [L, B, C] and the cached keys and values for :meth:`unpack`.
+            Tuple of the packed context Y_P [L, B, C] and the cached keys and values [B, H, L, K] for
+            :meth:`unpack`.
         """
         packed_context, weights = self.attend_to_context(packed, context, source, geometry, need_weights)
         pack_weights = None if weights is None else weights.mean(dim=1)
@@ -265,17 +267,18 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the pack attention logits.
+        """Return a bias that is added to the logits of pack attention.
 
-        The base class returns None. Subclasses override this method to favour some context tokens.
+        In pack attention, the rows of the packed sequence P attend to the context. The base class returns
+        None, which means no bias. Subclasses override this method to favour some context tokens.
 
         Args:
             context: S context tokens [S, B, C], for batch size B and width C.
             geometry: token positions, if the bias depends on distance, or None.
 
         Returns:
-            Bias that broadcasts to the logits [B, H, L, S] of H heads and L rows of the packed sequence P, or
-            None if there is no bias.
+            Bias that broadcasts to the logits [B, H, L, S] of H heads and L rows of P, or None if there is no
+            bias.
         """
         return None
 
@@ -286,9 +289,10 @@ class LunaAttention(ProjectingAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> Any:
-        """Project the packed context to the keys and values used by :meth:`unpack`.
+        """Project the packed context to the keys and values of unpack attention.
 
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C.
+        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C, H heads of dimension
+        K = C / H.
 
         Args:
             packed_context: packed context Y_P [L, B, C].
@@ -297,7 +301,8 @@ class LunaAttention(ProjectingAttention):
             geometry: token positions, for subclasses whose weights depend on distance, or None.
 
         Returns:
-            Cached keys and values: a named tuple whose tensors have B as their first dimension.
+            A :class:`PackedMemory` with keys and values [B, H, L, K]. A subclass may return another named
+            tuple whose tensors have B as their first dimension.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         return PackedMemory(key, value, pack_weights)
@@ -336,8 +341,10 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention: the queries attend to the packed context.
 
-        Shapes: T queries, S context tokens, H heads, width C, B source sentences with n hypotheses each. The
-        n hypotheses of a sentence are adjacent in the batch.
+        In beam search, a batch contains n hypotheses (candidate translations) per source sentence, which are
+        adjacent in the batch.
+
+        Shapes: T queries, S context tokens, H heads, width C, B source sentences with n hypotheses each.
 
         Args:
             query: queries X [T, B * n, C].
@@ -380,12 +387,12 @@ class LunaAttention(ProjectingAttention):
 
         Args:
             query: T queries X [T, B, C], for batch size B and width C.
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P.
+            memory: keys and values [B, H, L, K] of H heads and L rows of the packed sequence P.
+            source: padding masks of the context and of P.
             geometry: token positions, if the weights depend on distance, or None.
 
         Returns:
-            Output [T, B, C] of :meth:`unpack`.
+            Output [T, B, C], after the output projection.
         """
         return absorbed_unpack(
             query,
@@ -425,14 +432,14 @@ class LunaAttention(ProjectingAttention):
         return output, weights @ self.saved_pack_weights(memory)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias for the unpack attention logits.
+        """Return a bias that is added to the logits of unpack attention.
 
-        The base class returns None. Subclasses override this method to favour some rows of the packed
-        sequence P.
+        In unpack attention, queries attend to the rows of the packed context. The base class returns None,
+        which means no bias. Subclasses override this method to favour some rows.
 
         Args:
             memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of P.
+            source: padding masks of the context and of the packed sequence P.
             geometry: token positions, if the bias depends on distance, or None.
 
         Returns:

@@ -55,7 +55,7 @@ class PackedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "PackedMemory":
-        """Return the keys and values of selected sentences, in the given order.
+        """Return the keys and values of selected source sentences, in the given order.
 
         Args:
             sentences: indices of the sentences to return, as a vector.
@@ -70,8 +70,9 @@ class AbsorbedMemory(NamedTuple):
     """Keys and values of a packed context, multiplied by the query projection and the output projection.
 
     For a head with key k and value v, the logit ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``. The
-    output ``W_o (a v)`` for a weight a equals ``a (W_o v)``. The products with k and v are computed once per
-    sentence. A decoding step then loads only these products instead of the two projection matrices.
+    output ``W_o (a v)`` for an attention weight a equals ``a (W_o v)``. The products with k and v are
+    computed once per sentence. A decoding step then loads only these products instead of the two projection
+    matrices.
 
     Shapes: batch size B, width C, H heads of dimension K, L rows of the packed context.
 
@@ -91,7 +92,7 @@ class AbsorbedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def select(self, sentences: Tensor) -> "AbsorbedMemory":
-        """Return the keys and values of selected sentences, in the given order.
+        """Return the keys and values of selected source sentences, in the given order.
 
         Args:
             sentences: indices of the sentences to return, as a vector.
@@ -125,17 +126,21 @@ def absorb_projections(
     output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
-    """Multiply cached keys by the query projection and cached values by the output projection.
+    """Fold the query projection into cached keys, and the output projection into cached values.
+
+    Unpack attention can then use queries that have not been projected, and its result needs no output
+    projection.
+
+    Shapes: batch size B, width C, H heads of dimension K, L rows of the packed sequence P.
 
     Args:
-        memory: keys and values [B, H, L, K], for batch size B, H heads of dimension K and L rows of the
-            packed sequence P.
-        query: projection from the input to the queries of each head.
-        output: projection from all heads to the output.
+        memory: keys and values [B, H, L, K].
+        query: projection from the input [C] to the queries [H, K] of all heads.
+        output: projection from the results [H, K] of all heads to the output [C].
         packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
 
     Returns:
-        Keys and values that can be used without projecting queries or outputs.
+        The transformed keys [B, C, H * L] and values [B, H * L, C], with their biases.
     """
     key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]
