@@ -1,4 +1,4 @@
-"""Luna causal attention with exponential decay, so that distant positions have smaller weights."""
+"""Luna causal attention with exponential decay, in which distant tokens have smaller weights."""
 
 from typing import Any
 
@@ -9,10 +9,11 @@ from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
 
 class DecayingCausalAttention(LunaCausalAttention):
-    """Luna causal attention in which the weight of a position decays exponentially with its distance.
+    """Luna causal attention in which the weight of a token decays exponentially with its distance.
 
-    Each head learns its own decay rate. The initial rates are the slopes of ALiBi (Press et al., 2022), so
-    that the memory of the heads ranges from a few words to hundreds of words.
+    For a head with decay rate d, the weight of a token n positions earlier is multiplied by ``exp(-n d)``.
+    Each head learns its own d. The initial rates are the slopes of ALiBi (Press et al., 2022), so that the
+    memory of the heads ranges from a few words to hundreds of words.
 
     Args:
         *args: positional arguments of :class:`LunaCausalAttention`.

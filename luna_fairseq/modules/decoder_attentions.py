@@ -96,6 +96,6 @@ class DecoderAttentions:
             Tuple of two values:
 
             - the positions, or None if no attention module needs them.
-            - state to pass to the next call, such as the number of tokens so far, or None.
+            - state to pass to the next call, or None.
         """
         return None, None

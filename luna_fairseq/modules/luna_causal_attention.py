@@ -47,8 +47,8 @@ def check_triton() -> None:
 class LunaCausalAttention(nn.Module):
     """Causal self-attention through a packed sequence P, with a constant-size state (Luna, section 3.3).
 
-    Each position attends to itself and to all earlier positions. P has a fixed number of rows and is not
-    updated.
+    Each token attends to the rows of P, which summarize the token itself and all earlier tokens. P has a
+    fixed number of rows and is not updated.
 
     Args:
         embed_dim: width C of the queries, of P and of the output.
@@ -57,8 +57,8 @@ class LunaCausalAttention(nn.Module):
         untie_kv: use separate projections for the keys and values of unpack attention (default: False).
         pack_activation: activation applied to the pack attention logits, "softplus" or "elu" (default:
             "softplus").
-        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton". See
-            :func:`luna_fairseq.ops.causal_luna` (default: "auto").
+        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton". "auto" selects the
+            faster one of chunk and triton (default: "auto").
 
     Raises:
         InputError: ``embed_dim`` is not a multiple of ``num_heads``, the activation or the backend is
@@ -160,8 +160,9 @@ class LunaCausalAttention(nn.Module):
 
         T is 1 during decoding and larger for a prefix.
 
-        Shapes: width C, L rows of the packed sequence P, B source sentences with n hypotheses each. The n
-        hypotheses of a sentence share P and are adjacent in the batch.
+        Shapes: width C, L rows of the packed sequence P, B source sentences with n hypotheses each. The
+        hypotheses (candidate translations in beam search) of a sentence share P and are adjacent in the
+        batch.
 
         Args:
             query: queries X [T, B * n, C].
@@ -171,7 +172,7 @@ class LunaCausalAttention(nn.Module):
                 the sequences).
             key_padding_mask: boolean mask [B * n, T], True at padding (default: None, no padding).
             packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
-            counts: token count up to each position, if a decoder has already computed it for all layers
+            counts: number of tokens up to each position, if a decoder has already computed it for all layers
                 (default: None, computed here and stored in the returned state).
 
         Returns:
@@ -248,7 +249,7 @@ class LunaCausalAttention(nn.Module):
         return None
 
     def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
-        """Compute the weight with which each position contributes to each row of the packed sequence P.
+        """Compute the weight with which each token contributes to each row of the packed sequence P.
 
         Dropout is applied to the weights.
 

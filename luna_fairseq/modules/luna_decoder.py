@@ -158,7 +158,8 @@ class LunaDecoder(TokenEmbedding):
         """Compute the output features of whole target sequences, or of the next tokens after a state.
 
         Shapes: T target tokens, width C' of the token embedding, B source sentences with n hypotheses each.
-        The n hypotheses of a sentence are adjacent in the batch; n is 1 in training.
+        The hypotheses (candidate translations in beam search) of a sentence are adjacent in the batch; n is 1
+        in training.
 
         Args:
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
@@ -176,7 +177,8 @@ class LunaDecoder(TokenEmbedding):
                 none).
 
         Returns:
-            Tuple of the output and the state after these tokens (None if ``keep_state`` is False).
+            Tuple of the :class:`DecoderOutput`, with output features [B * n, T, C], and the state after these
+            tokens (None if ``keep_state`` is False).
 
         Raises:
             InputError: ``state`` belongs to a decoder with a different number of layers, or neither

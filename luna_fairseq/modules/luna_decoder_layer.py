@@ -73,8 +73,8 @@ class LunaDecoderLayer(LunaLayer):
         """Apply causal self-attention, cross-attention and the feed-forward block.
 
         Shapes: T target positions, S source tokens, L rows of the packed sequence P, width C, H heads, B
-        source sentences with n hypotheses each. The n hypotheses of a sentence are adjacent in the batch; n
-        is 1 in training.
+        source sentences with n hypotheses each. The hypotheses (candidate translations in beam search) of a
+        sentence are adjacent in the batch; n is 1 in training.
 
         Args:
             x: hidden states X [T, B * n, C] of the target.
@@ -88,7 +88,7 @@ class LunaDecoderLayer(LunaLayer):
                 computes them if needed).
             keep_state: also return the state after these positions (default: False).
             need_weights: also return the weights over the source (default: False).
-            counts: token count up to each position, used only if ``keep_state`` is True (default: None,
+            counts: number of tokens up to each position, used only if ``keep_state`` is True (default: None,
                 computed by self-attention).
 
         Returns:

@@ -20,7 +20,7 @@ class EncoderOutput(NamedTuple):
     Attributes:
         x: output features [S, B, C].
         packed: P [L, B, C] after the last layer.
-        source: padding masks of the features and of P.
+        source: padding masks of the output features and of P.
         states: features before the first layer and after each layer, each [S, B, C] (default: empty, not
             requested).
         packed_states: P before the first layer and after each layer, each [L, B, C] (default: empty, not
@@ -180,7 +180,8 @@ class LunaEncoder(TokenEmbedding):
             need_weights: also return the self-attention weights (default: False).
 
         Returns:
-            Output features, final P and their padding masks.
+            :class:`EncoderOutput` with the output features [S, B, C], the final P [L, B, C] and their padding
+            masks.
 
         Raises:
             InputError: Neither ``tokens`` nor ``padding_mask`` was passed.

@@ -82,9 +82,11 @@ class LunaLayer(nn.Module):
     def next_packed(self, packed: Optional[Tensor], packed_context: Optional[Tensor]) -> Optional[Tensor]:
         """Return the packed sequence P for the next layer, the residual sum of P and the packed context.
 
+        Dropout is applied to the packed context. A post-norm layer then normalizes the sum.
+
         Args:
             packed: P [L, B, C] of this layer, with L rows, batch size B and width C, or None.
-            packed_context: packed context Y_P [L, B, C], or None.
+            packed_context: packed context Y_P [L, B, C], the result of pack attention, or None.
 
         Returns:
             Updated P [L, B, C], or None if the layer does not update P.
