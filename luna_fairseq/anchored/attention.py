@@ -192,7 +192,8 @@ class AnchoredAttention(LunaAttention):
 
         Args:
             context: context, unused.
-            geometry: distances and positions of the batch, with the distances [B, H, L, S].
+            geometry: distances [B, H, L, S] between segments and tokens, as
+                ``geometry.context.pack_distance``.
 
         Returns:
             Bias [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and S tokens. None if
@@ -226,7 +227,7 @@ class AnchoredAttention(LunaAttention):
         source length to target length.
 
         Args:
-            geometry: distances and positions of the batch, with the target positions t [B, T] of the queries.
+            geometry: target positions t [B, T] of the queries, as ``geometry.target.place``.
             key_place: centre [B, N] of each of N keys, in tokens from the start of the source, for batch size
                 B.
             mask: mask [B, N], True at padding keys; None if no key is padding.
@@ -287,7 +288,7 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
     """Return the distances and positions in the context, or raise an error if they are missing.
 
     Args:
-        geometry: distances and positions of the batch, or None.
+        geometry: distances between tokens and segments, and target positions, or None.
 
     Returns:
         ``geometry.context``, with the distances between tokens and segments.
@@ -377,7 +378,7 @@ class AnchoredSelfAttention(AnchoredAttention):
             packed_context: packed context Y_P [L, B, C], the result of pack attention.
             pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
             context: context [S, B, C].
-            geometry: distances and positions of the batch, unused.
+            geometry: distances between tokens and segments, unused.
 
         Returns:
             Keys and values [B, H, L, K] of the packed context. With a window, also keys and values
@@ -401,7 +402,7 @@ class AnchoredSelfAttention(AnchoredAttention):
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of the packed sequence P.
-            geometry: distances and positions of the batch.
+            geometry: distances between tokens and segments of the batch.
             need_weights: also return the attention weights over the context.
 
         Returns:
@@ -424,7 +425,8 @@ class AnchoredSelfAttention(AnchoredAttention):
         Args:
             memory: keys and values, unused.
             source: padding masks, unused.
-            geometry: distances and positions of the batch, with the distances [B, 1, S, L].
+            geometry: distances [B, 1, S, L] between tokens and segments, as
+                ``geometry.context.unpack_distance``.
 
         Returns:
             Bias [B, H, S, L] for batch size B, H heads, S tokens and L rows of the packed sequence P.
@@ -444,7 +446,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         Args:
             q: projected queries [B, H, S, K], one per context token.
             memory: keys and values returned by :meth:`pack`.
-            geometry: distances and positions of the batch, with the window of each segment.
+            geometry: positions, distances and masks of the windows, as ``geometry.context.window``.
             need_weights: also return the attention weights over the context.
 
         Returns:
@@ -546,7 +548,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             packed_context: packed context Y_P [L, B, C], the result of pack attention.
             pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
             context: context [S, B, C].
-            geometry: distances and positions of the batch.
+            geometry: segments of the context tokens, and centres of segments and tokens.
 
         Returns:
             Keys and values [B, H, L, K] of the packed context. With a look-up, also keys and values of the
@@ -624,7 +626,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the context and of the packed sequence P.
-            geometry: distances and positions of the batch, or None if there is no diagonal prior.
+            geometry: positions of the queries in the target, or None if there is no diagonal prior.
             need_weights: also return the attention weights over the context.
 
         Returns:
@@ -652,7 +654,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         Args:
             memory: keys and values returned by :meth:`pack`, with the centres of the segments.
             source: padding masks of the context and of the packed sequence P.
-            geometry: distances and positions of the batch, or None if there is no diagonal prior.
+            geometry: positions of the queries in the target, or None if there is no diagonal prior.
 
         Returns:
             Bias [B, H, T, L] for batch size B, H heads, T queries and L rows of P. None if there is no
@@ -680,7 +682,7 @@ class AnchoredCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of P.
-            geometry: distances and positions of the batch, or None if there is no diagonal prior.
+            geometry: positions of the queries in the target, or None if there is no diagonal prior.
             need_weights: also return the attention weights over the context.
 
         Returns:

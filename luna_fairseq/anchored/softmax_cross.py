@@ -124,7 +124,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
             packed: packed sequence P [L, B, C].
             context: encoder output [S, B, C].
             source: padding masks of the encoder output and of P (default: no padding).
-            geometry: distances and positions of the batch (default: None).
+            geometry: distances between tokens and segments, and target positions, if this module needs them
+                (default: None).
             need_weights: unused, because softmax attention provides weights over the source without P.
 
         Returns:
@@ -181,7 +182,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
             packed: packed sequence P [L, B, C].
             context: encoder output [S, B, C].
             source: padding masks of the encoder output and of P (default: no padding).
-            geometry: distances and positions of the batch (default: None, computed by :meth:`find_geometry`).
+            geometry: distances between tokens and segments, and target positions (default: None, computed by
+                :meth:`find_geometry`).
 
         Returns:
             :class:`AttentionWeights` with the pack weights [B, H, L, S] of each row of P over the source
@@ -209,7 +211,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
             source: padding masks of the encoder output and of the packed sequence P.
-            geometry: distances and positions of the batch, or None if there is no diagonal prior.
+            geometry: positions of the queries in the target, or None if there is no diagonal prior.
             need_weights: also return the attention weights.
 
         Returns:
