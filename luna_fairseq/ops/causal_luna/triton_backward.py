@@ -1,25 +1,30 @@
 """Triton kernels of the backward pass of causal Luna attention.
 
-q_t, k_j, v_j and a_j are the query, key, value and pack weights of a position. With the gradient g of the
-output, the unpack weights U' after dropout, r_t = 1/t, and scale = 1 / sqrt(K):
+Position t has a query q_t, a key k_t, a value v_t, pack weights a_t and an output gradient g_t. u_t are its
+unpack weights after dropout, and D_tj is the decay from position j to position t (1 if there is no decay).
+With the scaled unpack weights ``w_t = u_t / t``, the gradients are::
 
-    dU'_t = r_t sum_{j<=t} (g_t . v_j) a_j            w_t = r_t U'_t
-    dq_t  = sum_{j<=t} (d_t . a_j) k_j                d_t = r_t scale times the gradient of the logits
-    dk_j  = sum_{t>=j} (d_t . a_j) q_t
-    dv_j  = sum_{t>=j} (w_t . a_j) g_t
-    da_j  = sum_{t>=j} (g_t . v_j) w_t + (q_t . k_j) d_t
+    du_t = (1 / t) sum_{j<=t} D_tj (g_t . v_j) a_j
+    d_t  = (K^-0.5 / t) times the gradient of the softmax logits, which follows from du_t
+    dq_t = sum_{j<=t} D_tj (d_t . a_j) k_j
+    dk_j = sum_{t>=j} D_tj (d_t . a_j) q_t
+    dv_j = sum_{t>=j} D_tj (w_t . a_j) g_t
+    da_j = sum_{t>=j} D_tj ((g_t . v_j) w_t + (q_t . k_j) d_t)
 
-Sums over j <= t use the states of the forward pass. Sums over t >= j use states of later positions,
-``sum q_t^T d_t`` and ``sum g_t^T w_t``. Both are [K, L]: head width K, and L rows of the packed sequence P.
+Sums over j <= t use the states of the forward pass, ``sum k_j^T a_j`` and ``sum v_j^T a_j``. Sums over t >= j
+use states of later positions, ``sum q_t^T d_t`` and ``sum g_t^T w_t``. All states are [K, L] matrices: head
+width K, and L rows of the packed sequence P.
 
-Each program processes one segment, a run of chunks. The first kernel processes chunks in order. It stores d,
-w, and the sums over each segment that the states of later positions need. The second kernel processes chunks
-in reverse order. If keys and values are the same tensor (SIDES = 1), dk is the sum of both gradients.
+Each program processes one segment, a run of chunks of BLOCK_T positions. The first kernel processes chunks in
+order. It stores the gradients of the logits, the unpack weights, and the sums over each segment that the
+states of later positions need. The second kernel processes chunks in reverse order. If keys and values are
+the same tensor (SIDES = 1), dk is the sum of both gradients.
 
-With decay, every product of positions t and j has the weight exp(age_j - age_t), and a sum over later
-positions is decayed to the beginning of these positions. The gradient of the ages requires two additional
-results, ``reads`` and ``adds``. A position scales its terms by a function of its age. The results are the
-derivatives with respect to the log of this scale, in sums over j <= t and in sums over t >= j.
+With decay, D_tj is exp(age_j - age_t), where the age of a position is the negative log decay accumulated
+since the start of its chunk. Position j thus scales the terms that it adds to the sums by exp(age_j), and
+position t scales the sums that it uses by exp(-age_t) / t. The kernels return the derivatives of the loss
+with respect to the logs of both scales, as ``adds`` and ``reads``. The gradients of the ages and of 1 / t
+follow from them.
 """
 
 import triton
@@ -39,32 +44,63 @@ def query_gradient_kernel(
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, STATES: tl.constexpr, BLOCK_T: tl.constexpr,
     BLOCK_K: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradient of the queries, and the intermediate results of the second backward kernel.
+    """Compute the gradient of the queries, and the tensors that the second backward kernel needs.
+
+    For the query q_t, the keys k_j, the values v_j, the pack weights a_j, the unpack weights p_t =
+    softmax(logits_t) and the output gradient g_t, the kernel computes::
+
+        dp_t = (m_t / t) sum_{j<=t} D_tj (g_t . v_j) a_j               [L]
+        dlogits_t = p_t (dp_t - p_t . dp_t)                          [L]
+        d_t = (K^-0.5 / t) dlogits_t,  w_t = m_t p_t / t               [L]
+        dq_t = sum_{j<=t} D_tj (d_t . a_j) k_j                       [K]
+
+    m_t are the dropout factors of the unpack weights, and D_tj is the decay from position j to position t (1
+    if there is no decay). Each program processes one segment, a run of chunks of BLOCK_T positions.
 
     Kernel arguments:
-        q, k, v, a: pointers to queries, keys, values and pack weights.
-        lse: pointer to the log-sum-exp [B H, rows] of the softmax. ``rows`` is T rounded up to a multiple of
-            BLOCK_T.
+        q, k, v: pointers to the queries, keys and values, each [B, H, T, K] for batch size B.
+        a: pointer to the pack weights [B, H, T, L].
+        lse: pointer to the log-sum-exp [B H, rows] of the logits from the forward pass. ``rows`` is T rounded
+            up to whole segments.
         g: pointer to the gradient [B, H, T, K] of the output.
         dq: pointer to the gradient [B, H, T, K] of the queries (written).
         dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits (written).
-        used: pointer to the unpack weights [B H, rows, WIDTH] after dropout (written).
-        reads: pointer to the derivatives [B H, rows] for the scale of the sums that a position uses (written;
-            None if there is no decay).
-        sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``scratch`` is its ``memory``.
-        later_sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q^T d and of g^T w over each
-            segment (written). The formulas at the top of this file define d and w.
-        reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
-        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
-            :func:`locate_chunk`.
-        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P, or None.
-        seed: pointer to the seed of dropout (None if there is no dropout).
+        used: pointer to the unpack weights m_t p_t [B H, rows, WIDTH] after dropout (written).
+        reads: pointer to the derivatives [B H, rows] of the loss with respect to log(exp(-age_t) / t), the
+            log scale of the sums over j <= t at position t (written; None if there is no decay).
+        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] of k_j^T a_j and v_j^T a_j over each
+            segment.
+        later_sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q_t^T d_t and g_t^T w_t over
+            each segment, decayed to the start of the segment (written).
+        scratch: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states, used if WIDTH is larger than
+            BLOCK_L.
+        reciprocal: pointer to the factors 1/t [B H, rows]. If there is neither padding nor decay, this is
+            None and the factors are computed.
+        ages: pointer to the age [B H, rows] of each position, the negative log decay accumulated since the
+            start of its chunk (None if there is no decay).
+        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
+            decay).
+        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
+        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P (None if
+            no row is masked).
+        seed: pointer to the random seed of dropout (None if there is no dropout).
         dropout: dropout probability of the unpack weights.
-        boost: factor 1 / (1 - dropout) of the kept weights.
+        boost: factor 1 / (1 - dropout) by which the kept weights are scaled.
+        T: sequence length.
+        H: number of heads.
+        segments: number of segments of a head.
+        chunks: number of chunks of a segment.
+        x_b, x_h, x_t: strides of the queries, keys, values and output gradients over examples, heads and
+            positions.
+        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
+        K: head width.
         L: number of rows of P.
         SIDES: 1 if keys and values are the same tensor, otherwise 2.
-        WIDTH: number of columns of a state, L rounded up.
-        PRECISION: input precision of float32 matrix products.
+        STATES: True if the sequence has several chunks, so that states are needed.
+        BLOCK_T: number of positions of a chunk.
+        BLOCK_K: K rounded up to a power of two.
+        WIDTH: L rounded up to a multiple of BLOCK_L.
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
     since = 0.0  # age from the beginning of the segment to the beginning of the chunk
@@ -157,30 +193,59 @@ def key_gradient_kernel(
     STATES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr, WIDTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the gradients of keys, values and pack weights from the results of the first backward kernel.
+    """Compute the gradients of the keys, values and pack weights of causal Luna attention.
 
-    Chunks are processed in reverse order. In each chunk, the kernel first computes the gradients that flow
-    through queries and keys, then those that flow through the output gradient and the values.
+    For the queries q_t, the output gradients g_t, the scaled gradients d_t of the logits and the scaled
+    unpack weights w_t, the kernel computes::
+
+        dk_j = sum_{t>=j} D_tj (d_t . a_j) q_t                       [K]
+        dv_j = sum_{t>=j} D_tj (w_t . a_j) g_t                       [K]
+        da_j = sum_{t>=j} D_tj ((q_t . k_j) d_t + (g_t . v_j) w_t)   [L]
+
+    D_tj is the decay from position j to position t (1 if there is no decay). ``d_t = (K^-0.5 / t) dlogits_t``
+    and ``w_t = used_t / t``. Each program processes one segment, a run of chunks of BLOCK_T positions, in
+    reverse order. In each chunk, it first computes the terms with q and d, then the terms with g and w.
 
     Kernel arguments:
-        q, k, v, a: pointers to queries, keys, values and pack weights.
+        q, k, v: pointers to the queries, keys and values, each [B, H, T, K] for batch size B.
+        a: pointer to the pack weights [B, H, T, L].
         g: pointer to the gradient [B, H, T, K] of the output.
-        dlogits, used: pointers to results of the first kernel, see :func:`query_gradient_kernel`.
+        dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits. ``rows`` is T rounded up to whole
+            segments.
+        used: pointer to the unpack weights [B H, rows, WIDTH] after dropout.
         dk: pointer to the gradient [B, H, T, K] of the keys (written). If keys and values are the same
             tensor, it includes the gradient of the values.
-        dv: pointer to the gradient [B, H, T, K] of the values (written). Not used if SIDES is 1.
+        dv: pointer to the gradient [B, H, T, K] of the values (written). If SIDES is 1, it is the same
+            pointer as ``dk``.
         da: pointer to the gradient [B, H, T, L] of the pack weights (written).
-        adds: pointer to the derivatives [B H, rows] for the scale of the terms that a position adds (written;
-            None if there is no decay). ``rows`` is T rounded up to a multiple of BLOCK_T.
-        sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``sums`` are those that the first
-            kernel stored, and ``scratch`` is its ``memory``.
-        reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
-        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
-            :func:`locate_chunk`.
+        adds: pointer to the derivatives [B H, rows] of the loss with respect to the log of exp(age_j), the
+            scale of the terms that position j adds to the sums (written; None if there is no decay).
+        sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q_t^T d_t and g_t^T w_t over each
+            segment, decayed to the start of the segment.
+        scratch: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states, used if WIDTH is larger than
+            BLOCK_L.
+        reciprocal: pointer to the factors 1/t [B H, rows]. If there is neither padding nor decay, this is
+            None and the factors are computed.
+        ages: pointer to the age [B H, rows] of each position, the negative log decay accumulated since the
+            start of its chunk (None if there is no decay).
+        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
+            decay).
+        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
+        T: sequence length.
+        H: number of heads.
+        segments: number of segments of a head.
+        chunks: number of chunks of a segment.
+        x_b, x_h, x_t: strides of the queries, keys, values and their gradients over examples, heads and
+            positions.
+        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
+        K: head width.
         L: number of rows of the packed sequence P.
         SIDES: 1 if keys and values are the same tensor, otherwise 2.
-        WIDTH: number of columns of a state, L rounded up.
-        PRECISION: input precision of float32 matrix products.
+        STATES: True if the sequence has several chunks, so that states are needed.
+        BLOCK_T: number of positions of a chunk.
+        BLOCK_K: K rounded up to a power of two.
+        WIDTH: L rounded up to a multiple of BLOCK_L.
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):

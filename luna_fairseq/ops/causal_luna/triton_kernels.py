@@ -1,20 +1,28 @@
-"""Triton kernels of causal Luna attention: shared helpers, the sums of segments, and the forward pass.
+"""Triton kernels of causal Luna attention: helper functions, the sums over segments, and the forward pass.
+
+Position t of a head has a query q_t, a key k_t and a value v_t of width K. It also has the pack weights a_t,
+one for each of the L rows of the packed sequence P. The forward pass computes::
+
+    u_t = softmax((K^-0.5 / t) sum_{j<=t} D_tj (q_t . k_j) a_j)        unpack weights [L]
+    y_t = (1 / t) sum_{j<=t} D_tj (u_t . a_j) v_j                      output [K]
+
+D_tj is the decay from position j to position t, or 1 if there is no decay.
 
 A sequence of T positions is split into chunks of BLOCK_T positions, and into segments of one or more chunks.
-Each program processes one segment of one head, chunk by chunk. K is the head width, L the number of rows of
-the packed sequence P, and a_j the pack weights of position j, one per row of P.
-
-Within a chunk, ``x_t sum_j y_j^T z_j`` is computed as the masked matrix product ``sum_j (x_t . y_j) z_j``.
-Earlier chunks are accumulated in two states [K, L], ``sum k_j^T a_j`` and ``sum v_j^T a_j``. If keys and
-values are the same tensor (SIDES = 1), there is one state. A program first adds up the sums of all preceding
-segments. If the sequence has only one chunk, there are no states (STATES is False).
+Each program processes one segment of one head, chunk by chunk. Both sums have the form
+``x_t sum_j y_j^T z_j``. Within a chunk, they are the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier
+chunks are accumulated in two states [K, L]: the key sum ``sum k_j^T a_j`` and the value sum
+``sum v_j^T a_j``. If keys and values are the same tensor (SIDES = 1), there is one state. A program first
+adds up the sums over all preceding segments. If the sequence has only one chunk, there are no states (STATES
+is False).
 
 The rows of P are processed in blocks of BLOCK_L rows with a running softmax. With a single block, the states
-stay in registers from chunk to chunk. Otherwise they are stored in ``scratch``, memory of the program.
+stay in registers from chunk to chunk. Otherwise they are stored in ``scratch``, a part of the GPU memory that
+belongs to the program.
 
-With decay, every position has an age, its negative cumulative log decay. A term of position j has the weight
-exp(age_j - age_t) at position t. A state holds the sums as seen from the end of the last chunk. Factors that
-multiply a state, and terms that are added to a state, are scaled by their ages relative to that point.
+With decay, every position has an age: the negative log decay accumulated since the start of its chunk. Within
+a chunk, D_tj is exp(age_j - age_t). A state holds the sums as seen from the end of the last chunk. Terms that
+are added to a state, and factors that multiply a state, are scaled by their decay relative to that point.
 Without decay all ages are the constant 0, and the compiler removes them.
 
 Inputs and outputs have T positions and K or L columns. All other memory consists of whole blocks and needs no
@@ -50,17 +58,17 @@ FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr(
 
 @triton.jit
 def round_operand(x, PRECISION):
-    """Convert a factor of a product to float32, and round it to tf32 if the product uses tf32.
+    """Convert an operand of a matrix product to float32, rounded to tf32 if the product uses tf32.
 
     Tensor cores truncate float32 to tf32. Adding half a unit in the last place of tf32 turns truncation into
     rounding to nearest. Half-precision numbers are exact in tf32.
 
     Args:
-        x: factor of any floating-point dtype.
-        PRECISION: precision of the product, "tf32" or "tf32x3".
+        x: operand of any shape and floating-point dtype.
+        PRECISION: input precision of the product, "tf32" or "tf32x3".
 
     Returns:
-        The factor in float32.
+        The operand in float32, with the same shape as ``x``.
     """
     if PRECISION == "tf32" and x.dtype == tl.float32:
         x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
@@ -73,11 +81,14 @@ INTERPRETED = tl.constexpr(not isinstance(round_operand, triton.JITFunction))
 
 @triton.jit
 def product(x, y, PRECISION):
-    """Compute x @ y in float32, or in half precision if both factors have the same half-precision dtype.
+    """Compute the matrix product x @ y, accumulated in float32.
+
+    If both matrices have the same half-precision dtype, they are multiplied in this dtype. Otherwise both are
+    converted to float32 first.
 
     Args:
-        x: left factor [M, N].
-        y: right factor [N, O].
+        x: left matrix [M, N].
+        y: right matrix [N, O].
         PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
 
     Returns:
@@ -91,36 +102,39 @@ def product(x, y, PRECISION):
 
 @triton.jit
 def block_offsets(stride, first, HEIGHT, BLOCK):
-    """Return the memory offsets of the elements of a block of a matrix.
+    """Compute the memory offsets of the elements of a matrix block.
+
+    The element in row i and column j of the block has the offset ``i * stride + first + j``, relative to the
+    first row of the block.
 
     Args:
-        stride: distance between two rows of the matrix in memory.
-        first: first column of the block.
+        stride: distance in memory between two rows of the matrix.
+        first: index of the block's first column in the matrix.
         HEIGHT: number of rows of the block.
         BLOCK: number of columns of the block.
 
     Returns:
-        Offsets [HEIGHT, BLOCK] from the first row of the block.
+        The offsets [HEIGHT, BLOCK].
     """
     return tl.arange(0, HEIGHT)[:, None] * stride + first + tl.arange(0, BLOCK)[None, :]
 
 
 @triton.jit
 def load_rows(x, stride, exists, first, L, BLOCK_L):
-    """Load a block of a matrix, and convert the block to float32.
+    """Load a block of a matrix as float32, with zeros in masked rows and out-of-bounds columns.
 
-    Masked rows and out-of-bounds columns are loaded as zeros.
+    The block has BLOCK_T consecutive rows and the columns ``first`` to ``first + BLOCK_L - 1``.
 
     Args:
         x: pointer to the first row of the block.
-        stride: distance between two rows in memory.
-        exists: mask [BLOCK_T], False at rows that are loaded as zeros, such as padding.
-        first: first column of the block.
+        stride: distance in memory between two rows of the matrix.
+        exists: mask [BLOCK_T], False at rows to load as zeros, such as padding.
+        first: index of the block's first column in the matrix.
         L: number of columns of the matrix.
         BLOCK_L: number of columns of the block.
 
     Returns:
-        The block [BLOCK_T, BLOCK_L].
+        The block [BLOCK_T, BLOCK_L] in float32.
     """
     inside = exists[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
     at = block_offsets(stride, first, exists.shape[0], BLOCK_L)
@@ -129,29 +143,34 @@ def load_rows(x, stride, exists, first, L, BLOCK_L):
 
 @triton.jit
 def load_chunk(x, at, inside, POLICY):
-    """Load a chunk of the queries, keys, values or output gradients with a cache policy.
+    """Load a chunk of the queries, keys, values or output gradients, with a hint for the GPU cache.
+
+    A chunk is a block of BLOCK_T consecutive positions of one head. BLOCK_K is the head width, rounded up to
+    a power of two.
 
     Args:
-        x: pointer to the chunk.
-        at: offsets [BLOCK_T, BLOCK_K] of the elements: BLOCK_T positions, and the head width rounded up.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements that are loaded as zeros.
-        POLICY: cache policy for the first load (FIRST), a subsequent load (AGAIN) or the last load (LAST).
+        x: pointer to the first element of the chunk.
+        at: memory offsets [BLOCK_T, BLOCK_K] of the chunk's elements, relative to ``x``.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements to load as zeros.
+        POLICY: cache hint: FIRST for the first load of this chunk, AGAIN for later loads, LAST for the last
+            load.
 
     Returns:
-        The chunk [BLOCK_T, BLOCK_K].
+        The chunk [BLOCK_T, BLOCK_K] in the dtype of the tensor.
     """
     return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
 
 
 @triton.jit
 def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
-    """Compute the position of a chunk in the sequence and in memory.
+    """Compute the memory offsets and the masks of a chunk of positions.
 
-    Each program processes one segment (a run of chunks) of one of the B H heads in the batch. The index of
-    the segment changes fastest.
+    A chunk is a block of BLOCK_T consecutive positions of one head, and a segment is a run of ``chunks``
+    consecutive chunks. Each program processes one segment of one of the B H heads in the batch, for batch
+    size B. Programs are numbered by example, head and segment, and the segment changes fastest.
 
     Args:
-        i: index of the chunk in the program's segment.
+        i: index of the chunk within the program's segment.
         chunks: number of chunks of a segment.
         segments: number of segments of a head.
         H: number of heads.
@@ -168,14 +187,15 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
         BLOCK_K: K rounded up to a power of two.
 
     Returns:
-        row: index of the chunk's first position in the flattened positions of all heads.
+        row: index of the chunk's first position, if the positions of all heads are numbered consecutively.
         b: index of the example.
-        start: first position of the chunk.
-        x_offset: offset of the chunk in the queries, keys and values.
-        a_offset: offset of the chunk in the pack weights.
+        start: index of the chunk's first position in its sequence.
+        x_offset: memory offset of the chunk in the queries, keys and values.
+        a_offset: memory offset of the chunk in the pack weights.
         exists: mask [BLOCK_T], True at positions before T.
         real: mask [BLOCK_T], True at non-padding positions before T.
-        at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements in the queries, relative to ``x_offset``.
+        at: memory offsets [BLOCK_T, BLOCK_K] of the chunk's elements in the queries, relative to
+            ``x_offset``.
         inside: mask [BLOCK_T, BLOCK_K], True at elements before position T and column K.
     """
     bh = (tl.program_id(0) // segments).to(tl.int64)
@@ -194,21 +214,25 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
 
 @triton.jit
 def load_times(row, start, reciprocal, ages, BLOCK_T):
-    """Load the factors 1/t and the ages of a chunk's positions.
+    """Load the factors 1/t and the ages of the positions of a chunk.
 
-    The factor 1/t comes from equation 7 of the Luna paper. The age of a position is its negative cumulative
-    log decay, counted from the beginning of the chunk.
+    t is the number of positions up to and including a position, excluding padding. Causal Luna attention
+    divides its sums over positions by t (equation 7 of the Luna paper). With decay, t is the sum of the decay
+    factors of these positions. The age of a position is the negative log decay accumulated since the start of
+    the chunk.
 
     Args:
-        row: index of the chunk's first position in the flattened positions of all heads.
-        start: first position of the chunk in its sequence.
+        row: index of the chunk's first position, if the positions of all heads are numbered consecutively.
+        start: index of the chunk's first position in its sequence.
         reciprocal: pointer to the factors 1/t. If there is neither padding nor decay, this is None and the
             factors are computed.
         ages: pointer to the ages (None if there is no decay).
         BLOCK_T: number of positions of a chunk.
 
     Returns:
-        The factors 1/t [BLOCK_T], the ages [BLOCK_T], and the age at the end of the chunk.
+        inverse: factors 1/t [BLOCK_T].
+        age: ages [BLOCK_T], 0 if there is no decay.
+        end: age of the last position, the total negative log decay over the chunk.
     """
     at = row + tl.arange(0, BLOCK_T)
     inverse = 1.0 / (start + 1 + tl.arange(0, BLOCK_T)).to(tl.float32)
@@ -222,15 +246,19 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
 
 @triton.jit
 def apply_decay(x, age, J):
-    """Multiply the products of positions t and j by the decay from j to t, and mask j after t.
+    """Apply the decay and the causal mask to a matrix of dot products between the positions of a chunk.
+
+    The entry for the positions t and j becomes ``exp(age_j - age_t) * x_tj`` if j <= t, and 0 otherwise. The
+    age of a position is the negative log decay accumulated since the start of the chunk. The factor
+    ``exp(age_j - age_t)`` is therefore the decay from position j to position t.
 
     Args:
-        x: products [BLOCK_T, BLOCK_T] of all pairs of positions in a chunk.
-        age: ages [BLOCK_T] of the positions (negative cumulative log decay).
-        J: 0 if rows of ``x`` are t and columns are j; 1 if rows are j and columns are t.
+        x: dot products [BLOCK_T, BLOCK_T] of all pairs of positions.
+        age: age [BLOCK_T] of each position.
+        J: layout of ``x``. If J is 0, rows are t and columns are j. If J is 1, rows are j and columns are t.
 
     Returns:
-        The masked products [BLOCK_T, BLOCK_T].
+        The decayed and masked products [BLOCK_T, BLOCK_T].
     """
     i = tl.arange(0, x.shape[0])
     x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
@@ -239,25 +267,34 @@ def apply_decay(x, age, J):
 
 @triton.jit
 def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BLOCK_K):
-    """Compute the two states at the start of a segment, as decayed sums over other segments.
+    """Compute the two states at the boundary of a segment, by summing over the segments before or after it.
 
-    A segment is a run of chunks that one program processes. The first state is the sum of the outer products
-    of keys and pack weights, the second that of values and pack weights.
+    A segment is the part of a sequence that one program processes. A state is a sum of outer products
+    [BLOCK_K, WIDTH] over positions. In the forward pass, the two states are the sums of ``k_j^T a_j`` and of
+    ``v_j^T a_j`` over earlier positions j, where k_j is a key, v_j a value and a_j the pack weights. The
+    segments are added from the farthest to the nearest::
+
+        state = exp(-span) * state + sum over the segment
 
     Args:
-        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] over each segment.
-        memory: pointer to memory for the states of all programs.
-        spans: pointer to the increase in age [B H, segments] across each segment (None if there is no decay).
+        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] over each segment, for batch size B
+            and H heads.
+        memory: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states of all programs.
+        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
+            decay).
         segments: number of segments of a head.
-        STEP: -1 to sum the segments before this one; 1 to sum those after it.
-        SIDES: number of sums of each segment: 1 if keys and values are the same tensor, otherwise 2.
-        STATES: True if the sequence spans several chunks. Otherwise the states are zero.
+        STEP: -1 to sum the segments before this one, 1 to sum those after it.
+        SIDES: number of states per segment in ``sums``. If it is 1, because keys and values are the same
+            tensor, both states are equal.
+        STATES: False if the sequence has a single chunk. The states are then zero.
         WIDTH: number of columns of a state.
         BLOCK_K: number of rows of a state.
 
     Returns:
-        Both states [BLOCK_K, BLOCK_L], and a pointer to the program's part of ``memory``. If WIDTH is larger
-        than BLOCK_L, the states are stored in this memory instead.
+        state: first state [BLOCK_K, BLOCK_L].
+        other: second state [BLOCK_K, BLOCK_L].
+        memory: pointer to the program's part of the memory. If WIDTH is larger than BLOCK_L, both states are
+            stored there, and the returned blocks are not meaningful.
     """
     own = tl.program_id(0).to(tl.int64)
     before = tl.program_id(0) % segments
@@ -282,20 +319,20 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 
 @triton.jit
 def read_state(state, memory, first, STATES, WIDTH):
-    """Return a block of columns of a state, from registers or from memory.
+    """Return the columns ``first`` to ``first + BLOCK_L - 1`` of a state, from registers or from memory.
 
-    A state is a sum of outer products with BLOCK_K rows and WIDTH columns. A state with a single block of
-    BLOCK_L columns stays in registers. A wider state is stored in memory.
+    A state is a matrix with BLOCK_K rows and WIDTH columns that accumulates outer products over positions. It
+    stays in registers if WIDTH is BLOCK_L. A wider state is stored in memory.
 
     Args:
-        state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has a single block.
-        memory: pointer to the state in memory.
-        first: first column of the block.
-        STATES: True if the sequence spans several chunks.
+        state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has no other columns.
+        memory: pointer to the whole state in memory.
+        first: index of the first column to return.
+        STATES: False if the sequence has a single chunk, which needs no state.
         WIDTH: number of columns of the state.
 
     Returns:
-        The block [BLOCK_K, BLOCK_L].
+        The columns [BLOCK_K, BLOCK_L].
     """
     if STATES and WIDTH > state.shape[1]:
         state = tl.load(memory + block_offsets(WIDTH, first, state.shape[0], state.shape[1]))
@@ -307,33 +344,44 @@ def advance_states(
     state, other, memory, x, other_x, at, inside, y, other_y, stride, exists, factor, other_factor, end, L,
     SIDES, WIDTH, PRECISION,
 ):  # fmt: skip
-    """Update the two states after a chunk: decay each state, and add the sum x^T y over the chunk.
+    """Update both states with one chunk: decay them, and add the chunk's sum of outer products.
 
-    A chunk has BLOCK_T positions. x is BLOCK_K wide (the head width rounded up), and y is L wide. y and the
-    states are processed in blocks of BLOCK_L columns.
+    A chunk is a block of BLOCK_T positions. The update is::
+
+        state = exp(-end) * state + x^T (factor * y)
+        other = exp(-end) * other + other_x^T (other_factor * other_y)
+
+    In the forward pass, x holds the keys, other_x the values, and both y and other_y the pack weights. The
+    states are then the key sum and the value sum of causal Luna attention. In the backward pass, x holds the
+    queries, other_x the output gradients, y the gradients of the logits, and other_y the unpack weights.
+
+    Each state has BLOCK_K rows (the head width, rounded up) and WIDTH columns, and is processed in blocks of
+    BLOCK_L columns.
 
     Args:
-        state: first state [BLOCK_K, BLOCK_L].
-        other: second state [BLOCK_K, BLOCK_L].
-        memory: pointer to both states in memory, used if WIDTH is larger than BLOCK_L.
-        x: pointer to the chunk of the left factor x of the first state.
-        other_x: pointer to the chunk of the left factor of the second state.
-        at: offsets [BLOCK_T, BLOCK_K] of the elements of both left factors.
-        inside: mask [BLOCK_T, BLOCK_K], False at out-of-bounds elements of the left factors.
-        y: pointer to the chunk of the right factor y of the first state.
-        other_y: pointer to the chunk of the right factor of the second state.
-        stride: distance in memory between two rows of the right factors.
-        exists: mask [BLOCK_T], False at rows of the right factors that are loaded as zeros.
-        factor: factors [BLOCK_T] by which the rows of ``y`` are multiplied.
-        other_factor: factors [BLOCK_T] by which the rows of ``other_y`` are multiplied.
-        end: increase in age across the chunk. Each state decays by exp(-end).
-        L: number of columns of the right factors.
-        SIDES: number of states that are updated: 1 if keys and values are the same tensor, otherwise 2.
-        WIDTH: number of columns of a state, L rounded up.
-        PRECISION: input precision of float32 matrix products.
+        state: first state [BLOCK_K, BLOCK_L], used if WIDTH is BLOCK_L.
+        other: second state [BLOCK_K, BLOCK_L], used if WIDTH is BLOCK_L.
+        memory: pointer to both states [2, BLOCK_K, WIDTH] in memory, used if WIDTH is larger than BLOCK_L.
+        x: pointer to the chunk x [BLOCK_T, BLOCK_K].
+        other_x: pointer to the chunk other_x [BLOCK_T, BLOCK_K].
+        at: memory offsets [BLOCK_T, BLOCK_K] of the elements of x and other_x.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements of x and other_x to load as zeros.
+        y: pointer to the chunk y [BLOCK_T, L].
+        other_y: pointer to the chunk other_y [BLOCK_T, L].
+        stride: distance in memory between two rows of y, and of other_y.
+        exists: mask [BLOCK_T], False at rows of y and other_y to load as zeros.
+        factor: factor [BLOCK_T] of each row of y, such as the decay from its position to the end of the
+            chunk.
+        other_factor: factor [BLOCK_T] of each row of other_y.
+        end: total negative log decay over the chunk, 0 if the states do not decay.
+        L: number of columns of y and other_y, which is the number of rows of the packed sequence P.
+        SIDES: number of states to update: 1 if keys and values are the same tensor, otherwise 2.
+        WIDTH: number of columns of a state, L rounded up to a multiple of BLOCK_L.
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
 
     Returns:
-        Both updated states.
+        state: updated first state [BLOCK_K, BLOCK_L].
+        other: updated second state [BLOCK_K, BLOCK_L]; equal to the first state if SIDES is 1.
     """
     for side in range(SIDES):
         own, one = memory + side * (state.shape[0] * WIDTH), tl.where(side == 0, x, other_x)
@@ -350,21 +398,24 @@ def advance_states(
 
 @triton.jit
 def causal_scores(x, y, at, inside, age, J, PRECISION):
-    """Compute the dot products of all pairs of positions of a chunk, with decay and causal mask.
+    """Compute the decayed dot products of all pairs of positions of a chunk, with a causal mask.
 
-    A chunk has BLOCK_T positions, and BLOCK_K is the head width rounded up.
+    If J is 0, entry (t, j) is ``exp(age_j - age_t) (x_t . y_j)`` for j <= t. If J is 1, entry (j, t) is
+    ``exp(age_j - age_t) (x_j . y_t)`` for j <= t. All other entries are 0. The age of a position is the
+    negative log decay accumulated since the start of the chunk. A chunk has BLOCK_T positions, and BLOCK_K is
+    the head width, rounded up.
 
     Args:
-        x: pointer to the chunk of the left factor, such as the queries.
-        y: pointer to the chunk of the right factor, such as the keys.
-        at: offsets [BLOCK_T, BLOCK_K] of the chunk's elements.
-        inside: mask [BLOCK_T, BLOCK_K], False at out-of-bounds elements.
-        age: ages [BLOCK_T] of the positions (negative cumulative log decay).
-        J: 0 if ``y`` is the earlier position of a pair, 1 if ``x`` is; see :func:`apply_decay`.
-        PRECISION: input precision of float32 matrix products.
+        x: pointer to the chunk x [BLOCK_T, BLOCK_K], such as the queries.
+        y: pointer to the chunk y [BLOCK_T, BLOCK_K], such as the keys.
+        at: memory offsets [BLOCK_T, BLOCK_K] of the elements of both chunks.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements to load as zeros.
+        age: age [BLOCK_T] of each position.
+        J: 0 if the rows of the result are the later positions t, 1 if they are the earlier positions j.
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
 
     Returns:
-        The products [BLOCK_T, BLOCK_T], where rows are positions of ``x`` and columns positions of ``y``.
+        The products [BLOCK_T, BLOCK_T] in float32. Rows are positions of x, and columns are positions of y.
     """
     scores = product(load_chunk(x, at, inside, FIRST), tl.trans(load_chunk(y, at, inside, FIRST)), PRECISION)
     return apply_decay(scores, age, J)
@@ -372,23 +423,28 @@ def causal_scores(x, y, at, inside, age, J, PRECISION):
 
 @triton.jit
 def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
-    """Compute sum_{j<=t} (x_t . y_j) a_j over the positions j of this chunk and of the chunks in the state.
+    """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state`` for each position t of a chunk.
 
-    A chunk has BLOCK_T positions. BLOCK_K is the head width rounded up, and a_j has BLOCK_L columns.
+    The first term is the sum over the positions j of the chunk. The second term is the sum over all earlier
+    chunks, whose outer products ``y_j^T a_j`` are accumulated in the state. In the forward pass, x_t is a
+    query, y_j a key, and a_j the pack weights. In the backward pass, which processes chunks in reverse order,
+    the state covers later chunks instead. A chunk has BLOCK_T positions. BLOCK_K is the head width, rounded
+    up.
 
     Args:
-        x: pointer to the vectors x_t of the chunk.
-        at: offsets [BLOCK_T, BLOCK_K] of the elements of x.
-        inside: mask [BLOCK_T, BLOCK_K], False at out-of-bounds elements of x.
-        scores: products x_t . y_j [BLOCK_T, BLOCK_T] within the chunk, from :func:`causal_scores`.
-        x_a: rows a_j [BLOCK_T, BLOCK_L] of the chunk.
-        age: ages [BLOCK_T] of the positions (negative cumulative log decay).
-        state: sum [BLOCK_K, BLOCK_L] of y_j^T a_j over earlier chunks.
-        STATES: True if the sequence spans several chunks. Otherwise ``state`` is not used.
-        PRECISION: input precision of float32 matrix products.
+        x: pointer to the chunk x [BLOCK_T, BLOCK_K].
+        at: memory offsets [BLOCK_T, BLOCK_K] of the elements of x.
+        inside: mask [BLOCK_T, BLOCK_K], False at elements of x to load as zeros.
+        scores: dot products x_t . y_j [BLOCK_T, BLOCK_T] within the chunk, with decay and causal mask
+            applied.
+        x_a: vectors a_j [BLOCK_T, BLOCK_L] of the chunk.
+        age: negative log decay [BLOCK_T] between the state and each position t.
+        state: decayed sum [BLOCK_K, BLOCK_L] of y_j^T a_j over the other chunks.
+        STATES: False if the sequence has a single chunk. The second term is then omitted.
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
 
     Returns:
-        The sums [BLOCK_T, BLOCK_L].
+        The sums [BLOCK_T, BLOCK_L] in float32.
     """
     sums = product(scores, x_a, PRECISION)
     if STATES:
@@ -398,12 +454,13 @@ def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
 
 @triton.jit
 def load_row_mask(packed_padding, b, first, L, BLOCK_L):
-    """Return a mask for a block of rows of the packed sequence P, True at in-bounds rows that are not masked.
+    """Load a mask for a block of rows of the packed sequence P, True at rows that exist and are not masked.
 
     Args:
-        packed_padding: pointer to the mask [B, L] of rows of P, nonzero at masked rows, or None.
+        packed_padding: pointer to the mask [B, L] of rows of P, nonzero at masked rows (None if no row is
+            masked).
         b: index of the example.
-        first: first row of P of the block.
+        first: index of the block's first row of P.
         L: number of rows of P.
         BLOCK_L: number of rows of P in the block.
 
@@ -421,21 +478,23 @@ def load_row_mask(packed_padding, b, first, L, BLOCK_L):
 def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_L):
     """Draw the dropout factors of a block of unpack weights.
 
-    A factor depends only on the seed and on the position of its weight. The backward pass therefore draws the
-    same factors as the forward pass, even with other block sizes.
+    Unpack weights are the attention weights of each position over the rows of the packed sequence P. A factor
+    depends only on the seed and on the index of its weight. The backward pass therefore draws the same
+    factors as the forward pass, even with other block sizes.
 
     Args:
-        seed: pointer to one int64 (None if there is no dropout).
+        seed: pointer to the random seed, one int64 (None if there is no dropout).
         dropout: dropout probability.
-        boost: factor 1 / (1 - dropout) of the kept weights.
-        position: index of the block's first row in the flattened positions of all heads, int64.
-        first: first column of the block.
-        WIDTH: number of columns of all blocks together.
-        BLOCK_T: number of rows of the block.
-        BLOCK_L: number of columns of the block.
+        boost: factor 1 / (1 - dropout) by which the kept weights are scaled.
+        position: index of the block's first position, if the positions of all heads are numbered
+            consecutively.
+        first: index of the block's first row of P.
+        WIDTH: number of rows of P, rounded up to a multiple of BLOCK_L.
+        BLOCK_T: number of positions in the block.
+        BLOCK_L: number of rows of P in the block.
 
     Returns:
-        The factors [BLOCK_T, BLOCK_L], each 0 or ``boost``; 1 without dropout.
+        The factors [BLOCK_T, BLOCK_L], each 0 or ``boost``. If there is no dropout, all factors are 1.
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
@@ -450,22 +509,41 @@ def segment_sums_kernel(
     K: tl.constexpr, L: tl.constexpr, SIDES: tl.constexpr, BLOCK_T: tl.constexpr, BLOCK_K: tl.constexpr,
     COLUMNS: tl.constexpr, WIDTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """Compute the sums of k_j^T a_j and of v_j^T a_j over each segment, decayed to the end of the segment.
+    """Compute the decayed sums of ``k_j^T a_j`` and of ``v_j^T a_j`` over the positions j of each segment.
 
-    k_j, v_j and a_j are the key, the value and the pack weights of position j. A segment is a run of chunks
-    that one program processes. The grid is B H x segments, times the blocks of COLUMNS columns of both sums.
+    k_j, v_j and a_j are the key, the value and the pack weights of position j. A chunk is a block of BLOCK_T
+    positions, and a segment is a run of chunks. Each program goes through the chunks of one segment in
+    order::
+
+        state = exp(-end) * state + x^T (exp(age - end) * a)
+
+    Here x [BLOCK_T, K] holds the keys or the values of the chunk, and a [BLOCK_T, L] the pack weights, zero
+    at padding. The age of a position is the negative log decay accumulated since the start of the chunk, and
+    ``end`` is the age of the last position. The grid is [B H x segments, SIDES x blocks of COLUMNS columns],
+    for batch size B.
 
     Kernel arguments:
-        k, v, a: pointers to keys, values and pack weights.
-        sums: pointer to the result [B H, segments, SIDES, BLOCK_K, WIDTH].
-        reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
-        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
-            :func:`locate_chunk`.
+        k, v: pointers to the keys and the values, each [B, H, T, K].
+        a: pointer to the pack weights [B, H, T, L].
+        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] (written).
+        reciprocal: pointer to the factors 1/t [B H, rows] of all positions, not used here, or None.
+        ages: pointer to the age [B H, rows] of each position (None if there is no decay). ``rows`` is T
+            rounded up to whole segments.
+        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
+        T: sequence length.
+        H: number of heads.
+        segments: number of segments of a head.
+        chunks: number of chunks of a segment.
+        x_b, x_h, x_t: strides of the keys and values over examples, heads and positions.
+        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
+        K: head width.
         L: number of rows of the packed sequence P.
-        SIDES: number of sums of each segment: 1 if keys and values are the same tensor, otherwise 2.
+        SIDES: number of sums per segment: 1 if keys and values are the same tensor, otherwise 2.
+        BLOCK_T: number of positions of a chunk.
+        BLOCK_K: K rounded up to a power of two.
         COLUMNS: number of columns that one program computes.
-        WIDTH: number of columns of a state, L rounded up.
-        PRECISION: input precision of float32 matrix products.
+        WIDTH: number of columns of a sum, L rounded up.
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
@@ -490,27 +568,52 @@ def forward_kernel(
 ):  # fmt: skip
     """Compute the output of causal Luna attention, and the log-sum-exp of its softmax.
 
-    With pack weights A, the unpack weights are U = softmax((tril(q k^T) A + q S_k) scale / t). The output is
-    (tril(U' A^T) v + U' S_v) / t, where U' is U after dropout. The states S_k and S_v are the sums of k_j^T
-    a_j and of v_j^T a_j over earlier chunks.
+    For the query q_t, the keys k_j, the values v_j and the pack weights a_j, the kernel computes::
+
+        logits_t = (K^-0.5 / t) sum_{j<=t} D_tj (q_t . k_j) a_j        [L]
+        u_t = dropout(softmax(logits_t))                             unpack weights [L]
+        out_t = (1 / t) sum_{j<=t} D_tj (u_t . a_j) v_j                [K]
+
+    D_tj is the decay from position j to position t, or 1 if there is no decay. Each program processes one
+    segment, a run of chunks of BLOCK_T positions. The sums over earlier chunks come from two states, the
+    decayed sums of ``k_j^T a_j`` and of ``v_j^T a_j``.
 
     Kernel arguments:
-        q, k, v, a: pointers to queries, keys, values and pack weights.
+        q, k, v: pointers to the queries, keys and values, each [B, H, T, K] for batch size B.
+        a: pointer to the pack weights [B, H, T, L].
         out: pointer to the output [B, H, T, K] (written).
-        lse: pointer to the log-sum-exp [B H, rows] of the softmax (written). ``rows`` is T rounded up to a
-            multiple of BLOCK_T.
-        sums, scratch, spans, STATES: arguments of :func:`initial_states`; ``scratch`` is its ``memory``.
-        reciprocal, ages: pointers to the factors 1/t and to the ages, or None; see :func:`load_times`.
-        padding, T, H, segments, chunks, x_b, x_h, x_t, a_b, a_h, a_t, K, BLOCK_T, BLOCK_K: arguments of
-            :func:`locate_chunk`.
-        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P, or None.
-        seed: pointer to the seed of dropout (None if there is no dropout).
+        lse: pointer to the log-sum-exp [B H, rows] of the logits (written). ``rows`` is T rounded up to whole
+            segments.
+        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] of k_j^T a_j and v_j^T a_j over each
+            segment.
+        scratch: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states, used if WIDTH is larger than
+            BLOCK_L.
+        reciprocal: pointer to the factors 1/t [B H, rows]. If there is neither padding nor decay, this is
+            None and the factors are computed.
+        ages: pointer to the age [B H, rows] of each position, the negative log decay accumulated since the
+            start of its chunk (None if there is no decay).
+        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
+            decay).
+        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
+        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P (None if
+            no row is masked).
+        seed: pointer to the random seed of dropout (None if there is no dropout).
         dropout: dropout probability of the unpack weights.
-        boost: factor 1 / (1 - dropout) of the kept weights.
+        boost: factor 1 / (1 - dropout) by which the kept weights are scaled.
+        T: sequence length.
+        H: number of heads.
+        segments: number of segments of a head.
+        chunks: number of chunks of a segment.
+        x_b, x_h, x_t: strides of the queries, keys, values and output over examples, heads and positions.
+        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
+        K: head width.
         L: number of rows of P.
         SIDES: 1 if keys and values are the same tensor, otherwise 2.
-        WIDTH: number of columns of a state, L rounded up.
-        PRECISION: input precision of float32 matrix products.
+        STATES: True if the sequence has several chunks, so that states are needed.
+        BLOCK_T: number of positions of a chunk.
+        BLOCK_K: K rounded up to a power of two.
+        WIDTH: L rounded up to a multiple of BLOCK_L.
+        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
