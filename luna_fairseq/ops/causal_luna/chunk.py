@@ -1,16 +1,21 @@
 """Chunkwise causal Luna attention, with memory linear in the sequence length.
 
-Causal Luna attention computes sums ``x_t sum_j y_j^T z_j`` over the positions j up to t. The sequence is
-processed in chunks. Within a chunk, the sum is the masked matrix product ``sum_j (x_t . y_j) z_j``. Earlier
-chunks are accumulated in a state, a matrix of L rows and K columns for each head. The result matches the
-naive implementation up to rounding.
+Position t of a head has a query q_t, a key k_t, a value v_t and pack weights a_t, one weight for each of the
+L rows of the packed sequence P. Causal Luna attention computes::
+
+    u_t = softmax((K^-0.5 / t) sum_{j<=t} (q_t . k_j) a_j)       unpack weights [L]
+    y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
+
+Both sums are computed in chunks of c positions. Within a chunk, they are masked matrix products. Earlier
+chunks are accumulated in a state, the sums of the outer products ``a_j^T k_j`` and ``a_j^T v_j``. Each is a
+matrix of L rows and K columns for each head. The result matches the naive implementation up to rounding.
 
 The backward pass is hand-written. It recomputes the products and the states from the saved inputs and the
-saved softmax over the rows of the packed sequence P.
+saved softmax.
 
 In the shapes of this file, N = B x H is batch size times number of heads. T is the sequence length, c the
 number of positions in a chunk, K the head width, and L the number of rows of P. A is the matrix of pack
-weights. Attention is called tied if keys and values are the same tensor.
+weights, with one row a_t per position. Attention is called tied if keys and values are the same tensor.
 """
 
 from typing import Callable, List, NamedTuple, Optional, Tuple
@@ -36,17 +41,19 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 
 
 class KeysValues(NamedTuple):
-    """Pair of tensors, one for the keys and one for the values.
+    """Pair of tensors: one for the keys, and one for the values.
 
-    The tensors are the keys and values themselves, their recurrent states, or gradients. In tied attention
-    (keys and values are the same tensor), ``values`` is None. A pair of gradients then holds the sum of both
-    gradients in ``keys``.
+    The pair holds keys and values, or the two sums of a recurrent state, or the gradients of either. In tied
+    attention, keys and values are the same tensor, and ``values`` is None. A pair of gradients then holds the
+    sum of both gradients in ``keys``.
 
     Shapes: N heads in the batch, c positions in a chunk, head width K, and L rows of the packed sequence P.
 
     Attributes:
-        keys: keys [N, c, K], or their state A^T keys [N, L, K], where A are the pack weights.
-        values: values [N, c, K], or their state A^T values [N, L, K] (None if tied).
+        keys: keys [N, c, K], or the sum [N, L, K] of a_j^T k_j over positions j. k_j is the key of position
+            j, and a_j [L] are its pack weights.
+        values: values [N, c, K], or the sum [N, L, K] of a_j^T v_j over positions j, where v_j is the value
+            of position j (None if tied).
     """
 
     keys: Tensor
@@ -91,18 +98,18 @@ class Inputs(NamedTuple):
 
     Attributes:
         q: queries [N, T, K].
-        pack_weights: weights A [N, T, L], one per position and row of P, zero at padding, in the dtype in
-            which sums are accumulated.
-        inverse_steps: 1 / t [1 or N, T, 1] for the t-th non-padding position. With decay, 1 / (sum of the
-            decay factors of these positions).
-        dropout_factors: factors [N, T, L] that apply dropout to the unpack weights (None if there is no
-            dropout).
-        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
+        pack_weights: pack weights A [N, T, L], one per position and row of P, zero at padding, in the dtype
+            in which sums are accumulated.
+        inverse_steps: factors 1 / t [1 or N, T, 1], where t is the number of non-padding positions up to and
+            including this one. With decay, t is the sum of their decay factors.
+        dropout_factors: factors [N, T, L] that are multiplied into the unpack weights: 0 for dropped weights,
+            and 1 / (1 - dropout probability) for kept ones (None if there is no dropout).
+        row_mask: mask [1 or N, 1, L], True at masked rows of P (None if no row is masked).
         log_decay: cumulative log decay [H or N, T, 1] (None if there is no decay).
         keys: keys [N, T, K].
         values: values [N, T, K] (None if keys and values are the same tensor, that is, tied).
-        key_sum: sum A^T keys [N, L, K] over earlier positions, or None.
-        value_sum: sum A^T values [N, L, K] over earlier positions, or None.
+        key_sum: sum A^T keys [N, L, K] over earlier positions (None if there are no earlier positions).
+        value_sum: sum A^T values [N, L, K] over earlier positions (None if there are no earlier positions).
     """
 
     q: Tensor
@@ -135,13 +142,14 @@ class Chunk(NamedTuple):
 
     Attributes:
         q: queries [N, c, K].
-        pack_weights: weights A [N, c, L], one per position and row of P.
-        inverse_steps: 1 / t [1 or N, c, 1] for the t-th position. With decay, 1 / (sum of the decay factors).
-        dropout_factors: factors [N, c, L] that apply dropout to the unpack weights (None if there is no
-            dropout).
-        row_mask: mask [1 or N, 1, L], True at masked rows of P, or None.
-        decay: decay between the positions (None if there is no decay).
-        inputs: keys and values, each [N, c, K].
+        pack_weights: pack weights A [N, c, L], one per position and row of P.
+        inverse_steps: factors 1 / t [1 or N, c, 1], where t is the number of non-padding positions up to and
+            including this one. With decay, t is the sum of their decay factors.
+        dropout_factors: factors [N, c, L] that are multiplied into the unpack weights: 0 for dropped weights,
+            and 1 / (1 - dropout probability) for kept ones (None if there is no dropout).
+        row_mask: mask [1 or N, 1, L], True at masked rows of P (None if no row is masked).
+        decay: decay factors between the positions of the chunk (None if there is no decay).
+        inputs: keys and values of the chunk, each [N, c, K].
     """
 
     q: Tensor
@@ -153,66 +161,69 @@ class Chunk(NamedTuple):
     inputs: KeysValues
 
     def causal_product(self, x: Tensor, y: Tensor) -> Tensor:
-        """Compute x_t . y_j for all positions j <= t, multiplied by the decay from j to t.
+        """Compute the dot products x_t . y_j of all positions j <= t, multiplied by the decay from j to t.
 
         Args:
             x: vectors x_t [N, c, D]: N heads in the batch, and c positions of width D.
             y: vectors y_j, with the same shape as ``x``.
 
         Returns:
-            The products [N, c, c], indexed by t and j. They are 0 for j after t.
+            The products [N, c, c], indexed by t and j, 0 for j > t.
         """
         product = torch.bmm(x, y.transpose(1, 2))
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
     def decay_from_start(self, x: Tensor) -> Tensor:
-        """Multiply the vector of each position by the decay from the chunk's start to this position.
+        """Multiply the vector of each position by the decay accumulated since the start of the chunk.
 
-        The product of the result and the state before the chunk is the contribution of earlier chunks.
+        Multiplying the result by the state before the chunk gives the contribution of earlier chunks.
 
         Args:
             x: vectors [N, c, D]: N heads in the batch, and c positions of width D.
 
         Returns:
-            The product, with the same shape as ``x``; ``x`` itself if there is no decay.
+            The decayed vectors, with the same shape as ``x``; ``x`` itself if there is no decay.
         """
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
-        """Multiply the vector of each position by the decay from this position to the chunk's end.
+        """Multiply the vector of each position by the decay from this position to the end of the chunk.
 
-        The result can be added to the state after the chunk.
+        The outer products of the result can be added to the state at the end of the chunk.
 
         Args:
             x: vectors [N, c, D]: N heads in the batch, and c positions of width D.
 
         Returns:
-            The product, with the same shape as ``x``; ``x`` itself if there is no decay.
+            The decayed vectors, with the same shape as ``x``; ``x`` itself if there is no decay.
         """
         return x if self.decay is None else scale(x, self.decay.to_end)
 
     def decay_state(self, state: KeysValues) -> KeysValues:
-        """Multiply a state, or the gradient of a state, by the decay from the chunk's start to its end.
+        """Multiply a state, or the gradient of a state, by the decay over the whole chunk.
+
+        A state is the sum of outer products of pack weights with keys, and with values, over earlier
+        positions.
 
         Args:
             state: state or gradient. Each tensor is [N, L, K]: N heads in the batch, L rows of the packed
                 sequence P, and head width K.
 
         Returns:
-            The product, or ``state`` itself if there is no decay.
+            The decayed state, with the same shapes; ``state`` itself if there is no decay.
         """
         decay = self.decay
         return state if decay is None else map_pairs(lambda x: scale(x, decay.whole), state)
 
     def drop_and_divide(self, x: Tensor) -> Tensor:
-        """Apply dropout to a tensor and divide it by the number of positions t.
+        """Multiply a tensor by the dropout factors, and divide it by the number of positions t.
 
-        This function turns the softmax into the unpack weights. In the backward pass, it turns the gradient
-        of the unpack weights into the gradient of the softmax.
+        In the forward pass, this function turns the softmax over the rows of the packed sequence P into the
+        unpack weights. In the backward pass, it turns the gradient of the unpack weights into the gradient of
+        the softmax.
 
         Args:
-            x: softmax or gradient [N, c, L]: N heads in the batch, c positions, and L rows of the packed
-                sequence P.
+            x: softmax or gradient [N, c, L]: N heads in the batch, c positions, and L rows of P.
 
         Returns:
             The result, with the same shape as ``x``.
@@ -221,7 +232,10 @@ class Chunk(NamedTuple):
         return x if self.dropout_factors is None else x.mul_(self.dropout_factors)
 
     def next_state(self, before: Optional[KeysValues]) -> KeysValues:
-        """Return the state after the chunk: the decayed state plus the sums over this chunk.
+        """Compute the state after the chunk, ``decay * before + A^T inputs``.
+
+        A are the pack weights of the chunk, decayed to its end. The state consists of two sums, one over the
+        keys and one over the values.
 
         Args:
             before: state before the chunk (None at the beginning of the sequence). Each tensor is [N, L, K]:
@@ -243,9 +257,10 @@ class ChunkGradients(NamedTuple):
 
     Shapes: N heads in the batch, c positions in the chunk, head width K, and L rows of the packed sequence P.
 
-    The last two fields are set only if there is decay. Let G be the cumulative log decay. Position j adds its
-    terms to the sums with the scale exp(-G_j), and position t multiplies the sums by the scale exp(G_t) / t.
-    The two fields are the derivatives of the loss with respect to the log of these scales.
+    The last two fields are set only if there is decay. The decay from position j to position t is exp(G_t -
+    G_j), where G is the cumulative log decay. It is split into two scales. Position j scales the terms that
+    it adds to the sums by exp(-G_j), and position t scales the sums that it uses by exp(G_t) / t. The two
+    fields are the derivatives of the loss with respect to the logs of these scales.
 
     Attributes:
         q: gradient [N, c, K] of the queries.
@@ -253,8 +268,8 @@ class ChunkGradients(NamedTuple):
         keys: gradient [N, c, K] of the keys. If keys and values are the same tensor (tied), it is the sum of
             both gradients.
         values: gradient [N, c, K] of the values (None if tied).
-        read_scale: derivative [N, c, 1] for the scale exp(G_t) / t, or None.
-        added_scale: derivative [N, c, 1] for the scale exp(-G_j), or None.
+        read_scale: derivative [N, c, 1] with respect to log(exp(G_t) / t), or None.
+        added_scale: derivative [N, c, 1] with respect to log(exp(-G_j)), or None.
     """
 
     q: Tensor
@@ -268,13 +283,23 @@ class ChunkGradients(NamedTuple):
 def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, Tensor]:
     """Compute the output of causal Luna attention for one chunk.
 
+    With queries q, keys k, values v and pack weights A of the chunk, and the state (S_k, S_v) before it::
+
+        softmax = softmax((tril(q k^T) A + q S_k^T) / (t sqrt(K)))
+        U = dropout(softmax) / t
+        output = tril(U A^T) v + U S_v
+
+    S_k and S_v are the sums of ``a_j^T k_j`` and of ``a_j^T v_j`` over earlier positions j. With decay, each
+    product of two positions is also multiplied by the decay between them.
+
     Args:
         chunk: inputs of the chunk.
-        before: state before the chunk (None at the beginning of the sequence).
+        before: state before the chunk, the sums S_k and S_v [N, L, K] (None at the beginning of the
+            sequence).
 
     Returns:
         - output [N, c, K] of the chunk: N heads in the batch, c positions, and head width K.
-        - softmax [N, c, L] over the L rows of the packed sequence P, for :func:`chunk_backward`.
+        - softmax [N, c, L] over the L rows of the packed sequence P, needed by the backward pass.
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -300,16 +325,20 @@ def chunk_backward(
     before: Optional[KeysValues],
     grad_after: Optional[KeysValues],
 ) -> Tuple[ChunkGradients, Optional[KeysValues]]:
-    """Compute the gradients of the inputs of one chunk and of the state before the chunk.
+    """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
+
+    The state consists of two sums over positions j: the outer products of pack weights and keys, and those of
+    pack weights and values.
 
     Shapes: N heads in the batch, c positions in the chunk, head width K, and L rows of the packed sequence P.
 
     Args:
         chunk: inputs of the chunk.
-        softmax: softmax [N, c, L] over the rows of P, from :func:`chunk_forward`.
+        softmax: softmax [N, c, L] over the rows of P, from the forward pass.
         grad: gradient [N, c, K] of the output.
-        before: state before the chunk (None at the beginning of the sequence).
-        grad_after: gradient of the state after the chunk (None at the end of the sequence).
+        before: state before the chunk, each tensor [N, L, K] (None at the beginning of the sequence).
+        grad_after: gradient of the state after the chunk, each tensor [N, L, K] (None at the end of the
+            sequence).
 
     Returns:
         - gradients of the inputs of the chunk.
@@ -376,18 +405,18 @@ def key_value_gradients(
     is_tied: bool,
     start: Optional[KeysValues] = None,
 ) -> KeysValues:
-    """Compute the gradients of a chunk's keys and values, or of the state before the chunk.
+    """Compute the gradients ``start.keys + key_factor^T q`` and ``start.values + value_factor^T grad``.
 
-    The gradient of the keys is ``start.keys + key_factor^T q``, and the gradient of the values is
-    ``start.values + value_factor^T grad``.
+    These are the gradients of a chunk's keys and values, or of the state before the chunk (the sums over
+    earlier positions).
 
     Shapes: N heads in the batch, c positions in the chunk, and head width K. M is c for the gradients of keys
     and values. For the gradients of the state, M is the number of rows of the packed sequence P.
 
     Args:
-        key_factor: matrices [N, c, M] that multiply the queries.
+        key_factor: matrices [N, c, M] by which the queries are multiplied.
         q: queries [N, c, K].
-        value_factor: matrices [N, c, M] that multiply the gradient of the output.
+        value_factor: matrices [N, c, M] by which the gradient of the output is multiplied.
         grad: gradient [N, c, K] of the output.
         is_tied: True if keys and values are the same tensor.
         start: gradients [N, M, K] to which the products are added (default: None, zero).
@@ -593,10 +622,10 @@ def take_chunk(inputs: Inputs, span: slice) -> Chunk:
 
     Args:
         inputs: inputs of the whole sequence.
-        span: positions of the chunk.
+        span: positions of the chunk, as a slice of the sequence.
 
     Returns:
-        The inputs of the chunk, in the dtype in which sums are accumulated.
+        The inputs of the chunk, in the dtype in which sums are accumulated (float32 or float64).
     """
     dtype = inputs.pack_weights.dtype
     dropout_factors, log_decay, values = inputs.dropout_factors, inputs.log_decay, inputs.values

@@ -64,13 +64,15 @@ def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> 
 
 
 class ChunkDecay(NamedTuple):
-    """Decay between the c positions of a chunk.
+    """Decay factors between the c positions of a chunk.
+
+    The decay from position j to a later position t is exp(G_t - G_j), where G is the cumulative log decay.
 
     n is the number of heads with separate decay factors. It is H for H heads, or B x H if the B examples of
     the batch have different padding.
 
     Attributes:
-        between: decay [n, c, c] from each position to each later position, and 0 elsewhere.
+        between: decay [n, c, c] from each position j to each position t, indexed by t and j; 0 for j after t.
         from_start: decay [n, c, 1] from the end of the previous chunk to each position.
         to_end: decay [n, c, 1] from each position to the end of the chunk.
         whole: decay [n, 1, 1] from the end of the previous chunk to the end of this chunk.
@@ -83,15 +85,17 @@ class ChunkDecay(NamedTuple):
 
 
 def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
-    """Compute the decay between the positions of one chunk.
+    """Compute the decay factors between the positions of one chunk from the cumulative log decay.
+
+    The decay from position j to a later position t is exp(G_t - G_j), where G is the cumulative log decay.
 
     Args:
-        total: cumulative log decay [n, T, 1] of T positions for n heads, see :func:`cumulative_log_decay`.
-        span: positions of the chunk.
+        total: cumulative log decay G [n, T, 1] of T positions for n heads, in float64.
+        span: positions of the chunk, as a slice of the T positions.
         dtype: dtype of the result.
 
     Returns:
-        The decay within the chunk for each of the n heads.
+        The decay factors of the chunk for each of the n heads.
     """
     inside, end = total[:, span], total[:, span.stop - 1 : span.stop]
     start = total[:, span.start - 1 : span.start] if span.start else torch.zeros_like(end)
@@ -120,7 +124,8 @@ def scale(x: Tensor, factor: Tensor) -> Tensor:
 def scale_(x: Tensor, factor: Tensor) -> Tensor:
     """Multiply each matrix of a batch by a factor in place, with the factors repeated along the batch.
 
-    Matrix i is multiplied by ``factor[i % n]``, as in :func:`scale`.
+    Matrix i is multiplied by ``factor[i % n]``. For B examples with H heads, N is B x H. If all examples have
+    the same factors, n is H.
 
     Args:
         x: batch [N, R, S] of N matrices with R rows and S columns, modified in place.
@@ -136,8 +141,8 @@ def scale_(x: Tensor, factor: Tensor) -> Tensor:
 def sum_over_examples(x: Tensor, n: int) -> Tensor:
     """Sum a batch of matrices over the examples, separately for each head.
 
-    Entry i of the result is the sum of ``x[i]``, ``x[i + n]``, ``x[i + 2 * n]`` and so on. This is the
-    gradient with respect to the factor of :func:`scale`.
+    Entry i of the result is the sum of ``x[i]``, ``x[i + n]``, ``x[i + 2 * n]`` and so on. If N matrices are
+    multiplied by n factors that are repeated along the batch, the gradient of a factor is such a sum.
 
     Args:
         x: batch [N, R, S] of N matrices with R rows and S columns.

@@ -9,15 +9,14 @@ from torch import Tensor
 class CausalLunaState(NamedTuple):
     """Decoding state of causal Luna attention: sums over all positions so far, and the number of positions.
 
-    These are the sums in equation 7 of the Luna paper, without the factor 1/t.
+    The sums are those of equation 7 of the Luna paper, without the factor 1/t. k_j is the key, v_j the value
+    and a_j the pack weights of position j, one weight per row of the packed sequence P.
 
-    Shapes: batch size B, H heads, head width K, and L rows of the packed sequence P.
+    Shapes: batch size B, H heads, head width K, and L rows of P.
 
     Attributes:
-        key_sum: sum [B, H, K, L] of k_j^T a_j over positions j, in float32 or float64. Here k_j is the key of
-            position j and a_j are its pack weights, one per row of P.
-        value_sum: sum [B, H, L, K] of a_j^T v_j over positions j, in float32 or float64. Here v_j is the
-            value of position j.
+        key_sum: sum [B, H, K, L] of the outer products k_j^T a_j over positions j, in float32 or float64.
+        value_sum: sum [B, H, L, K] of the outer products a_j^T v_j over positions j, in float32 or float64.
         steps: number of positions [B] so far, excluding padding. The dtype is int64, because a count in half
             precision would stop at 2,048.
     """

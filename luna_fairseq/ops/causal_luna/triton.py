@@ -137,7 +137,8 @@ def triton_causal_luna(
 def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
     """Choose how the kernels divide a sequence into chunks and segments.
 
-    A chunk is a block of positions. A segment is a run of chunks that one program processes.
+    A chunk is a block of BLOCK_T consecutive positions. A segment is a run of chunks that one program
+    processes.
 
     Args:
         heads: number of heads in the batch, batch size times heads per example.
@@ -153,9 +154,10 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
         - ``WIDTH``: L rounded up to a multiple of BLOCK_L, the block size of the kernels for rows of P.
         - ``segments``: number of segments of a head.
         - ``chunks``: number of chunks in a segment.
-        - ``STATES``: True if there is more than one chunk, so that states are needed between chunks.
-        - ``rows``: number of positions in all chunks of a head, T rounded up.
-        - ``states``: number of elements in the states of all segments of a head.
+        - ``STATES``: True if there is more than one chunk. The sums over earlier chunks are then kept in
+          states, matrices of BLOCK_K rows and WIDTH columns.
+        - ``rows``: number of positions in all segments of a head, T rounded up.
+        - ``states``: number of elements of one state for each segment of a head.
     """
     # A sequence of one chunk needs no states. With more chunks, a chunk of 16 positions fits into registers.
     block_t = 32 if 16 < T <= 32 else 16
@@ -171,8 +173,8 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 class CausalLunaFunction(torch.autograd.Function):
     """Autograd function of causal Luna attention that launches the Triton kernels.
 
-    The backward pass needs the inputs, the log-sum-exp of the softmax, and the sums over each segment (a part
-    of the sequence that one program processes). The forward pass saves them.
+    For the backward pass, the forward pass saves its inputs, the log-sum-exp of the softmax logits, and the
+    sums over each segment. A segment is the part of a sequence that one program processes.
     """
 
     @staticmethod
@@ -186,14 +188,16 @@ class CausalLunaFunction(torch.autograd.Function):
             q: queries [B, H, T, K].
             k: keys [B, H, T, K].
             v: values [B, H, T, K] (None if keys and values are the same tensor, that is, tied).
-            a: weights [B, H, T, L], one per position and row of P (pack weights).
-            reciprocal: factors 1/t [B, H, T] (None if there is neither padding nor decay).
-            ages: age [B, H, T] of each position, which is its negative cumulative log decay (None if there is
-                no decay).
-            padding: mask [B, T] of positions, nonzero at padding, or None.
-            packed_padding: mask [B, L] of rows of P, nonzero at masked rows, or None.
+            a: pack weights [B, H, T, L], one per position and row of P.
+            reciprocal: factors 1/t [B, H, T], where t is the number of non-padding positions up to and
+                including this one. With decay, t is the sum of their decay factors (None if there is neither
+                padding nor decay).
+            ages: age [B, H, T] of each position, the negative log decay accumulated since the start of the
+                sequence (None if there is no decay).
+            padding: mask [B, T] of positions, nonzero at padding (None if there is no padding).
+            packed_padding: mask [B, L] of rows of P, nonzero at masked rows (None if no row is masked).
             seed: random seed [1] of dropout (None if there is no dropout).
-            dropout: dropout probability.
+            dropout: dropout probability of the attention weights over the rows of P.
 
         Returns:
             The output [B, H, T, K].
@@ -227,10 +231,10 @@ class CausalLunaFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
-        """Compute the gradients of q, k, v, the pack weights, the reciprocals and the ages.
+        """Compute the gradients of the queries, keys, values, pack weights, reciprocals and ages.
 
         Args:
-            ctx: autograd context with the saved tensors and numbers.
+            ctx: autograd context with the tensors and numbers saved by the forward pass.
             g: gradient [B, H, T, K] of the output: batch size B, H heads, T positions, and head width K.
 
         Returns:
@@ -259,20 +263,22 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Compute the age of each position within its chunk, and the increase in age across each segment.
+    """Convert ages since the start of the sequence to ages within chunks and spans of segments.
 
-    The age of a position is its negative cumulative log decay. A chunk is a block of positions, and a segment
-    is a run of chunks that one program processes. Ages within a chunk are small numbers that fit into
-    float32.
+    The age of a position is the negative log decay accumulated so far, so the decay from position j to
+    position t is exp(age_j - age_t). A chunk is a block of consecutive positions. A segment is a run of
+    chunks that one program processes. Ages within a chunk stay small enough to be accurate in float32.
 
     Args:
-        plan: sizes from :func:`make_plan`.
-        ages: ages [B, H, T] of T positions, for batch size B and H heads (None if there is no decay).
+        plan: sizes ``BLOCK_T`` (positions in a chunk), ``chunks`` (chunks in a segment) and ``rows`` (T
+            rounded up to whole segments), as returned by :func:`make_plan`.
+        ages: ages [B, H, T] since the start of the sequence, in float64: batch size B, H heads, and T
+            positions (None if there is no decay).
 
     Returns:
-        - age [B, H, rows] of each position since the beginning of its chunk, where T is rounded up to
-          ``plan["rows"]``. The additional positions have the age of the last position.
-        - increase in age [B, H, segments] across each segment.
+        - age [B, H, rows] of each position since the start of its chunk, in float32. The additional positions
+          have the age of the last position.
+        - span [B, H, segments]: total negative log decay over each segment, in float32.
 
         Both are None if there is no decay.
     """
@@ -288,13 +294,13 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
 def make_dense(x: Tensor) -> Tensor:
     """Return a tensor without gaps in memory and with a contiguous last dimension.
 
-    The other dimensions may be in any order in memory.
+    The other dimensions may be in any order in memory. The tensor is copied only if necessary.
 
     Args:
         x: tensor of any shape.
 
     Returns:
-        The tensor itself, or a contiguous copy if necessary.
+        The tensor itself, or a contiguous copy.
     """
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
@@ -318,12 +324,14 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
     """Collect the arguments shared by all kernels, keyed by name.
 
     Args:
-        tensors: tensor arguments, keyed by name: queries q, keys k, values v (None if they are the keys),
-            pack weights a, and others.
-        numbers: sizes and other numbers, keyed by name, such as those from :func:`make_plan`.
+        tensors: tensor arguments, keyed by name: queries q, keys k, values v (None if keys and values are the
+            same tensor), pack weights a, and others.
+        numbers: sizes and other numbers, keyed by name: the sizes from :func:`make_plan`, the shape of the
+            inputs, and the dropout probability.
 
     Returns:
-        The tensors and numbers, with strides, the precision of products, and scratch memory added.
+        Dictionary of both, with three additions: the strides of q and a, the precision of matrix products,
+        and scratch memory for the states of all programs.
     """
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
@@ -349,15 +357,15 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
-    """Launch a kernel on all segments of all heads.
+    """Launch a kernel with one program, or several, for each segment of each head.
 
     A segment is the part of a sequence that one program processes.
 
     Args:
         kernel: Triton kernel to launch.
-        values: arguments, keyed by name. Names that the kernel does not accept are ignored.
+        values: kernel arguments, keyed by name. Names that the kernel does not accept are ignored.
         blocks: number of programs per segment (default: 1).
-        **more: additional arguments, keyed by name.
+        **more: additional kernel arguments, keyed by name.
     """
     values = {**values, **more}
     q = values["q"]
