@@ -230,14 +230,15 @@ def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) ->
 def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor, Tensor]:
     """Multiply rows by the transpose of a projection, to avoid projecting the tokens.
 
-    The rows are first scaled by K^-0.5. For a scaled row r, a token x, and a projection with weight W and
-    bias b, ``r . (W x + b)`` equals ``(W^T r) . x + r . b``. This function returns ``W^T r`` and ``r . b``.
+    For a row r scaled by K^-0.5, a token x, and a projection with weight W and bias b, the logit
+    ``r . (W x + b)`` equals ``(W^T r) . x + r . b``. This function scales the rows, and returns ``W^T r`` and
+    ``r . b``.
 
     Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and tokens of width C.
 
     Args:
         rows: projected rows [B, H, L, K], not yet scaled by K^-0.5.
-        projection: projection of the tokens to heads.
+        projection: projection of the tokens to heads, with weight [H, K, C] and bias [H, K].
 
     Returns:
         - products W^T r [B, H, L, C] of the transposed weight and the scaled rows.

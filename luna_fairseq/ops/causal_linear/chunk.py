@@ -1,9 +1,13 @@
 """Chunkwise causal linear attention, with memory linear in the sequence length.
 
-The sequence is processed in chunks. For query features x, key features y and values z, the sum over the
-positions of a chunk is the masked matrix product ``sum_j D_tj (x_t . y_j) z_j``. D_tj is the decay from
-position j to position t. The sum over earlier chunks is the product of x_t and the state, the sum of the
-outer products of y_j and z_j. The result matches the naive implementation up to rounding.
+For query features x, key features y and values z, the output at position t is::
+
+    output_t = sum_{j<=t} D_tj (x_t . y_j) z_j
+
+D_tj is the decay from position j to position t. The sequence is processed in chunks of positions. The sum
+over the positions of the same chunk is a masked matrix product. The sum over earlier chunks is the product of
+x_t and the state, the decayed sum of the outer products y_j^T z_j. The result matches the naive
+implementation up to rounding.
 
 The backward pass is hand-written. It recomputes the products and the states from the saved inputs.
 """
@@ -59,8 +63,10 @@ class Inputs(NamedTuple):
         x: features [n, T, M] of the queries.
         y: features [n, T, M] of the keys.
         z: values [n, T, N].
-        log_decay: log decay [n, T] at each position (None if there is no decay).
-        state: sum [n, M, N] of the outer products of y and z over earlier positions, or None.
+        log_decay: log of the factor [n, T] by which each position decays the sums over earlier positions
+            (None if there is no decay).
+        state: decayed sum [n, M, N] of the outer products of y and z over earlier positions (None if there
+            are no earlier positions).
     """
 
     x: Tensor
@@ -74,11 +80,13 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the state before the first chunk, which is zero if there are no earlier positions.
+        """Return the state before the first chunk.
+
+        The state is the decayed sum of the outer products of key features and values over earlier positions.
 
         Returns:
-            The state [n, M, N] in float32 or float64: n heads in the batch, M features, and values of width
-            N.
+            The state [n, M, N] in float32 or float64, zero if there are no earlier positions: n heads in the
+            batch, M features, and values of width N.
         """
         state = self.state
         if state is None:
@@ -100,8 +108,8 @@ class Chunk(NamedTuple):
         x: features [n, c, M] of the queries.
         y: features [n, c, M] of the keys.
         z: values [n, c, N].
-        decay: decay [n, c, c] from each position to each later position, and 0 elsewhere (None if there is no
-            decay).
+        decay: decay [n, c, c] from each position j to each position t, indexed by t and j, 0 for j > t (None
+            if there is no decay).
         decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position (None if there
             is no decay).
         decay_to_end: decay [n, c, 1] from each position to the end of the chunk (None if there is no decay).
@@ -115,31 +123,36 @@ class Chunk(NamedTuple):
     decay_to_end: Optional[Tensor]
 
     def decayed_x(self) -> Tensor:
-        """Multiply the query features of each position by the decay from the chunk's start to this position.
+        """Multiply the query features of each position by the decay accumulated since the start of the chunk.
 
-        The product of the result and the state before the chunk is the sum over earlier chunks.
+        Multiplying the result by the state before the chunk gives the contribution of earlier chunks.
 
         Returns:
-            The product, with the same shape as ``x``; ``x`` itself if there is no decay.
+            The decayed features [n, c, M], ``x`` itself if there is no decay: n heads in the batch, c
+            positions, and M features.
         """
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
     def decayed_y(self) -> Tensor:
-        """Multiply the key features of each position by the decay from this position to the chunk's end.
+        """Multiply the key features of each position by the decay from this position to the end of the chunk.
 
-        The state after the chunk contains the outer product of each of these vectors and its value z.
+        The chunk adds the outer products of the result and the values z to the state.
 
         Returns:
-            The product, with the same shape as ``y``; ``y`` itself if there is no decay.
+            The decayed features [n, c, M], ``y`` itself if there is no decay: n heads in the batch, c
+            positions, and M features.
         """
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
-        """Multiply the products of all pairs of positions by their decay, and mask later positions.
+        """Apply the decay and the causal mask to a matrix of dot products between the positions of a chunk.
+
+        The product x_t . y_j is multiplied by the decay from position j to position t if j <= t, and set to 0
+        otherwise.
 
         Args:
             product: products x_t . y_j [n, c, c], indexed by t and j: n heads in the batch, and c positions.
-                Modified in place; the entries with j > t become zero.
+                Modified in place.
 
         Returns:
             The modified tensor ``product``.
@@ -147,18 +160,20 @@ class Chunk(NamedTuple):
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
     def decay_state(self, state: Tensor) -> Tensor:
-        """Multiply a state, or the gradient of a state, by the decay from the chunk's start to its end.
+        """Multiply a state, or the gradient of a state, by the decay over the whole chunk.
+
+        A state is the sum of the outer products of key features and values over earlier positions.
 
         Args:
             state: state or gradient [n, M, N]: n heads in the batch, M features, and values of width N.
 
         Returns:
-            The product, or ``state`` itself if there is no decay.
+            The decayed state, with the same shape; ``state`` itself if there is no decay.
         """
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Return the state after the chunk: the decayed state plus the outer products of this chunk.
+        """Compute the state after the chunk: the decayed state, plus the outer products over the chunk.
 
         Args:
             state: state [n, M, N] before the chunk: n heads in the batch, M features, and values of width N.
@@ -274,7 +289,9 @@ def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
 def chunk_gradients(
     chunk: Chunk, grad: Tensor, state_before: Tensor, state_after: Tensor, grad_after: Tensor
 ) -> Tuple[ChunkGradients, Tensor]:
-    """Compute the gradients of the inputs of one chunk and of the state before the chunk.
+    """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
+
+    The state is the decayed sum of the outer products of key features and values over earlier positions.
 
     Shapes: n heads in the batch, c positions in the chunk, M features, and values of width N.
 
@@ -282,7 +299,7 @@ def chunk_gradients(
         chunk: inputs of the chunk.
         grad: gradient [n, c, N] of the output.
         state_before: state [n, M, N] before the chunk.
-        state_after: state [n, M, N] after the chunk, used only with decay.
+        state_after: state [n, M, N] after the chunk, used only if there is decay.
         grad_after: gradient [n, M, N] of the state after the chunk.
 
     Returns:
@@ -315,10 +332,10 @@ def take_chunk(inputs: Inputs, span: slice) -> Chunk:
 
     Args:
         inputs: inputs of the whole sequence.
-        span: positions of the chunk.
+        span: positions of the chunk, as a slice of the sequence.
 
     Returns:
-        The inputs of the chunk, in the dtype in which sums are accumulated.
+        The inputs of the chunk, in the dtype in which sums are accumulated (float32 or float64).
     """
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)

@@ -27,10 +27,11 @@ TIMED_SHAPE = (2, 8, 1024)
 def choose_backend(
     device: torch.device, dtype: torch.dtype, K: int, L: int, has_decay: bool = False, is_tied: bool = False
 ) -> str:
-    """Return the faster training backend, "chunk" or "triton", and log the choice.
+    """Measure both training backends, and return the faster one, "chunk" or "triton".
 
-    The outputs and gradients of both backends are compared on random inputs, and both are timed. This happens
-    once per combination of arguments.
+    Both backends run on random inputs and are timed. If triton does not support the inputs, fails, or
+    disagrees with the results of chunk, the backend is chunk. The choice is logged, and cached for each
+    combination of arguments.
 
     Args:
         device: device of the inputs.

@@ -53,8 +53,9 @@ def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tenso
 def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int) -> Tensor:
     """Compute the weight of each position in the decayed mean at each later position.
 
-    If position j lies n positions before t, not counting padding, its weight is exp(log_decay n), divided by
-    the sum of these numbers over all j up to t.
+    The weight of position j in the mean at position t is ``exp(log_decay n) / sum_i exp(log_decay n_i)``.
+    Here n is the number of non-padding positions after j up to t, and the sum runs over all non-padding
+    positions i up to t.
 
     Args:
         log_decay: log decay [H] per position of each of the H heads, at most 0.
@@ -62,7 +63,7 @@ def decayed_shares(log_decay: Tensor, key_padding_mask: Optional[Tensor], T: int
         T: sequence length.
 
     Returns:
-        The weights [1 or B, H, T, T], indexed by t and j. They are 0 at padding and at positions j after t.
+        The weights [1 or B, H, T, T], indexed by t and j, 0 at padding and for j > t.
     """
     is_real = (
         log_decay.new_ones(1, T) if key_padding_mask is None else (~key_padding_mask).to(log_decay.dtype)
@@ -85,8 +86,14 @@ def naive_causal_luna(
 ) -> Tuple[Tensor, Tensor]:
     """Compute causal Luna attention by definition, and also return the unpack weights.
 
-    The formulas are A_unpack = softmax(f(Q, K, A_pack)) and Y = f(A_unpack, A_pack, V), with the function f
-    of equation 7 of the Luna paper, see :func:`causal_outer_mean`.
+    For the query q_t, the keys k_j, the values v_j and the pack weights a_j, the output y_t at position t
+    is::
+
+        u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
+        y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
+
+    Both sums are the function f of equation 7 of the Luna paper. With decay, a decayed mean replaces (1 / t)
+    times the sum over positions.
 
     Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
@@ -94,7 +101,7 @@ def naive_causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: weights A_pack [B, H, T, L], one per position and row of P.
+        pack_weights: pack weights [B, H, T, L], one per position and row of P.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
