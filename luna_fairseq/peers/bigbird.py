@@ -1,9 +1,11 @@
 """BigBird (Zaheer et al., 2020), variant ITC: window, global and random attention between blocks.
 
-Each block of positions attends to itself, its two neighbours, the first g blocks (global blocks), and r
-random blocks. The global blocks attend to everything. Each layer has a fixed random preference for each pair
-of blocks. A block attends to the r blocks of its own sentence with the highest preferences. The choice
-therefore does not depend on the other sentences of the batch.
+The sequence is divided into blocks of consecutive positions. Each block attends to itself, its two
+neighbours, the first g blocks (global blocks), and r random blocks. The global blocks attend to all
+positions.
+
+Each layer has a fixed random score for each pair of blocks. A block attends to the r blocks of its own
+sentence with the highest scores. The choice therefore does not depend on the other sentences of the batch.
 """
 
 from typing import Any, Optional, Tuple
@@ -20,7 +22,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class BigBirdAttention(PeerAttention):
     """BigBird (Zaheer et al., 2020): block-sparse attention with window, global and random blocks.
 
-    For each block, the keys and values that it attends to are gathered and concatenated. See
+    Each block of positions attends to itself, its two neighbours, the global blocks at the start, and a few
+    random blocks. The keys and values of these blocks are gathered and concatenated. See
     :class:`PeerAttention` for the constructor arguments.
     """
 
@@ -42,30 +45,35 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return the random preference of each block for every other block.
+        """Return a fixed random score for each pair of blocks.
 
-        A block attends to the random blocks with the highest preferences. Shorter sequences use the top-left
-        part of a single matrix for the maximum length.
+        A block attends to the random blocks with the highest scores. All sequences use the top-left part of
+        the same matrix, which is drawn for the maximum length. The scores therefore do not depend on the
+        sequence length.
 
         Args:
-            blocks: number n of blocks.
+            blocks: number n of blocks in the sequence.
             device: device of the result.
 
         Returns:
-            Preferences [n, n] between 0 and 1.
+            Scores [n, n] between 0 and 1. Row i has the scores of all blocks for block i.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
 
     def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-        """Choose the blocks that each block attends to: its neighbours, the global blocks, and random blocks.
+        """Choose the key blocks that each query block attends to.
+
+        These are the block itself, its two neighbours, the first g blocks (global blocks), and r random
+        blocks. Random blocks that are already chosen, or that contain only padding, are not used. Each row
+        has m = 3 + g + r entries, (fewer if the sequence has fewer blocks).
 
         Args:
             padding_mask: mask [B, T] for B sequences of T positions, True at padding.
 
         Returns:
-            - indices [B, blocks, m] of the m chosen blocks per block.
+            - indices [B, blocks, m] of the m key blocks of each query block.
             - mask [B, blocks, m], True at unused entries, such as neighbours beyond the end.
         """
         padding_blocks = to_blocks(padding_mask[:, None, :, None], self.size, True)
@@ -83,9 +91,10 @@ class BigBirdAttention(PeerAttention):
         return seen, torch.cat([unused.expand(B, -1, -1), best < 0], dim=2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute block-sparse attention, and full attention for the tokens of global blocks.
+        """Compute block-sparse softmax attention, and full attention for the tokens of global blocks.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. The queries of a block attend to the keys of the block itself,
+        its two neighbours, the global blocks at the start, and a few random blocks.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
@@ -136,14 +145,15 @@ class BigBirdAttention(PeerAttention):
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
-    """Gather several blocks of tokens for each block, and concatenate them along the length.
+    """Gather the key blocks of each query block, and concatenate them along the length.
 
     Args:
-        x: blocks [B, H, blocks, size, K]: batch size B, H heads, ``size`` tokens in a block, and width K.
-        chosen: indices [B, n, m] of the m blocks to gather for each of the n blocks.
+        x: blocks [B, H, blocks, size, K] of keys, values or a mask: batch size B, H heads, ``size`` positions
+            in a block, and width K.
+        chosen: indices [B, n, m] of the m key blocks of each of the n query blocks.
 
     Returns:
-        Tokens [B, H, n, m * size, K] of the chosen blocks.
+        Gathered positions [B, H, n, m * size, K].
     """
     B, H, _, size, K = x.shape
     index = chosen.flatten(1)[:, None, :, None, None].expand(-1, H, -1, size, K)

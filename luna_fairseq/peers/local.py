@@ -25,11 +25,12 @@ from luna_fairseq.peers.attention import (
 
 
 class LocalAttention(PeerAttention):
-    """Local attention: softmax attention within a sliding window or within blocks of tokens.
+    """Local attention: softmax attention within a sliding window or within blocks of positions.
 
-    With ``--local-kind window``, ``--local-window`` is the number of tokens on each side. With
-    ``--local-kind blocks``, it is the block size. The decoding state holds the keys and values of the same
-    number of most recent positions. See :class:`PeerAttention` for the constructor arguments.
+    With ``--local-kind window``, a query attends to ``--local-window`` positions on each side. With
+    ``--local-kind blocks``, it attends to its own block of ``--local-window`` positions. Causal attention
+    masks later positions. The decoding state holds the keys and values of the last ``--local-window``
+    positions. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "local"
@@ -48,24 +49,25 @@ class LocalAttention(PeerAttention):
         self.needs_left_alignment = self.kind == "blocks"
 
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
-        """Return the mask of query-key pairs that must not attend.
+        """Return a mask of query-key pairs that must not attend: distant pairs and, if causal, later keys.
 
-        It covers pairs that are too far apart and, in causal attention, later keys.
+        With a window of w positions, a pair is distant if |i - j| > w. With blocks of w positions, it is
+        distant if i and j lie in different blocks.
 
         Args:
-            i: positions of queries.
-            j: positions of keys, which broadcast with ``i``.
+            i: positions of the queries, such as [T, 1] for T queries.
+            j: positions of the keys, such as [S] for S keys. Broadcasts with ``i``.
 
         Returns:
-            Mask that is True if the query must not attend to the key.
+            Boolean mask of the broadcast shape, such as [T, S]. True if the query must not attend to the key.
         """
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
         return far | (j > i) if self.form == CAUSAL else far
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute local attention, in blocks of positions.
+        """Compute softmax attention within a sliding window or within blocks of positions.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. Time and memory are linear in the sequence length.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
@@ -90,19 +92,22 @@ class LocalAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the keys and values of the last ``local_window`` positions.
+        """Continue causal attention, using the cached keys and values of the last positions.
 
-        Overrides :meth:`PeerAttention.attend_incrementally`.
+        Overrides :meth:`PeerAttention.attend_incrementally`. The cache holds the last ``local_window``
+        positions.
 
         Args:
-            parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
-                padding).
-            state: state after the previous positions (None at the start).
+            parts: queries, keys and values of the new positions, each [B, H, T, K]: batch size B, H heads, T
+                new positions, and head width K.
+            padding_mask: mask [B, T] of the new positions, True at padding (None if there is no padding).
+            state: state returned by the previous call (None at the start). Its entries are the cached keys
+                and values ``k`` and ``v``, their ``positions``, a mask ``real`` that is nonzero at tokens,
+                and the ``count`` of tokens so far.
 
         Returns:
-            - output [B, H, T, K] of each head at the new positions: H heads of width K.
-            - state after the new positions.
+            - output [B, H, T, K] of each head at the new positions.
+            - state after the new positions, with the same entries.
         """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()

@@ -1,7 +1,7 @@
 """Longformer (Beltagy et al., 2020): a sliding window combined with global tokens.
 
-Query i attends to keys j in [i - w/2, i + w/2], where w is the window width. It also attends to the first g
-tokens, which are global. A global token attends to all tokens, with its own projections of queries, keys and
+Query i attends to the keys j with |i - j| <= w/2, where w is the window width. It also attends to the first g
+tokens, which are global. A global token attends to all tokens, with its own projections to queries, keys and
 values. The paper's language model has no global tokens; use causal ``local`` attention for such a model.
 """
 
@@ -20,8 +20,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer (Beltagy et al., 2020): sliding-window attention, with global tokens at the start.
 
-    Global tokens attend to all tokens, and all tokens attend to them. See :class:`PeerAttention` for the
-    constructor arguments.
+    A token attends to the tokens in a window around it and to the global tokens. Global tokens attend to all
+    tokens. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "longformer"
@@ -55,16 +55,17 @@ class LongformerAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute window attention, and full attention for the global tokens.
+        """Compute sliding-window attention with global tokens, which attend to all tokens.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. All other tokens attend to their window and to the global
+        tokens.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            global_parts: queries, keys and values of the global projections, each with the same shape as
-                ``q``. Empty if there are no global tokens.
+            global_parts: queries, keys and values from the separate projections for global tokens, each with
+                the same shape as ``q``. Empty if there are no global tokens.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:

@@ -1,12 +1,13 @@
 """LSH attention of the Reformer (Kitaev et al., 2020): softmax attention within buckets of a hash function.
 
-Queries and keys share one projection; the keys are normalized to length 1. A hash function assigns each
-position to a bucket, ``h(x) = argmax([x R; -x R])`` with a random matrix R. A position attends to the nearest
-positions in its bucket: ``chunk`` positions on each side, or only on the left in causal attention. It attends
-to itself only if there is no other position to attend to.
+Queries and keys share one projection. The logit of query i and key j is ``q_i . k_j / |k_j|``. A hash
+function assigns each position to a bucket, ``h(x) = argmax([x R; -x R])`` with a random matrix R. Similar
+vectors are likely to share a bucket. A position attends to the nearest positions of its bucket: ``chunk``
+positions on each side, or only on the left in causal attention. It attends to itself only if there is no
+other position to attend to.
 
-Several rounds of hashing use different matrices R. One softmax covers the keys of all rounds. A key that
-occurs in several rounds counts once (the paper's correction by log N).
+Several rounds of hashing use different matrices R. One softmax covers the keys of all rounds. A key that is
+found in N rounds counts once, because log N is subtracted from its logits.
 
 The paper instead splits the sorted positions into chunks, whose boundaries depend on later positions. The
 nearest positions of a bucket do not depend on later positions, so causal attention is exactly causal here.
@@ -31,8 +32,10 @@ SELF = -1e5
 class ReformerAttention(PeerAttention):
     """LSH attention of the Reformer (Kitaev et al., 2020): softmax attention within buckets of a random hash.
 
-    The hash functions are resampled at each update. After the positions are sorted by bucket, the keys of a
-    query lie in a window around the query. See :class:`PeerAttention` for the constructor arguments.
+    A hash function assigns similar queries and keys to the same bucket. Each position attends to the nearest
+    positions of its bucket. To find them, the positions are sorted by bucket, which turns this pattern into a
+    sliding window. The hash functions are resampled at each update. See :class:`PeerAttention` for the
+    constructor arguments.
     """
 
     name = "reformer"
@@ -61,15 +64,18 @@ class ReformerAttention(PeerAttention):
         )
 
     def assign_buckets(self, qk: Tensor, padding_mask: Optional[Tensor]) -> Tuple[Tensor, Tensor]:
-        """Assign the positions to buckets in each round of hashing. Padding has its own bucket.
+        """Assign each position to a bucket in each round of hashing, and sort the positions by bucket.
+
+        In a round with the random matrix R, the bucket of a vector x is argmax([x R; -x R]). Padding has its
+        own bucket.
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
-            - bucket [B, H, rounds, T] of each position.
-            - order [B, H, rounds, T], the positions sorted by bucket.
+            - bucket [B, H, rounds, T] of each position, an integer.
+            - order [B, H, rounds, T]: the positions sorted by bucket, and in order within a bucket.
         """
         rotated = torch.einsum("bhtk,rhkd->bhrtd", qk.detach(), self.rotations.values.to(qk.dtype))
         buckets = torch.cat([rotated, -rotated], dim=-1).argmax(dim=-1)
@@ -79,20 +85,25 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def visible_mask(self, distance: Tensor) -> Tensor:
-        """Return a mask that is True if a key is close to its query, and not later in causal attention.
+        """Return a mask of the keys that a query may attend to: nearby and, if causal, not later.
+
+        The window covers ``chunk`` positions of the query's bucket on each side. The distance between two
+        positions of a bucket is the number of positions of this bucket from one to the other.
 
         Args:
-            distance: position of the key minus position of the query, counted within their bucket.
+            distance: signed distance from each query to each key, negative if the key is earlier. Any shape.
 
         Returns:
-            A mask with the same shape as ``distance``.
+            Boolean mask with the same shape as ``distance``, True at keys that the query may attend to.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 
     def attend(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute window attention on the sorted positions of each hashing round, and merge the rounds.
+        """Compute LSH attention, softmax attention to the nearest positions of the same bucket.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. There are several rounds of hashing. Each round sorts the
+        positions by bucket and computes attention within a sliding window. The results of the rounds are then
+        combined into a single softmax.
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
@@ -119,12 +130,19 @@ class ReformerAttention(PeerAttention):
     ) -> Tuple[Tensor, Tensor]:
         """Compute the attention of one round of hashing, on positions sorted by bucket.
 
+        The sorted positions are split into blocks of ``chunk`` positions. The keys of a query lie in its own
+        block and in the neighbouring blocks.
+
+        Every position has an integer code in each round: its rank in the sorted order, plus its bucket times
+        ``chunk + 1``. Two positions may attend to each other if their codes differ by at most ``chunk``.
+        Positions of different buckets have codes that differ by more.
+
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             v: values, with the same shape as ``qk``.
-            codes: code [B, H, rounds, T] of each position in every round. The difference between two codes is
-                the distance between the positions within a bucket; see :meth:`compute_distances`.
-            order: positions sorted by bucket in this round [B, H, T].
+            codes: code [B, H, rounds, T] of each position in every round. The codes of the other rounds show
+                how many rounds find the same key.
+            order: positions [B, H, T] sorted by bucket in this round.
             r: index of the round.
 
         Returns:
@@ -143,16 +161,20 @@ class ReformerAttention(PeerAttention):
         return from_blocks(output, qk.size(2)), from_blocks(total, qk.size(2))
 
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
-        """Compute the distances from the queries of each block to the keys of the block and its neighbours.
+        """Compute ``code of the key - code of the query`` for the queries of each block and their keys.
+
+        The keys of a block are those of the block itself and of its neighbours. The code of a position is its
+        rank among the positions sorted by bucket, plus its bucket times ``chunk + 1``. Within a bucket, the
+        difference of two codes is the distance between the positions. If the buckets differ, the difference
+        exceeds ``chunk``, so the key lies outside the attention window.
 
         Args:
-            codes: codes [B, H, T] of T positions, for batch size B and H heads. The difference between two
-                codes is the distance within a bucket, or exceeds the window if the buckets differ.
+            codes: code [B, H, T] of each position: batch size B, H heads, and T positions in sorted order.
             neighbours: number of neighbouring blocks before and after each block.
 
         Returns:
-            Distances [B, H, blocks, chunk, keys] for blocks of ``chunk`` queries. Keys beyond the ends of the
-            sequence have distances outside the window.
+            Signed distances [B, H, blocks, chunk, m] from the ``chunk`` queries of each block to its m keys.
+            Keys beyond either end of the sequence lie outside the window.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)
@@ -162,7 +184,8 @@ class ReformerAttention(PeerAttention):
     def attend_naively(self, qk: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
 
-        Overrides :meth:`PeerAttention.attend_naively`.
+        Overrides :meth:`PeerAttention.attend_naively`. A query attends to a key if they share a bucket in any
+        round and the key lies within the attention window.
 
         Args:
             qk: shared queries and keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.

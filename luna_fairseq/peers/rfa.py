@@ -4,18 +4,20 @@ Queries and keys x are normalized to length 1 and mapped to 2 D random features:
 
     phi(x) = D^(-1/2) [sin(w_1 . x), .., sin(w_D . x), cos(w_1 . x), .., cos(w_D . x)]
 
-Each w_r is a normally distributed vector multiplied by a learned per-dimension sigma. The mean of
-``phi(q) . phi(k)`` over w is exp(-|sigma (q - k)|^2 / 2). For sigma = 1, the weights equal a softmax of q .
-k.
+Each w_r is a normally distributed vector multiplied by a learned per-dimension sigma. The expected value of
+``phi(q) . phi(k)`` is exp(-|sigma (q - k)|^2 / 2). For sigma = 1, the attention weights approximate a softmax
+of q . k.
 
-Causal attention keeps the sums S_t and z_t over the keys k and values v. With the gate
-g_t = sigmoid(w_g . x_t + b_g) of each head (RFA-Gate), the sums forget earlier positions::
+Causal attention keeps two running sums over the keys k and values v: S_t for the values, and z_t for the
+normalizer. In RFA-Gate, each head has a gate g_t = sigmoid(w_g . x_t + b_g), with which the sums forget
+earlier positions::
 
     S_t = g_t S_(t-1) + (1 - g_t) phi(k_t) v_t^T
     z_t = g_t z_(t-1) + (1 - g_t) phi(k_t)
+    y_t = phi(q_t) S_t / (phi(q_t) . z_t)
 
-Sines can be negative, so the sum of the weights may come close to 0 if there are few features. The sum is
-therefore clamped from below. The bound is the noise of the sum, half of D^(-1/2) per key.
+Sines can be negative, so the divisor may come close to 0 if there are few features. The divisor is therefore
+clamped from below, to the noise level of the sum: half of D^(-1/2) per key.
 """
 
 from typing import Any, Optional
@@ -43,13 +45,15 @@ class RandomFeatureAttention(FeatureMapAttention):
     name = "rfa"
 
     def build(self, options: Any) -> None:
-        """Draw the random vectors, and create their learned scales and the projection of the gate.
+        """Draw the random vectors w_r, and create the learned scales sigma and the projection of the gate.
 
-        Overrides :meth:`PeerAttention.build`.
+        Overrides :meth:`PeerAttention.build`. The features are sines and cosines of w_r . x, where each w_r
+        is a normally distributed vector multiplied by sigma.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only ``rfa_dim``,
-                ``rfa_sigma`` and ``rfa_gate`` are used.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`. Only ``rfa_dim``
+                (number of random vectors), ``rfa_sigma`` (initial sigma) and ``rfa_gate`` (use a gate) are
+                read.
         """
         self.vectors = ResampledNormal((self.num_heads, options.rfa_dim, self.head_dim))
         self.sigma = nn.Parameter(torch.full((self.num_heads, 1, self.head_dim), options.rfa_sigma))
@@ -75,15 +79,16 @@ class RandomFeatureAttention(FeatureMapAttention):
         return super().project(x) if self.gate_proj is None else self.project_heads(x, "q", "k", "v", "gate")
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the random features of queries, sines and cosines of random projections.
+        """Compute the random features of queries, D^(-1/2) [sin(w_r . q), cos(w_r . q)] for r = 1 .. D.
 
-        Overrides :meth:`FeatureMapAttention.map_queries`.
+        Overrides :meth:`FeatureMapAttention.map_queries`. The queries are first normalized to length 1. The
+        vectors w_r are the D random vectors, multiplied by the learned scales.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Features [B, H, T, 2 D] in float32 or higher precision, for D random vectors.
+            Features [B, H, T, 2 D] in float32 or higher precision.
         """
         q = F.normalize(q.to(torch.promote_types(q.dtype, torch.float32)), dim=-1)
         vectors = (self.vectors.values * self.sigma).to(q.dtype)
@@ -93,15 +98,18 @@ class RandomFeatureAttention(FeatureMapAttention):
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
         """Compute the random features of keys, multiplied by 1 - g if there is a gate g.
 
-        Overrides :meth:`FeatureMapAttention.map_keys`.
+        Overrides :meth:`FeatureMapAttention.map_keys`. The gate g_t = sigmoid(logit_t) decays the sums over
+        earlier positions: S_t = g_t S_(t-1) + (1 - g_t) phi(k_t) v_t^T, with features phi(k_t) and values
+        v_t.
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
             padding_mask: mask [B, S], True at padding (None if there is no padding).
-            extra: logits [B, H, S, 1] of the gate; empty without a gate.
+            extra: logits [B, H, S, 1] of the gate. Empty if there is no gate.
 
         Returns:
-            Features [B, H, S, 2 D] for D random vectors, 0 at padding. With a gate, ``log_decay`` is log g.
+            Features [B, H, S, 2 D] for D random vectors, 0 at padding. With a gate, ``log_decay`` [B, H, S]
+            is log g, and 0 at padding.
         """
         features = mask_features(self.map_queries(k), padding_mask)
         if not extra:
@@ -111,14 +119,15 @@ class RandomFeatureAttention(FeatureMapAttention):
         return Keys(features * torch.sigmoid(-gate), log_decay=log_decay)
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the noise of the sum of the weights as the smallest divisor of the weighted mean.
+        """Return the noise level of the sum of the weights, the smallest divisor of the weighted mean.
 
-        Overrides :meth:`FeatureMapAttention.least_divisor`. A sum of weights below its noise level is
-        meaningless.
+        Overrides :meth:`FeatureMapAttention.least_divisor`. The noise level is ``0.5 D^(-1/2) total`` for D
+        random vectors, where ``total`` is the sum of the weights if all features were equal. A smaller sum of
+        weights is not meaningful.
 
         Args:
             sums: weighted sums [..., K + 1], used for their dtype.
-            total: one tensor [..., 1], the normalizer for uniform features.
+            total: one tensor [..., 1] with the total of each position.
 
         Returns:
             The smallest divisors [..., 1].
@@ -128,20 +137,22 @@ class RandomFeatureAttention(FeatureMapAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Compute the normalizer (total weight) of each position for uniform features.
+        """Compute the total weight of all keys at each position, if all query-key products were equal to 1.
 
-        Overrides :meth:`FeatureMapAttention.weight_totals`. In causal attention with a gate g, position j
-        contributes (1 - g_j) g_(j+1) .. g_t to position t. Without a gate, every position contributes 1.
+        Overrides :meth:`FeatureMapAttention.weight_totals`. The total bounds the divisor of attention from
+        below. Without a gate, every key has the weight 1. With a gate g in causal attention, the sums over
+        keys are multiplied by g_t at each position t, and a new key is weighted by 1 - g_t. Key j then has
+        the weight (1 - g_j) g_(j+1) .. g_t at position t, and the total is 1 - g_1 g_2 .. g_t.
 
         Args:
-            keys: features of the new keys.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
-                padding).
-            before: sum [B, 1 or H, 1, 1] up to the last earlier position (default: None, at the start).
+            keys: features of the T new keys and the log of their gates.
+            padding_mask: mask [B, T], True at padding, for batch size B (None if there is no padding).
+            before: total [B, 1 or H, 1, 1] at the last earlier position (default: None, no earlier
+                positions).
 
         Returns:
-            A one-element tuple. Without a gate, the tensor is the number of tokens [B, 1, T, 1] up to each
-            position. With a gate, it is 1 minus the product of all gates so far [B, H, T, 1], for H heads.
+            A one-element tuple. The tensor is the number of tokens [B, 1, T, 1] up to each position, or with
+            a gate, the total [B, H, T, 1] for H heads.
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

@@ -3,11 +3,11 @@
 The sequence is divided into blocks of b positions. A position in block i attends to its own block and to the
 sorted block ``sum_j R_ij block_j``. The matrix R is close to a permutation of the blocks::
 
-    R = Sinkhorn(P(x'))
+    R = Sinkhorn(F(x'))
 
-x' is the mean embedding of each block, and P is a small network with one output per possible block. Sinkhorn
+x' is the mean embedding of each block, and F is a small network with one output per possible block. Sinkhorn
 divides the logits by a temperature, applies the exponential function, and normalizes rows and columns in
-turn. In training, Gumbel noise is added to the logits.
+turn. During training, Gumbel noise is added to the logits.
 
 In causal attention, R_ij is 0 unless block j is earlier than block i. x' is then the mean of all positions up
 to the first position of the block. Each column is divided by the running sum of its entries. The paper uses
@@ -28,8 +28,8 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention (Tay et al., 2020): each block attends to itself and to one other block.
 
-    A small network learns to sort the blocks, which determines the other block. See :class:`PeerAttention`
-    for the constructor arguments.
+    A small network learns to sort the blocks of the sequence. The other block is the one that is sorted into
+    the same place. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "sinkhorn"
@@ -89,6 +89,9 @@ class SinkhornAttention(PeerAttention):
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
         """Compute the matrix R that sorts the blocks, which is close to a permutation matrix.
 
+        The sorted block i is the weighted sum ``sum_j R_ij block_j``. A network computes logits from the mean
+        embedding of each block, and Sinkhorn normalization turns them into R.
+
         Args:
             x: input [B, 1, T, C]: batch size B, T positions, and model width C.
             padding_mask: mask [B, T], True at padding (None if there is no padding).
@@ -114,7 +117,10 @@ class SinkhornAttention(PeerAttention):
         return self.normalize_rows_and_columns(logits / self.temperature, allowed)
 
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
-        """Apply the exponential function, then normalize rows and columns in turn (Sinkhorn normalization).
+        """Apply Sinkhorn normalization: the exponential function, then rows and columns normalized in turn.
+
+        In causal attention, each entry of a column is divided by the sum of the entries up to and including
+        its row.
 
         Args:
             logits: logits [B, H, blocks, blocks] for batch size B and H heads, already divided by the
@@ -122,7 +128,7 @@ class SinkhornAttention(PeerAttention):
             allowed: mask that broadcasts to the logits, False at pairs of blocks whose entry must be 0.
 
         Returns:
-            Nonnegative matrices [B, H, blocks, blocks], close to permutations.
+            Nonnegative matrices [B, H, blocks, blocks], close to permutation matrices.
         """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)
@@ -138,15 +144,16 @@ class SinkhornAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute attention from each block to its own keys and to the block sorted into its place.
+        """Compute softmax attention from each block to its own keys and to the block sorted into its place.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. The keys and values of the sorted block i are
+        ``sum_j R_ij block_j``, where R is close to a permutation of the blocks.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            x: input [B, 1, T, C] of model width C, from which the block order is computed.
+            x: input [B, 1, T, C] of model width C, from which R is computed.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
@@ -161,15 +168,18 @@ class SinkhornAttention(PeerAttention):
         return from_blocks(output, q.size(2))
 
     def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Return the mask of pairs of a query and a key in its own block or in the sorted block.
+        """Return a mask of query-key pairs that must not attend: padding and, if causal, later keys.
+
+        The keys of a query are those of its own block, followed by those of the block sorted into its place.
 
         Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
+            q: queries [B, H, T, K], used for their shape and device: batch size B, H heads, T positions, and
+                head width K.
             padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:
             Mask [B, 1, blocks, b, 2 b] for blocks of b positions, True if the query must not attend to the
-            key. The first b keys are those of the query's own block.
+            key.
         """
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)

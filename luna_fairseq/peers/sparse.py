@@ -29,9 +29,9 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, c
 class SparseAttention(PeerAttention):
     """Strided attention of the Sparse Transformer (Child et al., 2019), computed in blocks.
 
-    A query attends to its neighbours and to every l-th position, where l is ``--sparse-stride``. With blocks
-    of l positions, the neighbours lie in three blocks. The strided keys have the same index within their
-    blocks as the query. See :class:`PeerAttention` for the constructor arguments.
+    A query attends to the l nearest positions on each side (in causal attention, only on the left), and to
+    all positions at a distance that is a multiple of the stride l. The option ``--sparse-stride`` sets l. See
+    :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "sparse"
@@ -49,10 +49,12 @@ class SparseAttention(PeerAttention):
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute attention to the window and to the strided keys, and merge the results.
+        """Compute strided attention as two parts, a window and the strided keys, and merge both.
 
-        Overrides :meth:`PeerAttention.attend`. Strided keys in neighbouring blocks are always in the window,
-        so they are masked among the strided keys.
+        Overrides :meth:`PeerAttention.attend`. The sequence is split into blocks of l positions, where l is
+        the stride. The window of a query lies in its own and the neighbouring blocks. The strided keys have
+        the same index within their blocks as the query. Strided keys in these blocks are already in the
+        window, so the second part masks them.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.

@@ -173,7 +173,10 @@ class Chunk(NamedTuple):
         return state if self.decay_from_start is None else state * self.decay_from_start[:, -1:]
 
     def next_state(self, state: Tensor) -> Tensor:
-        """Compute the state after the chunk: the decayed state, plus the outer products over the chunk.
+        """Compute the state after the chunk, ``decay * state + y^T z``.
+
+        The outer products y^T z of key features y and values z are summed over the positions of the chunk,
+        each decayed to the end of the chunk.
 
         Args:
             state: state [n, M, N] before the chunk: n heads in the batch, M features, and values of width N.
