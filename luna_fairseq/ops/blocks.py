@@ -67,7 +67,7 @@ def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> T
 
 
 def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
-    """Compute softmax attention from each block of queries to its own keys.
+    """Compute softmax attention from each block of queries to its own set of keys.
 
     Args:
         q: queries [B, H, blocks, size, K], not yet scaled by K^-0.5: batch size B, H heads, ``size``
@@ -93,8 +93,8 @@ class GlobalKeys(NamedTuple):
     Attributes:
         k: keys [B, H, m, K]: batch size B, H heads, m global keys, and head width K.
         v: values, with the same shape as ``k``.
-        mask: mask that broadcasts to [B, 1, T, m] for T queries, True if the query must not attend to the
-            key.
+        mask: mask that broadcasts to [B, 1, T, m] for T queries. True if the query must not attend to the
+            key, for example because its window already contains the key.
     """
 
     k: Tensor
@@ -157,15 +157,17 @@ def make_window_mask(
     window: Tuple[int, int],
     key_padding_mask: Optional[Tensor] = None,
 ) -> Tensor:
-    """Return the mask of sliding-window attention in blocks, True at keys outside the window and at padding.
+    """Return the mask of sliding-window attention in blocks.
 
-    The keys for a block of queries come from this block and its neighbours, in order.
+    A query at position t may attend to the positions t - before to t + after. The sequence is split into
+    blocks. The keys for a block of queries come from this block and its neighbours, in order. The mask is
+    True at keys outside the window and at padding.
 
     Args:
-        x: sequence [B, H, T, K] of T positions for a batch of B examples, which determines T and the device.
+        x: sequence [B, H, T, K] of T positions for a batch of B examples, used for T and the device.
         size: number of positions in a block.
         neighbours: number of neighbouring blocks before and after each block.
-        window: number of positions in the window before and after each position.
+        window: numbers of positions ``(before, after)`` in the window.
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
 
     Returns:
@@ -217,8 +219,10 @@ def partial_attention(
 def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
     """Combine softmax attention to disjoint subsets of the keys into softmax attention to all keys.
 
+    The outputs of the subsets are averaged, weighted by exp(log-sum-exp) of their logits.
+
     Args:
-        outputs: outputs [parts, .., T, K] of :func:`partial_attention` for each subset: T queries of width K.
+        outputs: attention outputs [parts, .., T, K] of the subsets: T queries of width K.
         log_sums: log-sum-exp [parts, .., T, 1] of the logits of each subset.
 
     Returns:

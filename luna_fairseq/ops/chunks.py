@@ -13,12 +13,12 @@ FEW_HEADS = 16
 
 
 def chunk_size(x: Tensor, width: int) -> int:
-    """Choose the chunk size that balances two kinds of cost.
+    """Choose the number of positions in a chunk for chunkwise causal attention.
 
-    The state of a head is a matrix of M rows and ``width`` columns. In a chunk of c positions, each position
-    costs c (M + width) operations within the chunk. It also costs M width operations with the state, and its
-    share M width / c of the memory traffic for the state. A chunk of c = sqrt(M width) positions balances
-    these costs.
+    Earlier chunks are summarized in a state, a matrix of M rows and ``width`` columns per head. In a chunk of
+    c positions, each position costs c (M + width) operations within the chunk. It also costs M width
+    operations with the state, and its share M width / c of the memory traffic for the state. A chunk of c =
+    sqrt(M width) positions balances these costs. The size is limited to a range that suits the device.
 
     Args:
         x: input [N, T, M], used for its shape and device: N heads in the batch, and T positions of width M.

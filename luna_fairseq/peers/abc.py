@@ -28,9 +28,9 @@ LIMIT = 32.0
 class BoundedMemoryAttention(PeerAttention):
     """Bounded-memory attention, ABC (Peng et al., 2022): attention to n memory slots in place of the tokens.
 
-    Each slot summarizes the keys and values of all tokens with learned weights. The decoding state has a
-    constant size: the keys and values of the slots, and the sum of the write weights. See
-    :class:`PeerAttention` for the constructor arguments.
+    The key and value of a slot are weighted means of the keys and values of all tokens. The learned weights
+    are called write weights. The decoding state has a constant size: the keys and values of the slots, and
+    the sum of the write weights. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "abc"
@@ -64,15 +64,17 @@ class BoundedMemoryAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, control: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute self-attention through the memory slots.
+        """Compute self-attention through n memory slots.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. The key and value of a slot are weighted means of the token
+        keys and values, with the write weights exp(control). Queries attend to the slots with a softmax. In
+        causal attention, the means for query i run over the tokens j <= i.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            control: logits [B, H, T, n] of the write weights of the tokens for the n slots.
+            control: logits [B, H, T, n] of the write weights of each token for the n slots.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
@@ -87,10 +89,10 @@ class BoundedMemoryAttention(PeerAttention):
             return chunk_causal_linear(weights, alpha, v)
 
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
-        """Compute the attention weights of the slots, divided by the sums of the write weights.
+        """Compute ``dropout(softmax(logits / (total sqrt(K)))) / total``, the weights of summed slot values.
 
-        In causal attention, slot keys and values are kept as sums that are not divided by the sum of the
-        write weights. This method divides the logits and the weights instead.
+        The key and value of a slot are weighted means over the tokens. Causal attention keeps weighted sums
+        instead, and divides the logits and the attention weights by ``total``, the sum of the write weights.
 
         Args:
             logits: products [B, H, T, n] of queries and summed slot keys: batch size B, H heads, T positions,
@@ -106,19 +108,22 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the slots in ``state``.
+        """Continue causal attention, using the cached sums of the memory slots.
 
         Overrides :meth:`PeerAttention.attend_incrementally`.
 
         Args:
-            parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
-                padding).
-            state: state after the previous positions (None at the start).
+            parts: queries, keys and values of the new positions, each [B, H, T, K], and the logits
+                [B, H, T, n] of the write weights. Batch size B, H heads, T new positions, head width K, and n
+                slots.
+            padding_mask: mask [B, T] of the new positions, True at padding (None if there is no padding).
+            state: state returned by the previous call (None at the start). Its entries are the summed slot
+                ``keys`` [B, H, K, n], the summed slot ``values`` [B, H, n, K], and the sum ``alpha``
+                [B, H, 1, n] of the write weights.
 
         Returns:
-            - output [B, H, T, K] of each head at the new positions: H heads of width K.
-            - state after the new positions.
+            - output [B, H, T, K] of each head at the new positions.
+            - state after the new positions, with the same entries.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
@@ -171,7 +176,7 @@ class BoundedMemoryAttention(PeerAttention):
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
-            memory: slot keys and values returned by :meth:`cache_context`.
+            memory: slot keys ``k`` and slot values ``v``, each [B, H, n, K], for n slots.
             need_weights: ignored (default: False).
 
         Returns:
@@ -210,11 +215,11 @@ class BoundedMemoryAttention(PeerAttention):
 
 
 def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-    """Compute the write weights of tokens for the memory slots, exp(logits).
+    """Compute the write weights exp(control), with which tokens contribute to the memory slots.
 
     Args:
-        control: logits [B, H, S, n]: batch size B, H heads, S tokens, and n slots. They are clamped to [-32,
-            32].
+        control: logits [B, H, S, n]: batch size B, H heads, S tokens, and n slots. They are clamped to
+            [-32, 32].
         padding_mask: mask [B, S], True at padding (None if there is no padding).
 
     Returns:

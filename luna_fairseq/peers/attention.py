@@ -186,12 +186,13 @@ class PeerAttention(ProjectingAttention):
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
-            memory: tensors returned by :meth:`cache_context`.
+            memory: cached tensors of the context, such as its keys and values, as returned by
+                :meth:`cache_context`.
             need_weights: return the attention weights, if available (default: False).
 
         Returns:
             - output [B, H, T, K] of each head: H heads of width K.
-            - attention weights [B, H, T, S] over the S tokens of the context (None if they are not computed).
+            - attention weights [B, H, T, S] over the S tokens of the context (None if not available).
         """
         raise NotImplementedError
 
@@ -204,13 +205,13 @@ class PeerAttention(ProjectingAttention):
         attention for all positions. Subclasses override this method if there is a faster way.
 
         Args:
-            parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
-                padding).
-            state: state after the previous positions (None at the start).
+            parts: projected tensors of the new positions, by default queries, keys and values, each
+                [B, H, T, K]. Batch size B, H heads, T new positions, and head width K.
+            padding_mask: mask [B, T] of the new positions, True at padding (None if there is no padding).
+            state: dictionary of tensors returned by the previous call (None at the start).
 
         Returns:
-            - output [B, H, T, K] of each head at the new positions: H heads of width K.
+            - output [B, H, T, K] of each head at the new positions.
             - state after the new positions.
         """
         new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])

@@ -3,8 +3,8 @@
 Source: Estupinan Ojeda et al., "Informer, an Information Organization Transformer Architecture".
 
 Before the split into heads, keys and values are padded with zeros to the maximum length n, and convolved
-along the length. Kernel and stride are n / r. The convolution has C input and C output channels, where C is
-the model width. Leaky ReLU and max-pooling by two follow, so r / 2 keys remain.
+along the length. Kernel size and stride are n / r, so r tokens remain. The convolution has C input and C
+output channels, where C is the model width. Leaky ReLU and max-pooling by two follow, so r / 2 keys remain.
 
 The paper does not give the number of channels, but its parameter count supports this choice. With C channels,
 and one convolution each for the keys and the values of every layer, the paper's 135,368,888 parameters leave
@@ -63,11 +63,14 @@ class ConvLinformerAttention(PeerAttention):
         )
 
     def shorten(self, x: Tensor, conv: nn.Module, padding_mask: Optional[Tensor]) -> Tensor:
-        """Shorten keys or values to r / 2 tokens with a convolution, leaky ReLU and max-pooling.
+        """Shorten keys or values to length r / 2 with a convolution, leaky ReLU and max-pooling.
+
+        The sequence is padded with zeros to the maximum length. The convolution leaves r tokens, where r is
+        the option ``--conv-linformer-r``, and max-pooling leaves half of them.
 
         Args:
             x: keys or values [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            conv: convolution along the length.
+            conv: convolution along the length, with one channel per feature of all heads.
             padding_mask: mask [B, T], True at padding (None if there is no padding).
 
         Returns:

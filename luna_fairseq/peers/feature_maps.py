@@ -21,13 +21,15 @@ from luna_fairseq.peers.attention import CAUSAL, Parts, PeerAttention, State, ma
 class Keys(NamedTuple):
     """Features of the keys, with their scale and decay.
 
+    The weight of a key is the dot product of its features with those of the query.
+
     Shapes: batch size B, H heads, S keys, and M features.
 
     Attributes:
         features: features phi(k) [B, H, S, M] of the keys, 0 at padding.
-        log_scale: log divisor [B, H, 1, 1] of all features. It does not affect the attention weights
-            (default: None, not divided).
-        log_decay: log of the factor [B, H, S] by which each position scales the sums over earlier positions
+        log_scale: log of the number [B, H, 1, 1] by which all features were divided to avoid overflow. The
+            number cancels when the weights are normalized (default: None, not divided).
+        log_decay: log of the factor [B, H, S] by which each position decays the sums over earlier positions
             (default: None, no decay).
     """
 
@@ -37,11 +39,12 @@ class Keys(NamedTuple):
 
 
 class FeatureMapAttention(PeerAttention):
-    """Base class of linear-time attentions that map queries and keys to features.
+    """Base class of linear-time attentions, which replace the softmax with a feature map phi.
 
-    Linear Transformer, Performer and RFA are subclasses. They implement :meth:`map_queries` and
-    :meth:`map_keys`. Attention dropout has no effect, because the weights are never computed. See
-    :class:`PeerAttention` for the constructor arguments.
+    The weight of key k for query q is phi(q) . phi(k), divided by the sum over all keys. Linear Transformer,
+    Performer and RFA are subclasses. They implement :meth:`map_queries` and :meth:`map_keys`. Attention
+    dropout has no effect, because the weights are never computed. See :class:`PeerAttention` for the
+    constructor arguments.
     """
 
     def map_queries(self, q: Tensor) -> Tensor:
@@ -61,7 +64,8 @@ class FeatureMapAttention(PeerAttention):
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
             padding_mask: mask [B, S], True at padding (None if there is no padding).
-            extra: tensors returned by :meth:`project` after q, k and v.
+            extra: other tensors of the projected input, such as gate logits [B, H, S, 1] in RFA. Empty by
+                default.
 
         Returns:
             Features of the keys, with their scale and decay.
@@ -69,13 +73,14 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Divide weighted sums of values by the sums of their weights.
+        """Divide weighted sums of values by the sums of their weights, to obtain weighted means.
 
-        The divisor is at least :meth:`least_divisor`.
+        The divisor is clamped from below by :meth:`least_divisor`, to avoid a division by zero.
 
         Args:
             sums: weighted sums [..., K + 1] of values of width K. The last column is the sum of the weights.
-            total: optional argument of :meth:`least_divisor`.
+            total: tensors [..., 1] from which the smallest divisor is computed. Empty for attentions with a
+                constant smallest divisor.
 
         Returns:
             Weighted means [..., K] of the values.
@@ -83,16 +88,17 @@ class FeatureMapAttention(PeerAttention):
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Return the smallest divisor that :meth:`divide` may use, to avoid a division by zero.
+        """Return the smallest divisor of a weighted mean, to avoid a division by zero.
 
         By default, it is the square root of the smallest normal number of the dtype.
 
         Args:
-            sums: weighted sums that will be divided, used for their dtype and device.
-            total: tensors returned by :meth:`weight_totals`; ignored by default.
+            sums: weighted sums [..., K + 1] to divide, used for their dtype and device.
+            total: one tensor [..., 1]: the number of keys, or in causal attention, the tensor from
+                :meth:`weight_totals`. Ignored by default.
 
         Returns:
-            A scalar tensor, or a tensor that broadcasts to the sums of the weights.
+            A scalar tensor, or a tensor that broadcasts to [..., 1].
         """
         return sums.new_tensor(torch.finfo(sums.dtype).tiny ** 0.5)
 
@@ -101,13 +107,15 @@ class FeatureMapAttention(PeerAttention):
     ) -> Tensor:
         """Compute self-attention in linear time from the features of queries and keys.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. With the feature map phi, the output for query q_i is the mean
+        of the values v_j, weighted by phi(q_i) . phi(k_j). In causal attention, the mean runs over j <= i.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
             k: keys, with the same shape as ``q``.
             v: values, with the same shape as ``q``.
-            extra: remaining tensors returned by :meth:`project`.
+            extra: other tensors of the projected input, such as gate logits [B, H, T, 1] in RFA. Empty by
+                default.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:
@@ -123,15 +131,16 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return the tensors that :meth:`least_divisor` needs in causal attention (none by default).
+        """Return the arguments of :meth:`least_divisor` in causal attention.
 
-        RFA overrides this method and returns the normalizer (total weight) for uniform features.
+        By default, there are none. RFA overrides this method and returns the total weight of all keys at each
+        position, if all query-key products were equal to 1.
 
         Args:
-            keys: features of the new keys.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
-                padding).
-            before: last total of the previous call during decoding (default: None, no previous call).
+            keys: features of the T new keys.
+            padding_mask: mask [B, T], True at padding, for batch size B (None if there is no padding).
+            before: total [B, 1 or H, 1, 1] at the last earlier position, for H heads (default: None, no
+                earlier positions).
 
         Returns:
             A tuple of tensors, empty by default.
@@ -141,20 +150,22 @@ class FeatureMapAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the sums over keys in ``state``.
+        """Continue causal attention, using the cached sums over the previous keys.
 
-        Overrides :meth:`PeerAttention.attend_incrementally`. If the features have a scale, the stored sums
+        Overrides :meth:`PeerAttention.attend_incrementally`. If the features have a scale, the cached sums
         and the new features are converted to the larger of their two scales.
 
         Args:
-            parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
-                padding).
-            state: state after the previous positions (None at the start).
+            parts: queries, keys and values of the new positions, each [B, H, T, K], and any other tensors of
+                the projected input. Batch size B, H heads, T new positions, and head width K.
+            padding_mask: mask [B, T] of the new positions, True at padding (None if there is no padding).
+            state: state returned by the previous call (None at the start). ``sums`` [B, H, M, K + 1] is the
+                sum of the outer products of M features and values, with the sum of the features as the last
+                column. ``log_scale`` and ``total`` are stored only by some attentions.
 
         Returns:
-            - output [B, H, T, K] of each head at the new positions: H heads of width K.
-            - state after the new positions.
+            - output [B, H, T, K] of each head at the new positions.
+            - state after the new positions, with the same entries.
         """
         q, k, v, *extra = parts
         state = state or {}
@@ -175,7 +186,7 @@ class FeatureMapAttention(PeerAttention):
             return self.divide(output, *totals).to(v.dtype), saved
 
     def cache_context(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> State:
-        """Compute the sums over the context that cross-attention needs.
+        """Compute the sums over the context that cross-attention needs, once for all decoding steps.
 
         Overrides :meth:`PeerAttention.cache_context`.
 
@@ -185,7 +196,9 @@ class FeatureMapAttention(PeerAttention):
             padding_mask: mask [B, S], True at padding (default: None, no padding).
 
         Returns:
-            ``sums`` and ``total``, see :meth:`_sum_keys`.
+            - ``sums``: sum [B, H, M, K + 1] of the outer products of M key features and values. The last
+              column is the sum of the features.
+            - ``total``: number of tokens [B, 1, 1, 1], excluding padding.
         """
         with torch.autocast(k.device.type, enabled=False):
             return self._sum_keys(self.map_keys(k, padding_mask), v, padding_mask)
@@ -197,7 +210,8 @@ class FeatureMapAttention(PeerAttention):
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
-            memory: tensors returned by :meth:`cache_context`.
+            memory: ``sums`` [B, H, M, K + 1], the sum of the outer products of M key features and values, and
+                ``total`` [B, 1, 1, 1], the number of tokens of the context.
             need_weights: ignored (default: False).
 
         Returns:
@@ -226,11 +240,15 @@ class FeatureMapAttention(PeerAttention):
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
-        """Compute the output of all queries from the sums over the keys.
+        """Compute the attention output for all queries from the sums over the keys.
+
+        The output is the weighted mean ``phi(q) S / (phi(q) . z)``. S is the sum of the outer products of key
+        features and values, and z is the sum of the key features.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            memory: sums returned by :meth:`_sum_keys`.
+            memory: ``sums`` [B, H, M, K + 1], which holds S with z as its last column, for M features, and
+                ``total`` [B, 1, 1, 1], the number of keys.
 
         Returns:
             Output of each head, with the same shape as ``q``.

@@ -43,9 +43,10 @@ class FlareAttention(PeerAttention):
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Gather the values of all tokens into the latents, then distribute them to all positions.
+        """Compute attention from the latents to all tokens, then from all tokens to the latents.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. With M learned latent queries Q, keys K and values V, the
+        output is softmax(K Q^T) softmax(Q K^T) V. The logits are not scaled.
 
         Args:
             k: keys [B, H, T, K], which also serve as queries: batch size B, H heads, T positions, and head

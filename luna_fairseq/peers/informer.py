@@ -3,8 +3,9 @@
 Source: Estupinan Ojeda et al., "Informer, an Information Organization Transformer Architecture". That paper
 is unrelated to the Informer for time series.
 
-The block applies a convolution along the model width (kernel equal to stride), leaky ReLU and max-pooling by
-two. Then it reverses these steps: max-unpooling to the positions of the maxima and a transposed convolution.
+The block applies four steps along the model width: a convolution with equal kernel size and stride, leaky
+ReLU with max-pooling by two, max-unpooling to the positions of the maxima, and a transposed convolution. The
+last two steps restore the width.
 
 The paper does not give the sizes, but its parameter counts determine them: 135,368,888 with the feed-forward
 network and 126,613,016 with this block. The difference matches exactly for a kernel of 8 and with the n
@@ -58,7 +59,9 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Apply the block to a batch of sequences.
+        """Apply convolution, pooling, unpooling and transposed convolution to a batch of sequences.
+
+        Padding is set to zero, and left padding is moved to the right and back.
 
         Args:
             x: input [T, B, C]: T positions, batch size B, and model width C.

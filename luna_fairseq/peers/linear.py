@@ -60,7 +60,8 @@ class LinearAttention(FeatureMapAttention):
             extra: ignored.
 
         Returns:
-            Features with the same shape as ``k``, 0 at padding, without scale or decay.
+            Features [B, H, S, K] in float32 or higher precision, 0 at padding. There is no scale and no
+            decay.
         """
         return Keys(mask_features(elu_plus_one(k), padding_mask))
 

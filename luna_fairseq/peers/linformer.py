@@ -22,8 +22,8 @@ from luna_fairseq.peers.feature_maps import mask_features
 class LinformerAttention(PeerAttention):
     """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer tokens.
 
-    A learned matrix projects keys and values along the length to ``--linformer-k`` tokens. See
-    :class:`PeerAttention` for the constructor arguments.
+    A learned matrix [k, n] projects keys and values along the length, from at most n tokens to k tokens. The
+    option ``--linformer-k`` sets k. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "linformer"
@@ -31,14 +31,14 @@ class LinformerAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the matrices that project keys and values along the length.
+        """Create the learned matrices that project keys and values along the length.
 
-        Overrides :meth:`PeerAttention.build`. ``linformer_sharing`` determines whether heads, or keys and
-        values, share a matrix.
+        Overrides :meth:`PeerAttention.build`. Each matrix is [k, n], where n is the maximum length.
 
         Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``linformer_k`` and ``linformer_sharing`` are used.
+            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`. Only
+                ``linformer_k`` (number k of projected tokens) and ``linformer_sharing`` (which heads,
+                projections or layers share a matrix) are read.
         """
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
@@ -80,7 +80,8 @@ class LinformerAttention(PeerAttention):
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
         """Compute softmax attention to the projected keys and values.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. The output is softmax(q (E k)^T / sqrt(K)) (F v), where the
+        learned matrices E and F project T tokens to fewer tokens.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.

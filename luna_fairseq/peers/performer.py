@@ -45,23 +45,25 @@ class PerformerAttention(FeatureMapAttention):
         )
 
     def exponents(self, x: Tensor) -> Tensor:
-        """Compute the log features, w_r . x' - |x'|^2 / 2, without the constant factor.
+        """Compute the exponents of the random features, w_r . x' - |x'|^2 / 2.
 
-        w_r are the random vectors, and x' is x divided by the fourth root of the head width.
+        The features of x are the exponentials of these numbers, times a constant. w_r are the M random
+        vectors, and x' is x divided by the fourth root of the head width.
 
         Args:
             x: queries or keys [B, H, T, K]: batch size B, H heads, T positions, and head width K.
 
         Returns:
-            Exponents [B, H, T, M] in float32 or higher precision, for M random vectors.
+            Exponents [B, H, T, M] in float32 or higher precision.
         """
         x = x.to(torch.promote_types(x.dtype, torch.float32)) * self.head_dim**-0.25
         return x @ self.features.values.to(x.dtype).t() - x.pow(2).sum(dim=-1, keepdim=True) / 2
 
     def map_queries(self, q: Tensor) -> Tensor:
-        """Compute the features of queries, divided by the maximum feature of each query.
+        """Compute the random features of queries, divided by the largest feature of each query.
 
-        Overrides :meth:`FeatureMapAttention.map_queries`.
+        Overrides :meth:`FeatureMapAttention.map_queries`. The division avoids overflow, and cancels when the
+        attention weights are normalized.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
@@ -73,9 +75,10 @@ class PerformerAttention(FeatureMapAttention):
         return (exponents - exponents.detach().amax(dim=-1, keepdim=True)).exp()
 
     def map_keys(self, k: Tensor, padding_mask: Optional[Tensor], *extra: Tensor) -> Keys:
-        """Compute the features of keys, divided by the maximum feature per sequence and head.
+        """Compute the random features of keys, divided by the largest feature per sequence and head.
 
-        Overrides :meth:`FeatureMapAttention.map_keys`.
+        Overrides :meth:`FeatureMapAttention.map_keys`. The division avoids overflow, and cancels when the
+        attention weights are normalized.
 
         Args:
             k: keys [B, H, S, K]: batch size B, H heads, S positions, and head width K.
@@ -83,8 +86,8 @@ class PerformerAttention(FeatureMapAttention):
             extra: ignored.
 
         Returns:
-            Features [B, H, S, M] for M random vectors, 0 at padding, and the log of the divisor as
-            ``log_scale``.
+            Features [B, H, S, M] for M random vectors, 0 at padding, with the log of the divisor [B, H, 1, 1]
+            as ``log_scale``.
         """
         exponents = self.exponents(k)
         if padding_mask is not None:

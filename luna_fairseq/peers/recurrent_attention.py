@@ -29,10 +29,10 @@ class DotScore(nn.Module):
     Args:
         query_dim: width of the decoder states.
         memory_dim: width of the encoder states.
-        longest: maximum source length. Only :class:`LocationScore` uses it.
+        longest: maximum source length, used only by :class:`LocationScore`.
 
     Attributes:
-        needs_equal_widths: True if both states must have the same width.
+        needs_equal_widths: True if decoder states and encoder states must have the same width.
     """
 
     needs_equal_widths = True
@@ -121,8 +121,8 @@ class ConcatScore(GeneralScore):
 class LocationScore(DotScore):
     """Location-based score: ``(W s)_i`` for source position i and decoder state s.
 
-    The encoder states are ignored. The learned matrix W has one row per possible position. See
-    :class:`DotScore` for the constructor arguments.
+    The score depends on the position of a source token only, not on its encoder state. The learned matrix W
+    has one row per possible position. See :class:`DotScore` for the constructor arguments.
     """
 
     needs_equal_widths = False
@@ -274,7 +274,8 @@ class RecurrentAttention(nn.Module):
             memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
 
         Returns:
-            Keys for :meth:`forward`, see :meth:`DotScore.compute_keys`.
+            Keys [B, S, width]: the encoder states themselves, or a projection or normalization of them,
+            depending on the score.
         """
         return self.score.compute_keys(memory)
 
@@ -314,10 +315,14 @@ class RecurrentAttention(nn.Module):
     def window_middle(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
         """Compute the center of the local window for each decoder state.
 
+        In monotonic attention, the center is the position of the decoder state, clipped to the last source
+        token. In predictive attention, it is S sigmoid(v . tanh(W s)) for decoder state s, S source tokens,
+        and learned v and W.
+
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
             lengths: source lengths [B, 1, 1].
-            first: position of the first query in its sentence.
+            first: position of the first decoder state in its sentence.
 
         Returns:
             Source positions that broadcast to [B, T, 1]. In predictive attention, they need not be integers.

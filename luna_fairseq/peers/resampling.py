@@ -52,12 +52,12 @@ class ResampledNormal(nn.Module):
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with the given number into ``values``, in place.
+        """Draw the sample with the given number, and copy it into ``values``.
 
         Equal seeds and sample numbers give equal values.
 
         Args:
-            number: number of the sample.
+            number: zero-based number of the sample.
         """
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)

@@ -333,10 +333,11 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
         Args:
             x: inputs [B, T, input width] of T positions for B sentences.
-            state: decoder state, keyed by name; see :meth:`_initial_state`. Updated in place.
+            state: decoder state, updated in place: the hidden states ``state0`` and, for an LSTM, the cell
+                states ``state1``, each [B, layers, hidden width].
 
         Returns:
-            States [B, T, hidden width] of the last layer.
+            Hidden states [B, T, hidden width] of the last layer.
         """
         before = [state[f"state{i}"].transpose(0, 1).contiguous() for i in range(len(self.bridge))]
         states, after = self.rnn(x.transpose(0, 1), tuple(before) if len(before) > 1 else before[0])
@@ -351,7 +352,8 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
 
         Args:
             x: embeddings [B, T, embedding width] of the previous tokens.
-            state: decoder state, keyed by name; see :meth:`_initial_state`. Updated in place.
+            state: decoder state, updated in place: the hidden states ``state0`` and, for an LSTM, the cell
+                states ``state1`` of all layers. With input feeding, ``fed`` is the previous output.
             attend: function ``(queries, position of the first query) -> (contexts, weights)``.
             position: position of the first token.
 

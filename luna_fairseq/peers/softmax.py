@@ -78,9 +78,10 @@ class SoftmaxAttention(PeerAttention):
         return -(slope * distance).clamp(max=MAX_PENALTY)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute softmax self-attention.
+        """Compute softmax self-attention, softmax(q k^T / sqrt(K) + bias) v.
 
-        Overrides :meth:`PeerAttention.attend`.
+        Overrides :meth:`PeerAttention.attend`. The bias is ALiBi's penalty on the distance, or 0 if ALiBi is
+        not used.
 
         Args:
             q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
@@ -136,14 +137,16 @@ class SoftmaxAttention(PeerAttention):
     def read_context(
         self, query: Tensor, memory: State, need_weights: bool = False
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Attend from the decoder input to the cached keys and values.
+        """Attend from the decoder input to the cached keys and values of the context.
 
         Overrides :meth:`PeerAttention.read_context`. Attention weights are computed separately, and only if
         needed.
 
         Args:
             query: decoder input [T, B, C]: T positions, batch size B, and model width C.
-            memory: tensors returned by :meth:`cache_context` for S tokens.
+            memory: cached keys ``k`` and values ``v``, each [B, H, S, K], for S tokens and H heads.
+                ``padding`` [B, S] is a mask, True at padding, and may be missing. ``middles`` is the index of
+                each token, and only needed for the diagonal prior.
             need_weights: return the attention weights (default: False).
 
         Returns:
@@ -162,19 +165,20 @@ class SoftmaxAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the keys and values in ``state``.
+        """Continue causal attention, using the cached keys and values of all previous positions.
 
         Overrides :meth:`PeerAttention.attend_incrementally`.
 
         Args:
-            parts: tensors of the new positions, as returned by :meth:`project`.
-            padding_mask: mask [B, T] for B sequences of T new positions, True at padding (None if there is no
-                padding).
-            state: state after the previous positions (None at the start).
+            parts: queries, keys and values of the new positions, each [B, H, T, K]: batch size B, H heads, T
+                new positions, and head width K.
+            padding_mask: mask [B, T] of the new positions, True at padding (None if there is no padding).
+            state: state returned by the previous call (None at the start). Its entries are the keys ``k`` and
+                values ``v`` of all previous positions, and their mask ``padding``.
 
         Returns:
-            - output [B, H, T, K] of each head at the new positions: H heads of width K.
-            - state after the new positions.
+            - output [B, H, T, K] of each head at the new positions.
+            - state after the new positions, with the same entries.
         """
         (q, k, v), padding_mask = parts, materialize_padding(padding_mask, parts[0])
         if state is not None:

@@ -30,8 +30,9 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 class SynthesizerAttention(PeerAttention):
     """Synthesizer (Tay et al., 2021): attention weights without query-key products.
 
-    The weights are predicted from each token alone, or learned directly. Time and memory are quadratic in the
-    length, as in softmax attention. See :class:`PeerAttention` for the constructor arguments.
+    The weights of a query are predicted from its token alone, or are learned parameters. Time and memory are
+    quadratic in the sequence length, as in softmax attention. See :class:`PeerAttention` for the constructor
+    arguments.
     """
 
     name = "synthesizer"
@@ -65,7 +66,10 @@ class SynthesizerAttention(PeerAttention):
             self.projections = ("v",)
 
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
-        """Compute the logits of the attention weights.
+        """Compute the logits of the attention weights for the selected kind of Synthesizer.
+
+        For the dense kinds, row i of the logits is predicted from the input at position i. For the random
+        kinds, the logits are learned parameters.
 
         Args:
             T: sequence length.
@@ -87,13 +91,13 @@ class SynthesizerAttention(PeerAttention):
         return pairs.flatten(-2)[..., :T]
 
     def attend(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute self-attention with synthesized weights.
+        """Compute the output softmax(logits) v, where the logits do not depend on query-key products.
 
         Overrides :meth:`PeerAttention.attend`.
 
         Args:
-            parts: values [B, H, T, K]: batch size B, H heads, T positions, and head width K. For the dense
-                kinds, the projected input of the same shape comes first.
+            parts: values v [B, H, T, K]: batch size B, H heads, T positions, and head width K. For the dense
+                kinds of logits, the projected input of the same shape comes first.
             padding_mask: mask [B, T], True at padding (default: None, no padding).
 
         Returns:

@@ -33,20 +33,28 @@ def causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention over a whole sequence.
 
+    For the query q_t, the keys k_j, the values v_j and the pack weights a_j, the output y_t at position t
+    is::
+
+        u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
+        y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
+
+    With decay, a decayed mean replaces (1 / t) times the sum over positions.
+
     Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
 
     Args:
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K]. Passing the same tensor as ``k`` (tied attention) saves time.
-        pack_weights: weights [B, H, T, L], one per position and row of P, from :func:`pack_weights`.
+        pack_weights: pack weights [B, H, T, L], one per position and row of P, from :func:`pack_weights`.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
             from the position counts (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
-        backend: implementation, "naive", "chunk" or "triton". "auto" selects the faster one of chunk and
-            triton, see :func:`fastest_backend` (default: "auto").
+        backend: implementation, "naive", "chunk" or "triton". "auto" measures chunk and triton once, and
+            selects the faster one (default: "auto").
         log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
             paper).
 
@@ -80,8 +88,8 @@ def fastest_backend(
     """Return the faster training backend for these inputs, "chunk" or "triton".
 
     The backend is "chunk" while torch records a graph, and if the dtypes of q, k and v differ. Otherwise both
-    backends are timed. The result is cached per device, dtype, K, and L rounded up to a power of two. See
-    :func:`choice.choose_backend`.
+    backends are compared and timed on random inputs. The result is cached per device, dtype, K, and L rounded
+    up to a power of two.
 
     Args:
         q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.

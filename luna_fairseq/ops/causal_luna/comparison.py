@@ -112,7 +112,7 @@ def measure_milliseconds(implementation: Callable[..., Tensor], inputs: Sample) 
     passes.
 
     Args:
-        implementation: function to measure, see :func:`find_disagreement`.
+        implementation: function to measure, which computes causal Luna attention.
         inputs: sample of inputs for the function.
 
     Returns:
@@ -147,9 +147,9 @@ def output_and_gradients(
     """Compute the output of an implementation on a sample, and the gradients of the inputs.
 
     Args:
-        implementation: function to call, see :func:`find_disagreement`.
-        inputs: sample of inputs for the function.
-        **options: additional arguments of the function.
+        implementation: function to call, which computes causal Luna attention.
+        inputs: sample of inputs for the function, and the gradient of its output.
+        **options: additional keyword arguments of the function.
 
     Returns:
         - output [B, H, T, K]: batch size B, H heads, T positions, and head width K.
