@@ -67,11 +67,12 @@ def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> Hea
 
 
 def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
-    """Return True if it is faster to project the rows of the packed sequence P in place of the tokens.
+    """Return True if it is faster to project the rows of the packed sequence P than to project the tokens.
 
-    ``r . (W x)`` equals ``(W^T r) . x`` for a row r and a token x. Multiplying by W^T must also not need more
-    memory. Only CPUs were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and
-    backward, torch 2.13). The result is therefore False on other devices and while torch records a graph.
+    ``r . (W x)`` equals ``(W^T r) . x`` for a row r, a token x and a projection weight W. The result is True
+    only if multiplying rows by W^T takes less time and no more memory. Only CPUs were benchmarked, in float32
+    (C = 256 and 512, K = 64, L = 16 and 32, forward and backward, torch 2.13). The result is therefore False
+    on other devices and while torch records a graph.
 
     Shapes: batch size B, H heads of width K, L rows of P, and S tokens of width C.
 
@@ -120,17 +121,18 @@ def absorbed_pack(
 ) -> Tensor:
     """Compute pack attention without projecting the context to keys and values.
 
-    The queries and outputs are projected in place of the context, which is faster for few queries. The result
-    equals pack attention with projected keys and values, up to rounding.
+    Pack attention is softmax attention from L queries, projected from the packed sequence P, to S context
+    tokens. Here the queries are multiplied by the transposed key projection, and the attention output is
+    projected in place of the values. This is faster for few queries. The result equals attention with
+    projected keys and values, up to rounding.
 
-    Shapes: batch size B, H heads of width K = C / H, S tokens of width C, and L rows of the packed sequence
-    P.
+    Shapes: batch size B, H heads of width K = C / H, S tokens of width C, and L rows of P.
 
     Args:
         q: queries [B, H, L, K], projected from P, not yet scaled by K^-0.5.
         context: context [S, B, C].
-        key: projection of the context to keys.
-        value: projection of the context to values.
+        key: projection of the context to keys, with weight [H, K, C] and bias [H, K].
+        value: projection of the context to values, with weight [H, K, C] and bias [H, K].
         context_padding_mask: mask [B, S], True at padding. An example whose context is all padding has an
             output of zeros (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
@@ -160,8 +162,10 @@ def absorbed_unpack(
 ) -> Tensor:
     """Compute unpack attention and the output projection without projecting the input to queries.
 
-    The keys and values are projected in place of the input, which is faster for few keys. The result equals
-    unpack attention between a query projection and an output projection, up to rounding.
+    Unpack attention is softmax attention from T input positions to the L rows of the packed context. Here the
+    keys are multiplied by the transposed query projection, and the values by the output projection. This is
+    faster for few keys. The result equals attention between a query projection and an output projection, up
+    to rounding.
 
     Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and T positions of
     width C.
@@ -170,8 +174,8 @@ def absorbed_unpack(
         x: input [T, B, C].
         k: keys [B, H, L, K] of the packed context.
         v: values [B, H, L, K] of the packed context.
-        query: projection of the input to queries.
-        output: projection of all heads to the output.
+        query: projection of the input to queries, with weight [H, K, C] and bias [H, K].
+        output: projection of all heads to the output, with weight [H, K, C] and bias [C].
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         dropout: dropout probability of the attention weights (default: 0).
         bias: bias term [B, H, T, L] added to the logits (default: None, no bias).
@@ -188,36 +192,38 @@ def absorbed_unpack(
 
 
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
-    """Compute the pack weights of causal Luna attention without projecting the input to keys.
+    """Compute the pack weights omega(P_q . K(x) / sqrt(K)) without projecting the input x to keys.
 
-    The result matches :func:`luna_fairseq.ops.causal_luna.pack_weights` up to rounding.
+    Pack weights are the weights of causal Luna attention, one per position and row of the packed sequence P.
+    omega is a positive activation. The rows of P are multiplied by the transposed key projection in place of
+    projecting x. The result matches the computation with projected keys up to rounding.
 
-    Shapes: batch size B, H heads of width K = C / H, L rows of the packed sequence P, and T positions of
-    width C.
+    Shapes: batch size B, H heads of width K = C / H, L rows of P, and T positions of width C.
 
     Args:
         pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
         x: input [T, B, C].
-        key: projection of the input to the keys of pack attention.
-        activation: activation of the logits, "softplus" or "elu".
+        key: projection of the input to keys, with weight [H, K, C] and bias [H, K].
+        activation: activation omega of the logits, "softplus" or "elu".
 
     Returns:
-        The weights [B, H, T, L], one per position and row of P.
+        The pack weights [B, H, T, L].
     """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
-    """Compute the scaled dot products of rows of the packed sequence P and unprojected tokens.
+    """Compute the logits ``rows . projection(tokens) / sqrt(K)`` without projecting the tokens.
 
-    The result equals ``rows . projection(tokens) / sqrt(K)`` up to rounding.
+    The rows of the packed sequence P are multiplied by the transposed projection instead. The result matches
+    the formula up to rounding.
 
     Shapes: batch size B, H heads of width K = C / H, L rows of P, and S tokens of width C.
 
     Args:
         rows: projected rows [B, H, L, K], not yet scaled by K^-0.5.
         tokens: tokens [S, B, C].
-        projection: projection of the tokens to heads.
+        projection: projection of the tokens to heads, with weight [H, K, C] and bias [H, K].
 
     Returns:
         The logits [B, H, L, S].

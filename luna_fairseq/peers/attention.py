@@ -127,12 +127,12 @@ class PeerAttention(ProjectingAttention):
         Subclasses must implement this method.
 
         Args:
-            parts: tensors returned by :meth:`project`, such as queries, keys and values.
-            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding (None
-                if there is no padding).
+            parts: projected input, by default queries, keys and values, each [B, H, T, K]: batch size B, H
+                heads, T positions, and head width K.
+            padding_mask: keyword argument, mask [B, T], True at padding (None if there is no padding).
 
         Returns:
-            Output [B, H, T, K] of each head: H heads of width K.
+            Output [B, H, T, K] of each head.
         """
         raise NotImplementedError
 
@@ -142,12 +142,12 @@ class PeerAttention(ProjectingAttention):
         Subclasses must implement this method.
 
         Args:
-            parts: tensors returned by :meth:`project`, such as queries, keys and values.
-            padding_mask: keyword argument, mask [B, T] for B sequences of T positions, True at padding (None
-                if there is no padding).
+            parts: projected input, by default queries, keys and values, each [B, H, T, K]: batch size B, H
+                heads, T positions, and head width K.
+            padding_mask: keyword argument, mask [B, T], True at padding (None if there is no padding).
 
         Returns:
-            Output [B, H, T, K] of each head: H heads of width K.
+            Output [B, H, T, K] of each head.
         """
         raise NotImplementedError
 
@@ -168,12 +168,12 @@ class PeerAttention(ProjectingAttention):
         Subclasses with cross-attention must implement this method.
 
         Args:
-            parts: tensors returned by :meth:`project_context`, such as keys and values.
-            padding_mask: keyword argument, mask [B, S] for B contexts of S tokens, True at padding (None if
-                there is no padding).
+            parts: projected context, by default keys and values, each [B, H, S, K]: batch size B, H heads, S
+                tokens, and head width K.
+            padding_mask: keyword argument, mask [B, S], True at padding (None if there is no padding).
 
         Returns:
-            Dictionary of tensors, each [B, ...], stored by incremental decoding.
+            Dictionary of tensors, each [B, ...], which is stored in the decoding state.
         """
         raise NotImplementedError
 
@@ -328,7 +328,7 @@ class PeerAttention(ProjectingAttention):
         """Compute the weights of the values, with time and memory quadratic in the sequence length.
 
         The output of a head is the weighted sum of the values with these weights. If an attention computes no
-        weight matrix, each value is replaced with a unit vector, so that the output is the weight matrix.
+        weight matrix, each value is replaced with a unit vector. The output is then the weight matrix.
 
         Shapes: T queries, S keys, batch size B, model width C, and H heads.
 
@@ -371,14 +371,14 @@ class PeerAttention(ProjectingAttention):
         position 0. The output is shifted back.
 
         Args:
-            parts: tensors returned by :meth:`project`, such as queries, keys and values.
-            padding_mask: mask [B, T] for B sequences of T positions, True at padding (None if there is no
-                padding).
+            parts: projected input, by default queries, keys and values, each [B, H, T, K]: batch size B, H
+                heads, T positions, and head width K.
+            padding_mask: mask [B, T], True at padding (None if there is no padding).
             attend: function to call, :meth:`attend` or :meth:`attend_naively` (default: None,
                 :meth:`attend`).
 
         Returns:
-            Output [B, H, T, K] of each head: H heads of width K.
+            Output [B, H, T, K] of each head.
         """
         attend = attend or self.attend
         if not self.needs_left_alignment or padding_mask is None:

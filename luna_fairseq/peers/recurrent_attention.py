@@ -58,9 +58,9 @@ class DotScore(nn.Module):
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: keys returned by :meth:`compute_keys` for S source tokens.
-            positions: positions [B, S] of the source tokens, counted from the first non-padding token. Only
-                :class:`LocationScore` uses them.
+            keys: encoder states [B, S, Q], or in subclasses, the keys computed from the S encoder states.
+            positions: position [B, S] of each source token, counted from the first non-padding token. Used
+                only by :class:`LocationScore`.
 
         Returns:
             Scores [B, T, S].
@@ -105,11 +105,12 @@ class ConcatScore(GeneralScore):
         self.v = Linear(query_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the additive scores of all pairs of decoder states and source tokens.
+        """Compute the additive scores v . tanh(W [s; h]) of all pairs of decoder states and source tokens.
 
         Args:
-            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: keys [B, S, Q] returned by :meth:`compute_keys` for S source tokens.
+            query: decoder states s [B, T, Q]: batch size B, T decoder states, and width Q.
+            keys: projected encoder states [B, S, Q], the part of W [s; h] that depends on the encoder states
+                h of the S source tokens.
             positions: ignored.
 
         Returns:
@@ -183,7 +184,7 @@ class ContentScore(DotScore):
 
         Args:
             query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: normalized encoder states [B, S, Q] returned by :meth:`compute_keys` for S source tokens.
+            keys: encoder states [B, S, Q] of S source tokens, normalized to length 1.
             positions: ignored.
 
         Returns:
@@ -284,14 +285,17 @@ class RecurrentAttention(nn.Module):
     ) -> Tuple[Tensor, Tensor]:
         """Compute the context of each decoder state, the weighted sum of the encoder states.
 
+        The weights are the softmax of the scores over the source tokens, within a local window if there is
+        one.
+
         Shapes: batch size B, T decoder states of width Q, and S encoder states of width M.
 
         Args:
             query: decoder states [B, T, Q].
             memory: encoder states [B, S, M].
-            keys: keys returned by :meth:`compute_keys`.
+            keys: keys computed from the encoder states by :meth:`compute_keys`, [B, S, width].
             padding_mask: mask [B, S], True at padding, which may be on either side.
-            first: position of the first query in its sentence, for monotonic attention (default: 0).
+            first: position of the first decoder state in its sentence, for monotonic attention (default: 0).
 
         Returns:
             - contexts [B, T, M], the weighted sums of encoder states.

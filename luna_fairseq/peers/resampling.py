@@ -15,7 +15,7 @@ class ResampledNormal(nn.Module):
     Args:
         shape: shape of the tensor.
         interval: number of updates between samples (default: 0, which keeps the first sample).
-        orthogonal: make the rows of a matrix orthogonal, see :func:`orthogonal_rows` (default: False).
+        orthogonal: make the rows of a matrix orthogonal to each other (default: False).
 
     Attributes:
         values: current sample. Not stored in checkpoints.
@@ -81,16 +81,17 @@ class ResampledNormal(nn.Module):
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw a random matrix with orthogonal rows, each with the norm of a normally distributed vector.
+    """Draw a random matrix with orthogonal rows, each with the length of a normally distributed vector.
 
-    If there are more rows than columns, only the rows of each square block are orthogonal to each other.
+    The matrix has M rows of width K. If M exceeds K, the rows are split into blocks of K rows, and only the
+    rows of the same block are orthogonal to each other.
 
     Args:
-        shape: number of rows and number of columns.
-        generator: source of random numbers.
+        shape: number of rows M and number of columns K.
+        generator: random number generator.
 
     Returns:
-        The matrix, with the given shape.
+        The matrix [M, K].
     """
     M, K = shape
     blocks = -(-M // K)

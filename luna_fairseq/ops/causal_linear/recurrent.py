@@ -13,7 +13,8 @@ def recurrent_causal_linear(
 ) -> Tuple[Tensor, Tensor]:
     """Compute causal linear attention for the next T positions, given the state after all earlier positions.
 
-    T is 1 during decoding and larger for a prefix.
+    T is 1 during decoding and larger for a prefix. At each position t, the state S decays and grows, and is
+    then multiplied by the query features: S_t = exp(log_decay_t) S_{t-1} + y_t^T z_t, and output_t = x_t S_t.
 
     Args:
         x: features [B, H, T, M] of the new queries: batch size B, H heads, T positions, and M features.

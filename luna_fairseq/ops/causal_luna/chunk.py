@@ -446,6 +446,14 @@ def chunk_causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention chunk by chunk, with memory linear in the sequence length.
 
+    For the query q_t, the keys k_j, the values v_j and the pack weights a_j, the output y_t at position t
+    is::
+
+        u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
+        y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
+
+    With decay, a decayed mean replaces (1 / t) times the sum over positions.
+
     All sums are accumulated in float32 (float64 for float64 inputs). If ``v`` is the same tensor as ``k``
     (tied) and there is no state, their sums and gradients are computed once, which saves time.
 
@@ -455,7 +463,7 @@ def chunk_causal_luna(
         q: queries [B, H, T, K], not yet scaled by K^-0.5.
         k: keys [B, H, T, K].
         v: values [B, H, T, K].
-        pack_weights: weights [B, H, T, L], one per position and row of P.
+        pack_weights: pack weights [B, H, T, L], one per position and row of P.
         packed_padding_mask: mask [B, L], True at masked rows of P. If all rows are masked, the output is zero
             (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and

@@ -76,13 +76,13 @@ def draw_sample(
 
 
 def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> str:
-    """Compare an implementation with the chunkwise implementation in float32.
+    """Compare an implementation of causal Luna attention with the chunkwise implementation in float32.
 
     The output and the gradients of all inputs are compared.
 
     Args:
-        implementation: function that returns the output of causal Luna attention. It takes the same arguments
-            as :func:`~luna_fairseq.ops.causal_luna.naive.naive_causal_luna`.
+        implementation: function to check. It takes the queries, keys, values and pack weights, and the
+            keyword arguments ``log_decay`` and ``key_padding_mask``, and returns the output.
         inputs: sample of two examples. One third of the first example is treated as padding.
 
     Returns:

@@ -15,10 +15,10 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute the function f of equation 7 of the Luna paper.
+    """Compute the function f of equation 7 of the Luna paper, f_t = x_t (1/t) sum_{j<=t} y_j^T z_j.
 
-    For each position t, f_t = x_t (1/t) sum_{j<=t} y_j^T z_j. This is the product of x_t and the mean of the
-    outer products of y and z up to position t.
+    For each position t, this is the product of the vector x_t and the mean of the outer products y_j^T z_j
+    over the positions j up to t.
 
     Args:
         x: vectors x_t [.., T, M]: T positions of width M.
@@ -34,14 +34,15 @@ def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute the function f of equation 7 of the Luna paper, with decaying weights in place of 1/t.
+    """Compute the weighted sum f_t = sum_{j<=t} w_tj (x_t . y_j) z_j for each position t.
 
-    For each position t, f_t = sum_{j<=t} w_tj (x_t . y_j) z_j.
+    This is the function f of equation 7 of the Luna paper, with decay. The weights w_tj replace the factor
+    1/t of the paper. They decrease with the distance from j to t.
 
     Args:
         x: vectors x_t [.., T, M]: T positions of width M.
-        y: left factors y_j of the outer products, with the same shape as ``x``.
-        z: right factors z_j [.., T, N] of the outer products, of width N.
+        y: vectors y_j, with the same shape as ``x``.
+        z: vectors z_j [.., T, N] of width N.
         shares: weight w_tj [.., T, T] of each position j in the mean at position t, 0 for j after t.
 
     Returns:

@@ -27,7 +27,14 @@ def recurrent_causal_luna(
 ) -> Tuple[Tensor, CausalLunaState]:
     """Compute causal Luna attention for the next T positions, given the state after all earlier positions.
 
-    T is 1 during decoding and larger for a prefix.
+    T is 1 during decoding and larger for a prefix. The state holds the sums of k_j^T a_j and of a_j^T v_j
+    over all positions j so far, for keys k_j, values v_j and pack weights a_j. For one new position t with
+    the query q_t, the output is::
+
+        u_t = softmax(K^-0.5 (1 / t) q_t key_sum)     unpack weights [L]
+        y_t = (1 / t) u_t value_sum                   output [K]
+
+    With decay, the sums decay at each new position, and t is the sum of the decay factors.
 
     Shapes: batch size B, H heads, T new positions, head width K, and L rows of the packed sequence P.
 
@@ -35,7 +42,7 @@ def recurrent_causal_luna(
         q: queries [B, H, T, K] of the new positions, not yet scaled by K^-0.5.
         k: keys [B, H, T, K] of the new positions.
         v: values [B, H, T, K] of the new positions.
-        pack_weights: weights [B, H, T, L], one per new position and row of P.
+        pack_weights: pack weights [B, H, T, L], one per new position and row of P.
         state: state returned by the previous call (default: None, no earlier positions).
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
@@ -90,7 +97,10 @@ def update_state(
     *,
     counts: TokenCounts,
 ) -> CausalLunaState:
-    """Add new positions to the sums of a state, and return the new state.
+    """Add new positions to the sums of a decoding state, and return the new state.
+
+    The key sum is the sum of the outer products k_j^T a_j over positions j, and the value sum that of a_j^T
+    v_j. With decay, the old sums and the new terms are decayed to the last new position.
 
     If ``v`` is the same tensor as ``k`` (tied), the value sum of the result is a view of the key sum. This
     requires that keys and values were also the same tensor at all earlier positions.
@@ -100,7 +110,7 @@ def update_state(
     Args:
         k: keys [B, H, T, K] of the new positions.
         v: values [B, H, T, K] of the new positions.
-        pack_weights: weights [B, H, T, L], one per new position and row of P.
+        pack_weights: pack weights a_j [B, H, T, L], one per new position and row of P.
         state: state after all earlier positions (default: None, no earlier positions).
         key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
         log_decay: log decay [H] per position of each head, negative (default: None, no decay).

@@ -85,6 +85,14 @@ def triton_causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention with fused Triton kernels on a GPU.
 
+    For the query q_t, the keys k_j, the values v_j and the pack weights a_j, the output y_t at position t
+    is::
+
+        u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
+        y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
+
+    With decay, a decayed mean replaces (1 / t) times the sum over positions.
+
     All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
     Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
     inputs use three tf32 products each, which matches float32 up to rounding.
@@ -95,9 +103,10 @@ def triton_causal_luna(
         q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. Copied if it has gaps in
             memory.
         k: keys [B, H, T, K] in the dtype of ``q``. Copied if its strides differ from those of ``q``.
-        v: values [B, H, T, K], like ``k``. If ``v`` is the same tensor as ``k`` (tied), it is read only once.
-        pack_weights: weights [B, H, T, L], one per position and row of P, with L at most 256. Copied if its
-            last dimension is not contiguous.
+        v: values [B, H, T, K] in the dtype of ``q``. Copied if its strides differ from those of ``q``. If
+            ``v`` is the same tensor as ``k`` (tied), it is read only once.
+        pack_weights: pack weights [B, H, T, L], one per position and row of P, with L at most 256. Copied if
+            its last dimension is not contiguous.
         packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
@@ -107,7 +116,7 @@ def triton_causal_luna(
         The output [B, H, T, K] in the dtype of ``q``.
 
     Raises:
-        ValueError: The inputs are not supported, see :func:`why_not_triton`, or q, k and v differ in dtype.
+        ValueError: The device, the dtype or the sizes are not supported, or q, k and v differ in dtype.
     """
     reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     if reason:

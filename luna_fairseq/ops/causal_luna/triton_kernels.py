@@ -224,9 +224,10 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
     Args:
         row: index of the chunk's first position, if the positions of all heads are numbered consecutively.
         start: index of the chunk's first position in its sequence.
-        reciprocal: pointer to the factors 1/t. If there is neither padding nor decay, this is None and the
-            factors are computed.
-        ages: pointer to the ages (None if there is no decay).
+        reciprocal: pointer to the factors 1/t of all positions [B H, rows], for B H heads and a sequence
+            length rounded up to ``rows``. If there is neither padding nor decay, this is None and the factors
+            are computed.
+        ages: pointer to the ages of all positions [B H, rows] (None if there is no decay).
         BLOCK_T: number of positions of a chunk.
 
     Returns:
