@@ -67,7 +67,7 @@ class BigBirdAttention(PeerAttention):
 
         These are the block itself, its two neighbours, the first g blocks (global blocks), and r random
         blocks. Random blocks that are already chosen, or that contain only padding, are not used. Each row
-        has m = 3 + g + r entries, (fewer if the sequence has fewer blocks).
+        has m = 3 + g + r entries (fewer if the sequence has fewer blocks).
 
         Args:
             padding_mask: mask [B, T] for B sequences of T positions, True at padding.

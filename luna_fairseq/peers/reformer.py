@@ -85,10 +85,11 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def visible_mask(self, distance: Tensor) -> Tensor:
-        """Return a mask of the keys that a query may attend to: nearby and, if causal, not later.
+        """Return a mask of the keys within the attention window of each query.
 
-        The window covers ``chunk`` positions of the query's bucket on each side. The distance between two
-        positions of a bucket is the number of positions of this bucket from one to the other.
+        The window covers ``chunk`` positions of the query's bucket on each side, or only on the left in
+        causal attention. The distance between two positions of a bucket is the number of positions of this
+        bucket from one to the other.
 
         Args:
             distance: signed distance from each query to each key, negative if the key is earlier. Any shape.

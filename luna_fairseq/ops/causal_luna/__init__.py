@@ -33,8 +33,7 @@ def causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention over a whole sequence.
 
-    For the query q_t, the keys k_j, the values v_j and the pack weights a_j, the output y_t at position t
-    is::
+    For the query q_t, keys k_j, values v_j and pack weights a_j, the output y_t at position t is::
 
         u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
         y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]

@@ -257,10 +257,10 @@ class ChunkGradients(NamedTuple):
 
     Shapes: N heads in the batch, c positions in the chunk, head width K, and L rows of the packed sequence P.
 
-    The last two fields are set only if there is decay. The decay from position j to position t is exp(G_t -
-    G_j), where G is the cumulative log decay. It is split into two scales. Position j scales the terms that
-    it adds to the sums by exp(-G_j), and position t scales the sums that it uses by exp(G_t) / t. The two
-    fields are the derivatives of the loss with respect to the logs of these scales.
+    The last two fields are set only if there is decay. The decay from position j to position t is
+    ``exp(G_t - G_j)``, where G is the cumulative log decay. It is split into two scales. Position j scales
+    the terms that it adds to the sums by exp(-G_j), and position t scales the sums that it uses by exp(G_t) /
+    t. The two fields are the derivatives of the loss with respect to the logs of these scales.
 
     Attributes:
         q: gradient [N, c, K] of the queries.
@@ -285,8 +285,8 @@ def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, T
 
     With queries q, keys k, values v and pack weights A of the chunk, and the state (S_k, S_v) before it::
 
-        softmax = softmax((tril(q k^T) A + q S_k^T) / (t sqrt(K)))
-        U = dropout(softmax) / t
+        weights = softmax((tril(q k^T) A + q S_k^T) / (t sqrt(K)))
+        U = dropout(weights) / t
         output = tril(U A^T) v + U S_v
 
     S_k and S_v are the sums of ``a_j^T k_j`` and of ``a_j^T v_j`` over earlier positions j. With decay, each
@@ -299,7 +299,7 @@ def chunk_forward(chunk: Chunk, before: Optional[KeysValues]) -> Tuple[Tensor, T
 
     Returns:
         - output [N, c, K] of the chunk: N heads in the batch, c positions, and head width K.
-        - softmax [N, c, L] over the L rows of the packed sequence P, needed by the backward pass.
+        - softmax weights [N, c, L] over the L rows of the packed sequence P, needed by the backward pass.
     """
     q, A = chunk.q, chunk.pack_weights
     logits = torch.bmm(chunk.causal_product(q, chunk.inputs.keys), A)
@@ -446,8 +446,7 @@ def chunk_causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention chunk by chunk, with memory linear in the sequence length.
 
-    For the query q_t, the keys k_j, the values v_j and the pack weights a_j, the output y_t at position t
-    is::
+    For the query q_t, keys k_j, values v_j and pack weights a_j, the output y_t at position t is::
 
         u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
         y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]

@@ -27,9 +27,9 @@ def recurrent_causal_luna(
 ) -> Tuple[Tensor, CausalLunaState]:
     """Compute causal Luna attention for the next T positions, given the state after all earlier positions.
 
-    T is 1 during decoding and larger for a prefix. The state holds the sums of k_j^T a_j and of a_j^T v_j
-    over all positions j so far, for keys k_j, values v_j and pack weights a_j. For one new position t with
-    the query q_t, the output is::
+    T is 1 during decoding and larger for a prefix. The state holds the sums of ``k_j^T a_j`` and of
+    ``a_j^T v_j`` over all positions j so far, for keys k_j, values v_j and pack weights a_j. For one new
+    position t with the query q_t, the output is::
 
         u_t = softmax(K^-0.5 (1 / t) q_t key_sum)     unpack weights [L]
         y_t = (1 / t) u_t value_sum                   output [K]
@@ -99,8 +99,8 @@ def update_state(
 ) -> CausalLunaState:
     """Add new positions to the sums of a decoding state, and return the new state.
 
-    The key sum is the sum of the outer products k_j^T a_j over positions j, and the value sum that of a_j^T
-    v_j. With decay, the old sums and the new terms are decayed to the last new position.
+    The key sum is the sum of the outer products ``k_j^T a_j`` over positions j. The value sum is the sum of
+    ``a_j^T v_j``. With decay, the old sums and the new terms are decayed to the last new position.
 
     If ``v`` is the same tensor as ``k`` (tied), the value sum of the result is a view of the key sum. This
     requires that keys and values were also the same tensor at all earlier positions.

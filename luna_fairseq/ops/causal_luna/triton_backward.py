@@ -46,8 +46,8 @@ def query_gradient_kernel(
 ):  # fmt: skip
     """Compute the gradient of the queries, and the tensors that the second backward kernel needs.
 
-    For the query q_t, the keys k_j, the values v_j, the pack weights a_j, the unpack weights p_t =
-    softmax(logits_t) and the output gradient g_t, the kernel computes::
+    For the query q_t, the keys k_j, the values v_j, the pack weights a_j, the unpack weights
+    ``p_t = softmax(logits_t)`` and the output gradient g_t, the kernel computes::
 
         dp_t = (m_t / t) sum_{j<=t} D_tj (g_t . v_j) a_j               [L]
         dlogits_t = p_t (dp_t - p_t . dp_t)                          [L]
