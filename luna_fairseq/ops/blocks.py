@@ -123,7 +123,8 @@ def windowed_attention(
         after: number of positions in the window after t.
         key_padding_mask: mask [B, T], True at padding (default: None, no padding).
         dropout: dropout probability of the attention weights (default: 0).
-        global_keys: keys and values that all positions additionally attend to (default: None).
+        global_keys: m additional keys and values [B, H, m, K] that all positions attend to, with their mask
+            (default: None, no additional keys).
 
     Returns:
         The output, with the same shape as ``q``.

@@ -287,11 +287,11 @@ def append_ones(v: Tensor) -> Tensor:
 
 
 def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
-    """Compute the weighted mean of the values per query, 0 if all weights are 0.
+    """Compute, for each query, the weighted mean of the values (0 if all its weights are 0).
 
     Args:
         v: values [B, H, S, K]: batch size B, H heads, S keys, and head width K.
-        weights: nonnegative weights [B, H, T, S] for T queries.
+        weights: nonnegative weights [B, H, T, S] for T queries. They need not sum to 1.
 
     Returns:
         Means [B, H, T, K].

@@ -27,10 +27,11 @@ POOL = 2
 
 
 class InformationBlock(nn.Module):
-    """Convolutional block in place of a Transformer's feed-forward network.
+    """Convolutional block that replaces the feed-forward network of a Transformer layer.
 
-    The block maps a sequence of vectors to a sequence of the same shape. Padding is set to zero first, and
-    left padding is moved to the right.
+    The block applies a convolution along the model width, leaky ReLU, max-pooling, max-unpooling and a
+    transposed convolution. The positions are the channels of the convolutions. The output has the same shape
+    as the input. Padding is set to zero first, and left padding is moved to the right.
 
     Args:
         embed_dim: model width.

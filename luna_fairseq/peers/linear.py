@@ -30,8 +30,9 @@ def elu_plus_one(x: Tensor) -> Tensor:
 class LinearAttention(FeatureMapAttention):
     """Linear attention (Katharopoulos et al., 2020), with time and memory linear in the sequence length.
 
-    The softmax kernel is replaced with phi(q) . phi(k), where phi(x) = elu(x) + 1. The feature dimension
-    equals the head width. See :class:`PeerAttention` for the constructor arguments.
+    The weight of key k for query q is phi(q) . phi(k), divided by the sum over all keys. The feature map
+    phi(x) = elu(x) + 1 is positive, and its dimension equals the head width. See :class:`PeerAttention` for
+    the constructor arguments.
     """
 
     name = "linear"

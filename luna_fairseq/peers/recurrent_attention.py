@@ -49,7 +49,7 @@ class DotScore(nn.Module):
             memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
 
         Returns:
-            The encoder states themselves. Subclasses may return projected or normalized states.
+            The encoder states [B, S, M] themselves. Subclasses may return projected or normalized states.
         """
         return memory
 

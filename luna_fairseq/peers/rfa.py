@@ -38,8 +38,8 @@ class RandomFeatureAttention(FeatureMapAttention):
     """Random feature attention, RFA (Peng et al., 2021): softmax attention approximated in linear time.
 
     The features of queries and keys are sines and cosines of random projections. Each head has its own random
-    vectors, which are drawn once. With ``--rfa-gate``, causal attention forgets earlier positions. See
-    :class:`PeerAttention` for the constructor arguments.
+    vectors, which are drawn once. With the option ``--rfa-gate``, causal attention learns a gate with which
+    it forgets earlier positions. See :class:`PeerAttention` for the constructor arguments.
     """
 
     name = "rfa"

@@ -57,7 +57,10 @@ class SoftmaxAttention(PeerAttention):
         self.diagonal_positions: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
-        """Compute the ALiBi bias, which is proportional to the distance and is added to the logits.
+        """Compute the ALiBi bias -m_h |i - j| for the logits of query position i and key position j.
+
+        The slope of head h of H heads is m_h = 2^(-8 h / H). The bias is clamped to at least -50, where
+        attention weights are negligible.
 
         Args:
             queries: queries [B, H, T, K] of the last T of S positions: batch size B, H heads, and head width

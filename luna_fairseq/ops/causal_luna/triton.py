@@ -386,12 +386,13 @@ def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
     """Choose the Triton compile options of a kernel.
 
     The option ``maxnreg`` limits the registers of a thread, which determines how many programs fit on a
-    multiprocessor. With the chosen limit, three programs fit if the kernel then does not spill registers to
-    memory. Otherwise two programs fit. Without a limit, NVIDIA's assembler gives some kernels only 32
+    multiprocessor of the GPU. The limit allows three programs if the kernel then does not spill registers to
+    memory, and two programs otherwise. Without a limit, NVIDIA's assembler gives some kernels only 32
     registers.
 
     Args:
-        values: kernel arguments, keyed by name.
+        values: kernel arguments, keyed by name. Only BLOCK_K (head width, rounded up) and L (number of rows
+            of the packed sequence P) are used.
 
     Returns:
         Dictionary with the entries ``num_warps``, ``num_stages`` and ``maxnreg``.
