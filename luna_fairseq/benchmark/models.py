@@ -210,9 +210,10 @@ def luna_variant(
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Describe an optional Transformer with a different attention, such as Linformer's.
+    """Return a benchmark row for a Transformer with a different attention, such as Linformer's.
 
-    The model supports translation only if the attention also has causal and cross-attention versions.
+    The row is measured only if the option ``--with`` names it. The model supports translation only if the
+    attention also has causal and cross-attention versions.
 
     Args:
         attention: name of the attention, a key of ``luna_fairseq.peers.ATTENTIONS``.

@@ -144,7 +144,11 @@ def _update_hessians(
 
 
 def norm_offset(group: Dict[str, Any]) -> float:
-    """Return the offset that is added to the norm of the previous direction.
+    """Return the small number that is added to the norm of Apollo's previous update direction.
+
+    The update of the Hessian approximation divides by this norm, which could be 0. The option ``rebound``
+    chooses how Apollo bounds small values of the approximation: by the constant ``sigma``, or by the change
+    of the gradient ("belief").
 
     Args:
         group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.

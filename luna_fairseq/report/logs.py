@@ -219,7 +219,7 @@ class _LogReader:
         return self._log
 
     def _read_line(self, line: str) -> None:
-        """Parse a line of any log format.
+        """Parse a line of any log format, and add its statistics to this log.
 
         Args:
             line: line of the log without the line break.
