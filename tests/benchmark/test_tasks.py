@@ -71,7 +71,13 @@ def failed(task):
     return section.failed, [jobs for _, jobs in cases]
 
 
-@pytest.mark.parametrize("name", COMMANDS)
+# These tasks prepare and measure models as "train" does.
+LIKE_TRAIN = [pytest.param(name, marks=pytest.mark.slow) for name in ("masked-lm", "lra")]
+
+
+@pytest.mark.parametrize(
+    "name", [*(name for name in COMMANDS if name not in ("masked-lm", "lra")), *LIKE_TRAIN]
+)
 def test_every_row_is_checked_and_measured(name, quick, tmp_path, capsys):
     paths = tmp_path / "all.json", tmp_path / "all.png"
     words = [*COMMANDS[name].split(), "--repetitions", "2", "--json", str(paths[0]), "--plot", str(paths[1])]
