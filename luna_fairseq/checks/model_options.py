@@ -210,7 +210,7 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[T
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the fairseq-train arguments that build the same model as a checkpoint's.
+    """Return the fairseq-train arguments that build the model of a checkpoint.
 
     Args:
         options: options of the model. Either ``_name`` or ``arch`` names the model.

@@ -191,8 +191,8 @@ def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
     Raises:
         InputError: The number of hypotheses is not a multiple of the number of sentences.
     """
-    hypotheses_per_sentence(x.size(1), sentences)
-    return x.transpose(0, 1).reshape(sentences, -1, x.size(-1))
+    n = hypotheses_per_sentence(x.size(1), sentences)
+    return x.transpose(0, 1).reshape(sentences, n * x.size(0), x.size(-1))
 
 
 def separate_hypotheses(x: Tensor, hypotheses: int) -> Tensor:

@@ -127,6 +127,9 @@ class LunaCausalAttention(nn.Module):
 
         Returns:
             Output [T, B, C].
+
+        Raises:
+            InputError: The batch size of ``query`` is not a multiple of that of ``packed``.
         """
         if self.watcher is not None:
             self.watcher(self, query, packed, key_padding_mask, packed_padding_mask)
@@ -196,8 +199,8 @@ class LunaCausalAttention(nn.Module):
                     "no packed sequence was passed, and the state has none. Pass packed in the first step"
                 )
             pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
-        n = hypotheses_per_sentence(query.size(1), pack_q.size(0))
         if packed_padding_mask is not None:
+            n = hypotheses_per_sentence(query.size(1), pack_q.size(0))
             packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
         pack_k, q, k, v = self._project_x(query)
         weights = self._pack_weights(pack_q, pack_k)
@@ -262,7 +265,11 @@ class LunaCausalAttention(nn.Module):
 
         Returns:
             Pack weights [B * n, H, T, L].
+
+        Raises:
+            InputError: The batch size of ``pack_k`` is not a multiple of B. The sequences would be mixed up.
         """
+        hypotheses_per_sentence(pack_k.size(0), pack_q.size(0))
         return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
     def _project_x(self, x: Tensor, names: Optional[Sequence[str]] = None) -> List[Tensor]:

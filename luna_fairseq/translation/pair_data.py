@@ -59,8 +59,8 @@ class PairData:
     def names(self) -> List[str]:
         """Return the paths of all files that :meth:`write` writes, relative to the folder."""
         names = [str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages]
-        for part in self.keys:
-            names += [f"{self._path_without_suffix(part)}.bin", f"{self._path_without_suffix(part)}.idx"]
+        for key in self.keys:
+            names += [f"{self._path_without_suffix(key)}.bin", f"{self._path_without_suffix(key)}.idx"]
         return names
 
     def _path_without_suffix(self, key: TextKey) -> Path:

@@ -40,3 +40,11 @@ def test_each_sentence_must_have_the_same_number_of_hypotheses(build):
             module.unpack(query, module.pack(packed, packed)[1])
         else:
             module.step(query, packed)
+
+
+def test_whole_sequences_need_a_packed_sequence_each():
+    """Four sequences of three tokens have as many keys as three sequences of four."""
+    attention, query, packed = LunaCausalAttention(8, 2), torch.randn(3, 4, 8), torch.randn(5, 3, 8)
+    for compute in (attention, attention.weights):
+        with pytest.raises(InputError, match="4 hypotheses cannot belong to 3 sentences"):
+            compute(query, packed)
