@@ -17,7 +17,7 @@ import inspect
 import logging
 import sys
 from dataclasses import dataclass, field
-from typing import Any, Callable, List, Tuple
+from typing import Any, Callable, Dict, List, Tuple
 
 logger = logging.getLogger(__name__)
 
@@ -132,6 +132,8 @@ class Patch:
         new.patched_by = (*earlier, self.name)
         is_static = isinstance(inspect.getattr_static(owner, name), staticmethod)
         setattr(owner, name, staticmethod(new) if is_static else new)
+        for namespace in _spawned_namespaces(owner):
+            namespace[name] = new
 
 
 def find_target(target: str) -> Tuple[Any, str]:
@@ -165,6 +167,19 @@ def find_target(target: str) -> Tuple[Any, str]:
     except (ImportError, AttributeError) as error:
         raise AttributeError(f"{target.replace(':', '.')} does not exist ({error})") from None
     return owner, name
+
+
+def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
+    """Return the namespaces in which functions of a spawned process's main module look up names.
+
+    multiprocessing copies the main module of ``python -m`` after running it, so the copy's attributes are not
+    the globals of its functions.
+    """
+    if getattr(owner, "__name__", "") != "__mp_main__":
+        return []
+    functions = filter(inspect.isfunction, list(vars(owner).values()))
+    globals_of = {id(each.__globals__): each.__globals__ for each in functions}
+    return [names for names in globals_of.values() if names.get("__name__") == "__mp_main__"]
 
 
 def _wrap(original: Function, function: Function) -> Function:

@@ -1,6 +1,7 @@
 """A patch replaces functions once and in order, replaces all or none, and names a missing target."""
 
 import logging
+import runpy
 import sys
 import types
 
@@ -99,3 +100,14 @@ def test_states_of_a_patch_that_is_not_applied(engine):
     unwanted.apply(leave_out=True)
     assert apply_patch(twice, "engine:shout", is_needed=lambda: False).state == NOT_NEEDED
     assert unwanted.state == LEFT_OUT and engine.shout("a") == "A"
+
+
+def test_a_spawned_process_of_python_m_calls_the_replacement(monkeypatch):
+    """multiprocessing copies the main module, so its functions have other globals than its attributes."""
+    content = runpy.run_module("fairseq_cli.score", run_name="__mp_main__", alter_sys=True)
+    copy = types.ModuleType("__mp_main__")
+    copy.__dict__.update(content)
+    monkeypatch.setitem(sys.modules, "__main__", copy)
+    apply_patch(twice, "fairseq_cli.score:get_parser")
+    assert copy.get_parser.patched_by == ("doubling",)
+    assert copy.cli_main.__globals__["get_parser"] is copy.get_parser
