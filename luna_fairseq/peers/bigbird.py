@@ -20,61 +20,32 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class BigBirdAttention(PeerAttention):
-    """BigBird (Zaheer et al., 2020): block-sparse attention with window, global and random blocks.
-
-    Each block of positions attends to itself, its two neighbours, the global blocks at the start, and a few
-    random blocks. The keys and values of these blocks are gathered and concatenated. See
-    :class:`PeerAttention` for the constructor arguments.
-    """
+    """BigBird (Zaheer et al., 2020): block-sparse attention with window, global and random blocks."""
 
     name = "bigbird"
     forms = (BIDIRECTIONAL,)
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Store the block options, and draw the random seed for the block preferences.
-
-        Overrides :meth:`PeerAttention.build`.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``bigbird_block``, ``bigbird_global_blocks`` and ``bigbird_random_blocks`` are used.
-        """
         self.size, self.first = options.bigbird_block, options.bigbird_global_blocks
         self.random = options.bigbird_random_blocks
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return a fixed random score for each pair of blocks.
+        """Return a fixed random score for each pair of n blocks, [n, n].
 
-        A block attends to the random blocks with the highest scores. All sequences use the top-left part of
-        the same matrix, which is drawn for the maximum length. The scores therefore do not depend on the
-        sequence length.
-
-        Args:
-            blocks: number n of blocks in the sequence.
-            device: device of the result.
-
-        Returns:
-            Scores [n, n] between 0 and 1. Row i has the scores of all blocks for block i.
+        The matrix is drawn for the maximum length, and shorter sequences use its top-left part, so that the
+        scores do not depend on the length.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))
         return torch.rand(longest, longest, generator=generator)[:blocks, :blocks].to(device)
 
     def choose_blocks(self, padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-        """Choose the key blocks that each query block attends to.
+        """Choose m = 3 + g + r key blocks for each query block: its window, global and random blocks.
 
-        These are the block itself, its two neighbours, the first g blocks (global blocks), and r random
-        blocks. Random blocks that are already chosen, or that contain only padding, are not used. Each row
-        has m = 3 + g + r entries (fewer if the sequence has fewer blocks).
-
-        Args:
-            padding_mask: mask [B, T] for B sequences of T positions, True at padding.
-
-        Returns:
-            - indices [B, blocks, m] of the m key blocks of each query block.
-            - mask [B, blocks, m], True at unused entries, such as neighbours beyond the end.
+        Return their indices [B, blocks, m], and a mask that is True at unused entries: blocks beyond an end
+        of the sequence, random blocks of padding only, and blocks that are listed twice.
         """
         padding_blocks = to_blocks(padding_mask[:, None, :, None], self.size, True)
         empty = padding_blocks.all(dim=3).flatten(1)  # [B, blocks]
@@ -91,20 +62,6 @@ class BigBirdAttention(PeerAttention):
         return seen, torch.cat([unused.expand(B, -1, -1), best < 0], dim=2)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute block-sparse softmax attention, and full attention for the tokens of global blocks.
-
-        Overrides :meth:`PeerAttention.attend`. The queries of a block attend to the keys of the block itself,
-        its two neighbours, the global blocks at the start, and a few random blocks.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         T = q.size(2)
         key_mask = combine_masks(padding_mask)
         padding_mask = materialize_padding(padding_mask, q)
@@ -123,19 +80,6 @@ class BigBirdAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         T, padding_mask = q.size(2), materialize_padding(padding_mask, q)
         seen, unused = self.choose_blocks(padding_mask)
         sees = seen.new_zeros(*seen.shape[:2], seen.size(1)).scatter_add_(2, seen, (~unused).long())
@@ -145,16 +89,7 @@ class BigBirdAttention(PeerAttention):
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
-    """Gather the key blocks of each query block, and concatenate them along the length.
-
-    Args:
-        x: blocks [B, H, blocks, size, K] of keys, values or a mask: batch size B, H heads, ``size`` positions
-            in a block, and width K.
-        chosen: indices [B, n, m] of the m key blocks of each of the n query blocks.
-
-    Returns:
-        Gathered positions [B, H, n, m * size, K].
-    """
+    """Concatenate the m chosen key blocks [B, n, m] of n query blocks: [B, H, n, m * size, K]."""
     B, H, _, size, K = x.shape
     index = chosen.flatten(1)[:, None, :, None, None].expand(-1, H, -1, size, K)
     return x.gather(2, index).unflatten(2, chosen.shape[1:]).flatten(3, 4)

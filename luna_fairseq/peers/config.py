@@ -17,13 +17,7 @@ NAMES = list(ATTENTIONS)
 
 @dataclass
 class EncoderAttentionConfig(PeerOptions):
-    """Options that select the encoder's attention, an efficient attention from another paper.
-
-    Attributes:
-        attention: name of the attention of the encoder.
-        information_block: replace the encoder's feed-forward networks with information organization blocks.
-        information_kernel: kernel size and stride of the convolutions of these blocks.
-    """
+    """Options that select the encoder's attention, an efficient attention from another paper."""
 
     attention: ChoiceEnum(NAMES) = option(
         "softmax", "attention of the encoder, and default of the decoder's attentions"
@@ -40,12 +34,7 @@ class EncoderAttentionConfig(PeerOptions):
 
 @dataclass
 class AttentionConfig(EncoderAttentionConfig):
-    """Options that select the attentions of the encoder and of the decoder.
-
-    Attributes:
-        decoder_attention: name of the decoder's causal attention (default: None, same as the encoder).
-        cross_attention: name of the cross-attention (default: None, same as the encoder).
-    """
+    """Options that select the attentions of the encoder and of the decoder."""
 
     decoder_attention: Optional[ChoiceEnum(NAMES)] = option(
         None, "causal attention of the decoder", default_from="attention"
@@ -57,31 +46,19 @@ class AttentionConfig(EncoderAttentionConfig):
 
 @dataclass
 class PeerTransformerConfig(AttentionConfig, TranslationOptions):
-    """Options of ``--arch peer_transformer``, a translation model with peer attentions.
-
-    Combines the options of fairseq's Transformer with :class:`AttentionConfig`.
-    """
+    """Options of ``--arch peer_transformer``, a translation model with peer attentions."""
 
 
 @dataclass
 class PeerLanguageModelConfig(PeerOptions, LanguageModelOptions):
-    """Options of ``--arch peer_lm``, a causal language model with a peer attention.
-
-    Attributes:
-        decoder_attention: name of the causal attention of each layer.
-    """
+    """Options of ``--arch peer_lm``, a causal language model with a peer attention."""
 
     decoder_attention: ChoiceEnum(NAMES) = option("softmax", "causal attention of each layer")
 
 
 @dataclass
 class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
-    """Options of ``--arch peer_roberta``, a masked language model with a peer attention.
-
-    Attributes:
-        untie_weights_roberta: learn a separate output projection instead of reusing the token embedding.
-        no_token_positional_embeddings: disable positional embeddings.
-    """
+    """Options of ``--arch peer_roberta``, a masked language model with a peer attention."""
 
     untie_weights_roberta: bool = option(
         False, "learn a separate output projection in place of the token embedding"
@@ -91,7 +68,4 @@ class PeerRobertaConfig(EncoderAttentionConfig, SentenceOptions):
 
 @dataclass
 class PeerClassifierConfig(EncoderAttentionConfig, ClassifierOptions):
-    """Options of ``--arch peer_lra_<task>``, a Long Range Arena classifier with a peer attention.
-
-    Combines the options of all classifiers (:class:`ClassifierOptions`) with :class:`EncoderAttentionConfig`.
-    """
+    """Options of ``--arch peer_lra_<task>``, a Long Range Arena classifier with a peer attention."""

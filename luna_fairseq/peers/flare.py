@@ -21,61 +21,22 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 
 
 class FlareAttention(PeerAttention):
-    """FLARE (Puri et al., 2025): attention from learned latents to the tokens, then from tokens to latents.
-
-    Both steps are softmax attention. Time and memory are linear in the sequence length. See
-    :class:`PeerAttention` for the constructor arguments.
-    """
+    """FLARE (Puri et al., 2025): attention from latents to the tokens, then from tokens to latents."""
 
     name = "flare"
     forms = (BIDIRECTIONAL,)
     projections: Tuple[str, ...] = ("k", "v")
 
     def build(self, options: Any) -> None:
-        """Create the learned latent queries of each head.
-
-        Overrides :meth:`PeerAttention.build`.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``flare_latents`` (number of latents) is used.
-        """
         self.latents = nn.Parameter(torch.randn(self.num_heads, options.flare_latents, self.head_dim) * 0.1)
 
     def attend(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute attention from the latents to all tokens, then from all tokens to the latents.
-
-        Overrides :meth:`PeerAttention.attend`. With M learned latent queries Q, keys K and values V, the
-        output is softmax(K Q^T) softmax(Q K^T) V. The logits are not scaled.
-
-        Args:
-            k: keys [B, H, T, K], which also serve as queries: batch size B, H heads, T positions, and head
-                width K.
-            v: values, with the same shape as ``k``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``k``.
-        """
         latents = self.latents.to(k.dtype).expand(k.size(0), -1, -1, -1)
         unscaled = latents * self.head_dim**0.5
         gathered = softmax_attention(unscaled, k, v, combine_masks(padding_mask), self.dropout)
         return softmax_attention(k, unscaled, gathered, None, self.dropout)
 
     def attend_naively(self, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            k: keys [B, H, T, K], which also serve as queries: batch size B, H heads, T positions, and head
-                width K.
-            v: values, with the same shape as ``k``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``k``.
-        """
         scale = self.head_dim**0.5
         gather = naive_softmax_weights(self.latents * scale, k, combine_masks(padding_mask))
         scatter = naive_softmax_weights(k * scale, self.latents)

@@ -7,11 +7,9 @@ The block applies four steps along the model width: a convolution with equal ker
 ReLU with max-pooling by two, max-unpooling to the positions of the maxima, and a transposed convolution. The
 last two steps restore the width.
 
-The paper does not give the sizes, but its parameter counts determine them: 135,368,888 with the feed-forward
-network and 126,613,016 with this block. The difference matches exactly for a kernel of 8 and with the n
-positions as channels. A layer then has 2 (8 n^2 + n) = 640,400 parameters for n = 200, instead of 2,099,712.
-The block therefore also mixes positions. Unpooling to the positions of the maxima is our own choice and adds
-no parameters.
+The paper does not give the sizes. Its parameter counts, 135,368,888 with the feed-forward network and
+126,613,016 with this block, fit a kernel of 8 with the n positions as channels: 2 (8 n^2 + n) parameters a
+layer, for n = 200. Unpooling to the positions of the maxima is our own choice.
 """
 
 from typing import Optional
@@ -29,23 +27,11 @@ POOL = 2
 class InformationBlock(nn.Module):
     """Convolutional block that replaces the feed-forward network of a Transformer layer.
 
-    The block applies a convolution along the model width, leaky ReLU, max-pooling, max-unpooling and a
-    transposed convolution. The positions are the channels of the convolutions. The output has the same shape
-    as the input. Padding is set to zero first, and left padding is moved to the right.
+    Padding is set to zero first, and left padding is moved to the right and back.
 
     Args:
-        embed_dim: model width.
         longest: maximum sequence length. The convolutions have one channel per position.
         kernel: kernel size and stride of the convolutions; twice the kernel must divide ``embed_dim``.
-
-    Raises:
-        InputError: Twice the kernel does not divide the width.
-
-    Example:
-        >>> import torch
-        >>> block = InformationBlock(embed_dim=16, longest=10, kernel=4)
-        >>> block(torch.randn(7, 2, 16), None).shape
-        torch.Size([7, 2, 16])
     """
 
     def __init__(self, embed_dim: int, longest: int, kernel: int):
@@ -60,20 +46,7 @@ class InformationBlock(nn.Module):
         self.spread_conv = nn.ConvTranspose1d(longest, longest, kernel, stride=kernel)
 
     def forward(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Apply convolution, pooling, unpooling and transposed convolution to a batch of sequences.
-
-        Padding is set to zero, and left padding is moved to the right and back.
-
-        Args:
-            x: input [T, B, C]: T positions, batch size B, and model width C.
-            padding_mask: mask [B, T], True at padding (None if there is no padding).
-
-        Returns:
-            Output [T, B, C].
-
-        Raises:
-            InputError: T exceeds the maximum length.
-        """
+        """Apply the block to x [T, B, C] of batch size B. T is at most ``longest``."""
         T = x.size(0)
         if T > self.longest:
             raise InputError(

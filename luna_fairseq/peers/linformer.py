@@ -20,26 +20,13 @@ from luna_fairseq.peers.feature_maps import mask_features
 
 
 class LinformerAttention(PeerAttention):
-    """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer tokens.
-
-    A learned matrix [k, n] projects keys and values along the length, from at most n tokens to k tokens. The
-    option ``--linformer-k`` sets k. See :class:`PeerAttention` for the constructor arguments.
-    """
+    """Linformer (Wang et al., 2020): softmax attention to keys and values projected to fewer tokens."""
 
     name = "linformer"
     forms = (BIDIRECTIONAL,)
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the learned matrices that project keys and values along the length.
-
-        Overrides :meth:`PeerAttention.build`. Each matrix is [k, n], where n is the maximum length.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`. Only
-                ``linformer_k`` (number k of projected tokens) and ``linformer_sharing`` (which heads,
-                projections or layers share a matrix) are read.
-        """
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
         shape = (heads, options.linformer_k, self.max_positions)
@@ -50,67 +37,24 @@ class LinformerAttention(PeerAttention):
             nn.init.normal_(parameter, std=self.max_positions**-0.5)  # keeps the norm of the rows
 
     def share_projections(self, first: "LinformerAttention") -> None:
-        """Use the length projections of the first layer, if ``linformer_sharing`` is "layerwise".
-
-        Args:
-            first: attention of the first layer.
-        """
+        """Use the length projections of the first layer, if ``--linformer-sharing`` is "layerwise"."""
         if self.sharing == "layerwise":
             self.length_proj = first.length_proj
 
     def shorten(self, x: Tensor, index: int, padding_mask: Optional[Tensor]) -> Tensor:
-        """Project keys or values along the length, from T positions to ``linformer_k``.
-
-        Args:
-            x: keys or values [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            index: 0 for the projection of keys, 1 for the projection of values.
-            padding_mask: mask [B, T], True at padding (None if there is no padding).
-
-        Returns:
-            Projected keys or values [B, H, linformer_k, K].
-
-        Raises:
-            InputError: T exceeds the maximum length.
-        """
+        """Project keys (index 0) or values (index 1) along the length, from [B, H, T, K] to [B, H, k, K]."""
         T = x.size(2)
         self.check_length(T)
         weights: List[Tensor] = list(self.length_proj)
         return weights[index % len(weights)][:, :, :T].to(x.dtype) @ mask_features(x, padding_mask)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute softmax attention to the projected keys and values.
-
-        Overrides :meth:`PeerAttention.attend`. The output is softmax(q (E k)^T / sqrt(K)) (F v), where the
-        learned matrices E and F project T tokens to fewer tokens.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         k, v = self.shorten(k, 0, padding_mask), self.shorten(v, 1, padding_mask)
         return softmax_attention(q, k, v, None, self.dropout)
 
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` from materialized attention weights, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

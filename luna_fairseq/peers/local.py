@@ -25,59 +25,24 @@ from luna_fairseq.peers.attention import (
 
 
 class LocalAttention(PeerAttention):
-    """Local attention: softmax attention within a sliding window or within blocks of positions.
-
-    With ``--local-kind window``, a query attends to ``--local-window`` positions on each side. With
-    ``--local-kind blocks``, it attends to its own block of ``--local-window`` positions. Causal attention
-    masks later positions. The decoding state holds the keys and values of the last ``--local-window``
-    positions. See :class:`PeerAttention` for the constructor arguments.
-    """
+    """Local attention: softmax attention within a sliding window or within blocks of w positions."""
 
     name = "local"
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
-        """Store the window size, and whether attention uses windows or blocks.
-
-        Overrides :meth:`PeerAttention.build`.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``local_window`` and ``local_kind`` are used.
-        """
         self.window, self.kind = options.local_window, options.local_kind
         self.needs_left_alignment = self.kind == "blocks"
 
     def mask_pairs(self, i: Tensor, j: Tensor) -> Tensor:
         """Return a mask of query-key pairs that must not attend: distant pairs and, if causal, later keys.
 
-        With a window of w positions, a pair is distant if |i - j| > w. With blocks of w positions, it is
-        distant if i and j lie in different blocks.
-
-        Args:
-            i: positions of the queries, such as [T, 1] for T queries.
-            j: positions of the keys, such as [S] for S keys. Broadcasts with ``i``.
-
-        Returns:
-            Boolean mask of the broadcast shape, such as [T, S]. True if the query must not attend to the key.
+        i, j: positions of queries and keys that broadcast, such as [T, 1] and [S].
         """
         far = i // self.window != j // self.window if self.kind == "blocks" else (i - j).abs() > self.window
         return far | (j > i) if self.form == CAUSAL else far
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute softmax attention within a sliding window or within blocks of positions.
-
-        Overrides :meth:`PeerAttention.attend`. Time and memory are linear in the sequence length.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         T, after = q.size(2), 0 if self.form == CAUSAL else self.window
         if self.kind == "window":
             return windowed_attention(q, k, v, self.window, after, padding_mask, self.dropout)
@@ -92,22 +57,10 @@ class LocalAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention, using the cached keys and values of the last positions.
+        """Continue causal attention, given the last w positions.
 
-        Overrides :meth:`PeerAttention.attend_incrementally`. The cache holds the last ``local_window``
-        positions.
-
-        Args:
-            parts: queries, keys and values of the new positions, each [B, H, T, K]: batch size B, H heads, T
-                new positions, and head width K.
-            padding_mask: mask [B, T] of the new positions, True at padding (None if there is no padding).
-            state: state returned by the previous call (None at the start). Its entries are the cached keys
-                and values ``k`` and ``v``, their ``positions``, a mask ``real`` that is nonzero at tokens,
-                and the ``count`` of tokens so far.
-
-        Returns:
-            - output [B, H, T, K] of each head at the new positions.
-            - state after the new positions, with the same entries.
+        The state holds their keys ``k`` and values ``v``, their ``positions``, a mask ``real`` that is
+        nonzero at tokens, and the ``count`` of tokens so far.
         """
         q, k, v = parts
         real = (~materialize_padding(padding_mask, q)).long()
@@ -131,19 +84,6 @@ class LocalAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         positions = torch.arange(q.size(2), device=q.device)
         attention_mask = combine_masks(padding_mask, self.mask_pairs(positions[:, None], positions))
         return naive_softmax_weights(q, k, attention_mask) @ v

@@ -20,8 +20,8 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, PeerAttention, combine_m
 class LongformerAttention(PeerAttention):
     """Longformer (Beltagy et al., 2020): sliding-window attention, with global tokens at the start.
 
-    A token attends to the tokens in a window around it and to the global tokens. Global tokens attend to all
-    tokens. See :class:`PeerAttention` for the constructor arguments.
+    ``global_parts`` are the queries, keys and values of the separate projections of global tokens. There are
+    none if g is 0.
     """
 
     name = "longformer"
@@ -30,17 +30,6 @@ class LongformerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("q", "k", "v", "global_q", "global_k", "global_v")
 
     def build(self, options: Any) -> None:
-        """Store the options, and delete the projections of global tokens if there are no global tokens.
-
-        Overrides :meth:`PeerAttention.build`.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``longformer_window`` and ``longformer_global_tokens`` are used.
-
-        Raises:
-            InputError: The window width is odd.
-        """
         if options.longformer_window % 2:
             raise InputError(
                 f"Expected --longformer-window to be even, got {options.longformer_window}. Use another "
@@ -55,22 +44,6 @@ class LongformerAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute sliding-window attention with global tokens, which attend to all tokens.
-
-        Overrides :meth:`PeerAttention.attend`. All other tokens attend to their window and to the global
-        tokens.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            global_parts: queries, keys and values from the separate projections for global tokens, each with
-                the same shape as ``q``. Empty if there are no global tokens.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         T, g = q.size(2), min(self.tokens, q.size(2))
         global_keys = None
         if g:
@@ -88,21 +61,6 @@ class LongformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, *global_parts: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            global_parts: queries, keys and values of the global projections, each with the same shape as
-                ``q``. Empty if there are no global tokens.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         positions = torch.arange(q.size(2), device=q.device)
         unseen = ((positions[:, None] - positions).abs() > self.half) & (positions >= self.tokens)
         output = naive_softmax_weights(q, k, combine_masks(padding_mask, unseen)) @ v

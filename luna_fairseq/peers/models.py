@@ -52,11 +52,6 @@ class PeerTransformer(EncoderDecoder):
 
     With softmax attention, the parameters and outputs equal those of fairseq's Transformer.
 
-    Args:
-        cfg: nested form of a :class:`PeerTransformerConfig`.
-        encoder: encoder, a :class:`PeerEncoder`.
-        decoder: decoder, a :class:`PeerDecoder`.
-
     Example:
         >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
         >>> cfg = PeerTransformerConfig(attention="linear", encoder_embed_dim=16, encoder_layers=2)
@@ -70,19 +65,6 @@ class PeerTransformer(EncoderDecoder):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerTransformer":
-        """Build the model for the dictionaries of a task. fairseq calls this method.
-
-        Args:
-            cfg: flat configuration with the fields of :class:`PeerTransformerConfig`.
-            task: fairseq task with a source and a target dictionary.
-
-        Returns:
-            The model.
-
-        Raises:
-            InputError: An attention does not support the form required by its option, or the widths, the
-                numbers of heads or other options are invalid.
-        """
         options = fill_in_defaults(flat_options(cfg, PeerTransformerConfig()), PeerTransformerConfig)
         if options["diagonal_prior"] and options["cross_attention"] != "softmax":
             raise InputError(
@@ -94,26 +76,11 @@ class PeerTransformer(EncoderDecoder):
         return super().build_model(cfg, task)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference as in fairseq, after checking the generation options.
-
-        Args:
-            cfg: full configuration; its ``generation`` options are checked.
-
-        Raises:
-            InputError: A generation option needs alignments, but the cross-attention computes no weights.
-        """
         self.check_generation(getattr(cfg, "generation", None))
         super().prepare_for_inference_(cfg)
 
     def check_generation(self, generation: Any) -> None:
-        """Raise an error if generation options need attention weights that this model does not compute.
-
-        Args:
-            generation: generation options, such as ``print_alignment`` and ``replace_unk``, or None.
-
-        Raises:
-            InputError: An option needs alignments, but the cross-attention computes no weights.
-        """
+        """Raise an InputError if generation options need attention weights that are not computed."""
         attention = self.decoder.cfg.cross_attention
         aligned = getattr(generation, "print_alignment", None) or getattr(generation, "replace_unk", None)
         if aligned is not None and attention != "softmax":
@@ -125,37 +92,13 @@ class PeerTransformer(EncoderDecoder):
 
 @register_model("peer_lm", dataclass=PeerLanguageModelConfig)
 class PeerLanguageModel(LanguageModel):
-    """fairseq's Transformer language model with a peer attention, an efficient attention from another paper.
-
-    Args:
-        decoder: decoder without cross-attention, a :class:`PeerDecoder`.
-
-    Example:
-        >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
-        >>> sizes = {"decoder_layers": 1, "tokens_per_sample": 64, "max_target_positions": 64}
-        >>> cfg = PeerLanguageModelConfig(decoder_attention="local", **sizes)
-        >>> model = PeerLanguageModel.build_model(cfg, task)
-        >>> model.decoder.layers[0].self_attn.name
-        'local'
-    """
+    """fairseq's Transformer language model with a peer attention."""
 
     config_class = PeerLanguageModelConfig
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
-        """Return the decoder class, after checking that the options are valid for a language model.
-
-        Overrides the method of :class:`LanguageModel`.
-
-        Args:
-            cfg: nested ``TransformerConfig`` of the model.
-
-        Returns:
-            :class:`PeerDecoder`.
-
-        Raises:
-            InputError: An option belongs to cross-attention, which a language model does not have.
-        """
+        """Return :class:`PeerDecoder`, after refusing options that need cross-attention."""
         for name in ("diagonal_prior", "sentence_diagonal"):
             if getattr(cfg, name):
                 raise InputError(
@@ -169,43 +112,15 @@ class PeerRobertaEncoder(SentenceModelEncoder):
     """RoBERTa's encoder and language model head, with a :class:`PeerEncoder` as the sentence encoder."""
 
     def build_encoder(self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding) -> PeerEncoder:
-        """Build the sentence encoder. Overrides the method of fairseq's RoBERTa encoder.
-
-        Args:
-            args: model options.
-            dictionary: dictionary of the tokens.
-            embed_tokens: token embedding.
-
-        Returns:
-            The encoder.
-        """
         return PeerEncoder(nested_config(sentence_encoder_options(args)), dictionary, embed_tokens)
 
 
 @register_model("peer_roberta", dataclass=PeerRobertaConfig)
 class PeerRoberta(SentenceModel):
-    """fairseq's RoBERTa, a masked language model, with an efficient attention mechanism from another paper.
-
-    Args:
-        args: namespace with the fields of :class:`PeerRobertaConfig`.
-        encoder: sentence encoder with language model head, a :class:`PeerRobertaEncoder`.
-    """
+    """fairseq's RoBERTa, a masked language model, with a peer attention."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerRoberta":
-        """Build the model for the dictionary of a task. fairseq calls this method.
-
-        Args:
-            cfg: flat configuration with the fields of :class:`PeerRobertaConfig`.
-            task: fairseq task with a source dictionary.
-
-        Returns:
-            The model.
-
-        Raises:
-            InputError: The attention does not support the bidirectional form, or the task's sequences are
-                longer than ``max_positions``.
-        """
         args = Namespace(**flat_options(cfg, PeerRobertaConfig()))
         check_sequences_fit(task, args.max_positions)
         return cls(args, PeerRobertaEncoder(args, task.source_dictionary))
@@ -213,34 +128,14 @@ class PeerRoberta(SentenceModel):
 
 @register_model("peer_lra", dataclass=PeerClassifierConfig)
 class PeerClassifier(LunaClassifier):
-    """Classifier for Long Range Arena with a peer attention, an efficient attention from another paper.
+    """Classifier for Long Range Arena with a peer attention.
 
     It differs from the Transformer ``transformer_lra_<task>`` only in the attention.
-
-    Args:
-        args: namespace with all fields of :class:`PeerClassifierConfig` set.
-        encoder: encoder, a :class:`PeerEncoder`.
-        pairs: True to classify pairs of sequences, each of which is encoded separately (default: False).
     """
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "PeerClassifier":
-        """Build the model for the dictionary of a task, or for pixels if the task has no dictionary.
-
-        fairseq calls this method.
-
-        Args:
-            cfg: flat configuration with the fields of :class:`PeerClassifierConfig`.
-            task: fairseq task with ``source_dictionary`` (None for pixels) and ``pairs`` (True to classify
-                pairs).
-
-        Returns:
-            The model.
-
-        Raises:
-            InputError: The attention does not support the bidirectional form, or options contradict each
-                other.
-        """
+        """Build the model for the task's dictionary or, if the task has none, for pixels."""
         options = {**vars(LunaClassifierConfig()), **flat_options(cfg, PeerClassifierConfig())}
         args = Namespace(**{**options, "layer_type": "transformer"})
         check_classifier(args, "image" if task.source_dictionary is None else "text")

@@ -6,6 +6,9 @@ For decoder state s_t, the context c_t is the weighted sum of the encoder states
 
 :data:`SCORES` holds the score functions of Bahdanau et al. (2015), Luong et al. (2015, section 3.1) and
 Graves et al. (2014). Local windows follow Luong et al. (section 3.2).
+
+Shapes in this file: batch size B, T decoder states of width Q (``query``), and S encoder states of width M
+(``memory``).
 """
 
 from typing import Dict, Optional, Tuple, Type
@@ -22,17 +25,9 @@ LOCAL = ("none", "monotonic", "predictive")
 
 
 class DotScore(nn.Module):
-    """Dot product ``s . h`` of decoder states s and encoder states h of equal width.
+    """Dot product ``s . h`` of decoder states s and encoder states h, and base class of the other scores.
 
-    This is also the base class of the other scores.
-
-    Args:
-        query_dim: width of the decoder states.
-        memory_dim: width of the encoder states.
-        longest: maximum source length, used only by :class:`LocationScore`.
-
-    Attributes:
-        needs_equal_widths: True if decoder states and encoder states must have the same width.
+    longest: maximum source length, used only by :class:`LocationScore`.
     """
 
     needs_equal_widths = True
@@ -41,38 +36,20 @@ class DotScore(nn.Module):
         super().__init__()
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the part of the score that depends only on the encoder states.
-
-        The result can be reused for all decoder states.
-
-        Args:
-            memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
-
-        Returns:
-            The encoder states [B, S, M] themselves. Subclasses may return projected or normalized states.
-        """
+        """Compute the part of the score that depends only on the encoder states, [B, S, width]."""
         return memory
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores of all pairs of decoder states and source tokens.
+        """Compute the scores [B, T, S] of all pairs of decoder states and source tokens.
 
-        Args:
-            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: encoder states [B, S, Q], or in subclasses, the keys computed from the S encoder states.
-            positions: position [B, S] of each source token, counted from the first non-padding token. Used
-                only by :class:`LocationScore`.
-
-        Returns:
-            Scores [B, T, S].
+        keys: encoder states after :meth:`compute_keys`.
+        positions: position [B, S] of each source token, counted from the first token that is not padding.
         """
         return query @ keys.transpose(1, 2)
 
 
 class GeneralScore(DotScore):
-    """Bilinear score ``s . (W h)`` of decoder states s and encoder states h, with a learned matrix W.
-
-    The widths of both states may differ. See :class:`DotScore` for the constructor arguments.
-    """
+    """Bilinear score ``s . (W h)`` of decoder states s and encoder states h, with a learned matrix W."""
 
     needs_equal_widths = False
 
@@ -81,22 +58,13 @@ class GeneralScore(DotScore):
         self.memory_proj = Linear(memory_dim, query_dim, bias=False)
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the projected encoder states W h.
-
-        Args:
-            memory: encoder states h [B, S, M]: batch size B, S source tokens, and width M.
-
-        Returns:
-            Keys [B, S, Q], where Q is the width of the decoder states.
-        """
         return self.memory_proj(memory)
 
 
 class ConcatScore(GeneralScore):
-    """Additive score ``v . tanh(W [s; h])`` of decoder states s and encoder states h.
+    """Additive score ``v . tanh(W [s; h])`` of decoder states s and encoder states h, with learned v and W.
 
-    The vector v and the matrix W are learned. W is stored as two matrices, one for s and one for h, so that
-    its product with h is computed once. See :class:`DotScore` for the constructor arguments.
+    W is stored as two matrices, one for s and one for h, so that its product with h is computed once.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -105,25 +73,13 @@ class ConcatScore(GeneralScore):
         self.v = Linear(query_dim, 1, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the additive scores v . tanh(W [s; h]) of all pairs of decoder states and source tokens.
-
-        Args:
-            query: decoder states s [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: projected encoder states [B, S, Q], the part of W [s; h] that depends on the encoder states
-                h of the S source tokens.
-            positions: ignored.
-
-        Returns:
-            Scores [B, T, S].
-        """
         return self.v(torch.tanh(self.query_proj(query)[:, :, None] + keys[:, None])).squeeze(-1)
 
 
 class LocationScore(DotScore):
-    """Location-based score: ``(W s)_i`` for source position i and decoder state s.
+    """Location-based score ``(W s)_i`` for source position i and decoder state s, with a learned matrix W.
 
-    The score depends on the position of a source token only, not on its encoder state. The learned matrix W
-    has one row per possible position. See :class:`DotScore` for the constructor arguments.
+    The score depends on the position of a source token only, not on its encoder state.
     """
 
     needs_equal_widths = False
@@ -133,19 +89,6 @@ class LocationScore(DotScore):
         self.place_proj = Linear(query_dim, longest, bias=False)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scores of all source positions for each decoder state.
-
-        Args:
-            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: ignored.
-            positions: positions [B, S] of the S source tokens, counted from the first non-padding token.
-
-        Returns:
-            Scores [B, T, S].
-
-        Raises:
-            InputError: A source is longer than ``longest``.
-        """
         longest = self.place_proj.out_features
         if positions.size(1) > longest and int(positions.max()) >= longest:
             raise InputError(
@@ -160,8 +103,7 @@ class LocationScore(DotScore):
 class ContentScore(DotScore):
     """Scaled cosine similarity ``beta cos(s, h)`` of decoder states s and encoder states h of equal width.
 
-    The factor beta is a learned scalar, initialized to 1. Without it, the softmax of the cosines could not be
-    sharp. See :class:`DotScore` for the constructor arguments.
+    The factor beta is learned. Without it, the softmax of the cosines could not be sharp.
     """
 
     def __init__(self, query_dim: int, memory_dim: int, longest: int):
@@ -169,27 +111,9 @@ class ContentScore(DotScore):
         self.strength = nn.Parameter(torch.ones(()))
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Normalize the encoder states to length 1.
-
-        Args:
-            memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
-
-        Returns:
-            Keys [B, S, M] of length 1.
-        """
         return F.normalize(memory, dim=-1)
 
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
-        """Compute the scaled cosine similarities of all pairs of decoder states and source tokens.
-
-        Args:
-            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            keys: encoder states [B, S, Q] of S source tokens, normalized to length 1.
-            positions: ignored.
-
-        Returns:
-            Scores [B, T, S].
-        """
         return self.strength * (F.normalize(query, dim=-1) @ keys.transpose(1, 2))
 
 
@@ -207,24 +131,11 @@ class RecurrentAttention(nn.Module):
     """Attention from decoder states to encoder states, optionally within a local window.
 
     For the decoder state s_t at position t, local attention covers the window [p_t - D, p_t + D] of the
-    source. There are two kinds:
+    source, where D is ``window``. There are two kinds:
 
     - monotonic: p_t is t, clipped to the position of the last token.
     - predictive: p_t = S sigmoid(v . tanh(W s_t)) for S source tokens, with learned v and W. The weights are
       multiplied by exp(-(i - p_t)^2 / (2 (D / 2)^2)) at position i, and then do not sum to 1.
-
-    Args:
-        score: name of the score in :data:`SCORES`.
-        query_dim: width of the decoder states.
-        memory_dim: width of the encoder states.
-        local: kind of the window, "none", "monotonic" or "predictive" (default: "none").
-        window: number D of tokens on each side of the window center; must be None if ``local`` is "none"
-            (default: None).
-        longest: maximum source length, used by :class:`LocationScore` (default: 1,024).
-
-    Raises:
-        InputError: The score requires equal widths, local attention has no window, or there is a window
-            without local attention.
 
     Example:
         >>> attention = RecurrentAttention("general", query_dim=8, memory_dim=6)
@@ -267,39 +178,16 @@ class RecurrentAttention(nn.Module):
             self.place_v = Linear(query_dim, 1, bias=False)
 
     def compute_keys(self, memory: Tensor) -> Tensor:
-        """Compute the part of the scores that depends only on the encoder states.
-
-        The result can be reused for all decoder states.
-
-        Args:
-            memory: encoder states [B, S, M]: batch size B, S source tokens, and width M.
-
-        Returns:
-            Keys [B, S, width]: the encoder states themselves, or a projection or normalization of them,
-            depending on the score.
-        """
+        """Compute the ``keys`` [B, S, width], the part of the scores that depends on encoder states only."""
         return self.score.compute_keys(memory)
 
     def forward(
         self, query: Tensor, memory: Tensor, keys: Tensor, padding_mask: Tensor, first: int = 0
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the context of each decoder state, the weighted sum of the encoder states.
+        """Compute the contexts [B, T, M] and the weights [B, T, S], 0 at padding and outside the window.
 
-        The weights are the softmax of the scores over the source tokens, within a local window if there is
-        one.
-
-        Shapes: batch size B, T decoder states of width Q, and S encoder states of width M.
-
-        Args:
-            query: decoder states [B, T, Q].
-            memory: encoder states [B, S, M].
-            keys: keys computed from the encoder states by :meth:`compute_keys`, [B, S, width].
-            padding_mask: mask [B, S], True at padding, which may be on either side.
-            first: position of the first decoder state in its sentence, for monotonic attention (default: 0).
-
-        Returns:
-            - contexts [B, T, M], the weighted sums of encoder states.
-            - weights [B, T, S], 0 at padding and outside the window.
+        padding_mask: [B, S], True at padding, which may be on either side.
+        first: position of the first decoder state in its sentence, for monotonic attention.
         """
         positions = (~padding_mask).cumsum(dim=1) - 1  # 0 at the first real token, undefined at padding
         scores = self.score(query, keys, positions)
@@ -309,28 +197,15 @@ class RecurrentAttention(nn.Module):
             weights = masked_softmax(scores, attention_mask)
         else:
             lengths = (~padding_mask).sum(dim=1)[:, None, None]
-            distance = positions[:, None] - self.window_middle(query, lengths, first).to(scores.dtype)
+            distance = positions[:, None] - self.window_center(query, lengths, first).to(scores.dtype)
             weights = masked_softmax(scores, attention_mask | (distance.abs() > self.window))
             if self.local == "predictive":
                 weights = weights * torch.exp(-2.0 * (distance / self.window) ** 2)
         weights = weights.to(memory.dtype)
         return weights @ memory, weights
 
-    def window_middle(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
-        """Compute the center of the local window for each decoder state.
-
-        In monotonic attention, the center is the position of the decoder state, clipped to the last source
-        token. In predictive attention, it is S sigmoid(v . tanh(W s)) for decoder state s, S source tokens,
-        and learned v and W.
-
-        Args:
-            query: decoder states [B, T, Q]: batch size B, T decoder states, and width Q.
-            lengths: source lengths [B, 1, 1].
-            first: position of the first decoder state in its sentence.
-
-        Returns:
-            Source positions that broadcast to [B, T, 1]. In predictive attention, they need not be integers.
-        """
+    def window_center(self, query: Tensor, lengths: Tensor, first: int) -> Tensor:
+        """Compute the center p_t of the window for each decoder state. lengths: source lengths [B, 1, 1]."""
         if self.local == "monotonic":
             steps = torch.arange(first, first + query.size(1), device=query.device)[None, :, None]
             return torch.minimum(steps, lengths - 1)

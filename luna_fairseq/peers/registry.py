@@ -56,9 +56,6 @@ def build_attention(
         options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`.
         kwargs: additional arguments of :class:`PeerAttention`, such as ``max_positions`` and ``dropout``.
 
-    Returns:
-        The attention module.
-
     Raises:
         InputError: No attention has this name, or it does not support this form.
 

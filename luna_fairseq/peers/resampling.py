@@ -7,25 +7,11 @@ from torch import Tensor, nn
 
 
 class ResampledNormal(nn.Module):
-    """Normally distributed random tensor, resampled every ``interval`` parameter updates.
+    """Normally distributed random tensor, resampled every ``interval`` parameter updates (0: never).
 
-    A checkpoint stores the seed and the sample number instead of the values. Checkpoint averaging therefore
-    cannot average two unrelated samples.
-
-    Args:
-        shape: shape of the tensor.
-        interval: number of updates between samples (default: 0, which keeps the first sample).
-        orthogonal: make the rows of a matrix orthogonal to each other (default: False).
-
-    Attributes:
-        values: current sample. Not stored in checkpoints.
-
-    Example:
-        >>> features = ResampledNormal((2, 3), interval=10)
-        >>> first = features.values.clone()
-        >>> features.set_num_updates(10)
-        >>> bool((features.values == first).any())
-        False
+    A checkpoint stores the seed and the sample number instead of the ``values``. Checkpoint averaging
+    therefore cannot average two unrelated samples. With ``orthogonal``, the rows of a matrix are orthogonal
+    to each other.
     """
 
     def __init__(self, shape: Tuple[int, ...], interval: int = 0, orthogonal: bool = False):
@@ -37,28 +23,14 @@ class ResampledNormal(nn.Module):
         self.draw(0)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the seed and the sample number from a checkpoint, and regenerate the sample.
-
-        Overrides ``nn.Module._load_from_state_dict``. ``values`` in older checkpoints are ignored.
-
-        Args:
-            state_dict: parameters and buffers of the whole model, keyed by name.
-            prefix: prefix of this module's parameter names.
-            *args: remaining arguments of torch's method.
-        """
+        """Load the seed and the sample number, and draw the sample again."""
         # Earlier versions stored the values. In an averaged checkpoint they are a mean of different samples.
         state_dict.pop(f"{prefix}values", None)
         super()._load_from_state_dict(state_dict, prefix, *args)
         self.draw(int(self.drawn))
 
     def draw(self, number: int) -> None:
-        """Draw the sample with the given number, and copy it into ``values``.
-
-        Equal seeds and sample numbers give equal values.
-
-        Args:
-            number: zero-based number of the sample.
-        """
+        """Draw the sample with this zero-based number. Equal seeds and numbers give equal values."""
         generator = torch.Generator().manual_seed(int(self.seed) + number)
         shape = tuple(self.values.shape)
         if self.orthogonal:
@@ -69,29 +41,15 @@ class ResampledNormal(nn.Module):
         self.drawn.fill_(number)
 
     def set_num_updates(self, num_updates: int) -> None:
-        """Draw a new sample if ``interval`` updates have passed since the last sample.
-
-        fairseq calls this method after each parameter update. In evaluation mode, the sample is kept.
-
-        Args:
-            num_updates: number of updates so far in the training run.
-        """
+        """Draw a new sample if it is due. fairseq calls this method after each parameter update."""
         if self.interval and self.training and num_updates // self.interval != int(self.drawn):
             self.draw(num_updates // self.interval)
 
 
 def orthogonal_rows(shape: Tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """Draw a random matrix with orthogonal rows, each with the length of a normally distributed vector.
+    """Draw a matrix [M, K] with orthogonal rows, each with the length of a normally distributed vector.
 
-    The matrix has M rows of width K. If M exceeds K, the rows are split into blocks of K rows, and only the
-    rows of the same block are orthogonal to each other.
-
-    Args:
-        shape: number of rows M and number of columns K.
-        generator: random number generator.
-
-    Returns:
-        The matrix [M, K].
+    If M exceeds K, only the rows of the same block of K rows are orthogonal to each other.
     """
     M, K = shape
     blocks = -(-M // K)

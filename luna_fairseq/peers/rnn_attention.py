@@ -51,36 +51,10 @@ EncoderOut = Dict[str, List[Tensor]]
 
 @register_model("rnn_attention", dataclass=RnnAttentionConfig)
 class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
-    """Translation model with a bidirectional recurrent encoder and a recurrent decoder with attention.
-
-    Args:
-        encoder: encoder, an :class:`RnnEncoder`.
-        decoder: decoder, an :class:`RnnAttentionDecoder`.
-
-    Example:
-        >>> from argparse import Namespace
-        >>> task = Namespace(source_dictionary=Dictionary(), target_dictionary=Dictionary())
-        >>> model = RnnAttentionModel.build_model(RnnAttentionConfig(), task)
-        >>> tokens = torch.tensor([[3, 3, 2]])
-        >>> logits, extra = model(tokens, None, tokens)
-        >>> logits.shape
-        torch.Size([1, 3, 4])
-    """
+    """Translation model with a bidirectional recurrent encoder and a recurrent decoder with attention."""
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "RnnAttentionModel":
-        """Build the model for the dictionaries of a task. fairseq calls this method.
-
-        Args:
-            cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.
-            task: fairseq task with a source and a target dictionary.
-
-        Returns:
-            The model.
-
-        Raises:
-            InputError: Options contradict each other, or the dictionaries cannot share an embedding.
-        """
         cfg = fill_defaults(cfg)
         source, target = task.source_dictionary, task.target_dictionary
         embed_tokens = Embedding(len(source), cfg.encoder_embed_dim, source.pad())
@@ -96,18 +70,7 @@ class RnnAttentionModel(PluginModel, FairseqEncoderDecoderModel):
 
 
 def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectional: bool = False) -> Any:
-    """Build recurrent layers, initialized uniformly in [-0.1, 0.1] as in fairseq's LSTM.
-
-    Args:
-        cfg: model options, which select the cell and the dropout between layers.
-        input_dim: width of the input.
-        hidden_dim: width of the states in each direction.
-        layers: number of layers.
-        bidirectional: process the sequences in both directions (default: False).
-
-    Returns:
-        torch's LSTM or GRU.
-    """
+    """Build recurrent layers, initialized uniformly in [-0.1, 0.1] as in fairseq's LSTM."""
     dropout = cfg.dropout if layers > 1 else 0.0
     rnn = CELLS[cfg.cell](input_dim, hidden_dim, layers, dropout=dropout, bidirectional=bidirectional)
     for parameter in rnn.parameters():
@@ -116,15 +79,7 @@ def build_rnn(cfg: Any, input_dim: int, hidden_dim: int, layers: int, bidirectio
 
 
 class RnnEncoder(FairseqEncoder):
-    """Bidirectional LSTM or GRU that encodes the source.
-
-    Padding may be on either side and does not change the result.
-
-    Args:
-        cfg: model options, see :class:`RnnAttentionConfig`.
-        dictionary: source dictionary.
-        embed_tokens: token embedding.
-    """
+    """Bidirectional LSTM or GRU that encodes the source. Padding may be on either side."""
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding):
         super().__init__(dictionary)
@@ -135,22 +90,10 @@ class RnnEncoder(FairseqEncoder):
         self.longest = cfg.max_source_positions
 
     def forward(self, src_tokens: Tensor, src_lengths: Optional[Tensor] = None, **kwargs: Any) -> EncoderOut:
-        """Encode a batch of sentences.
+        """Encode source tokens [B, S] to ``encoder_out`` [S, B, 2 H], for a hidden width H.
 
-        Shapes: B sentences of S tokens, and states of width H in each direction.
-
-        Args:
-            src_tokens: source tokens [B, S], padded on either side.
-            src_lengths: ignored, because lengths are computed from ``src_tokens``.
-            kwargs: ignored.
-
-        Returns:
-            Dictionary of lists of tensors:
-
-            - ``encoder_out``: states [S, B, 2 H] of the last layer.
-            - ``encoder_padding_mask``: mask [B, S], True at padding.
-            - ``final``: last states [B, layers, 2 H] of all layers. For an LSTM, there are two tensors,
-              hidden states and cell states.
+        ``final`` holds the last states [B, layers, 2 H] of all layers: hidden states and, for an LSTM, cell
+        states.
         """
         padding_mask = src_tokens.eq(self.embed_tokens.padding_idx)
         left = count_left_padding(padding_mask)
@@ -164,48 +107,29 @@ class RnnEncoder(FairseqEncoder):
         return {"encoder_out": [x.transpose(0, 1)], "encoder_padding_mask": [padding_mask], "final": final}
 
     def reorder_encoder_out(self, encoder_out: EncoderOut, new_order: Tensor) -> EncoderOut:
-        """Reorder the encoder outputs for beam search. fairseq's generator calls this method.
-
-        Args:
-            encoder_out: outputs of :meth:`forward`.
-            new_order: for each of n new hypotheses, index [n] of the source sentence.
-
-        Returns:
-            Outputs for the n hypotheses.
-        """
+        """Select the encoder outputs for beam search: hypothesis i belongs to sentence ``new_order[i]``."""
         return {
             name: [x.index_select(1 if name == "encoder_out" else 0, new_order) for x in values]
             for name, values in encoder_out.items()
         }
 
     def max_positions(self) -> int:
-        """Return the maximum number of tokens in a source sentence."""
         return self.longest
 
 
 def state_tensors(state: Any) -> Tuple[Tensor, ...]:
-    """Return the state of an LSTM or a GRU as a tuple of tensors.
-
-    Args:
-        state: state returned by torch: a pair of tensors for an LSTM, one tensor for a GRU.
-
-    Returns:
-        Hidden state and cell state for an LSTM, or the hidden state for a GRU.
-    """
+    """Return the state from torch as a tuple: hidden and cell state of an LSTM, hidden state of a GRU."""
     return state if isinstance(state, tuple) else (state,)
 
 
 class RnnAttentionDecoder(FairseqIncrementalDecoder):
     """LSTM or GRU decoder with attention to the source.
 
-    The initial hidden state of each layer is tanh(W h), where h is the last hidden state of the same layer of
-    the encoder. For an LSTM, the initial cell state is W' c, where c is the last cell state of the encoder
-    layer.
+    The first hidden state of a layer is tanh(W h), and the first cell state of an LSTM is W' c, where h and c
+    are the last states of the same layer of the encoder.
 
-    Args:
-        cfg: model options, as returned by :func:`fill_defaults`.
-        dictionary: target dictionary.
-        embed_tokens: token embedding.
+    The decoding state holds tensors [B, ...]: the ``keys`` of attention, the hidden states ``state0`` of all
+    layers, their cell states ``state1`` (LSTM only) and the previous output ``fed`` (input feeding only).
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding):
@@ -242,21 +166,10 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         features_only: bool = False,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the logits of the next tokens.
+        """Compute the logits of the next tokens, and a dictionary with the attention weights, [B, T, S].
 
-        Shapes: B sentences of T target tokens and S source tokens, and a vocabulary of V tokens.
-
-        Args:
-            prev_output_tokens: target tokens [B, T], shifted right and padded on either side. With
-                ``incremental_state``, these are all tokens so far, and only the last one is decoded.
-            encoder_out: outputs of :class:`RnnEncoder`.
-            incremental_state: fairseq's dictionary of decoding states (default: None, all positions at once).
-            features_only: return features in place of logits (default: False).
-            kwargs: ignored.
-
-        Returns:
-            - logits [B, T, V], or features [B, T, output width]. T is 1 with ``incremental_state``.
-            - dictionary whose entry ``attn`` is a list with the attention weights [B, T, S].
+        With ``incremental_state``, ``prev_output_tokens`` [B, T] are all tokens so far, and only the last one
+        is decoded.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra
@@ -268,21 +181,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute the features of the next tokens, before the projection to the vocabulary.
-
-        Args:
-            prev_output_tokens: target tokens [B, T], shifted right and padded on either side: B sentences of
-                T tokens. With ``incremental_state``, these are all tokens so far, and only the last one is
-                decoded.
-            encoder_out: outputs of :class:`RnnEncoder`.
-            incremental_state: fairseq's dictionary of decoding states (default: None, all positions at once).
-            kwargs: ignored.
-
-        Returns:
-            - features [B, T, output width]. T is 1 with ``incremental_state``.
-            - dictionary whose entry ``attn`` is a list with the attention weights [B, T, S] over S source
-              tokens.
-        """
+        """Compute what :meth:`forward` returns, with features [B, T, output width] in place of logits."""
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
             tokens, first = roll_left(prev_output_tokens, left), 0
@@ -307,19 +206,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return features, {"attn": [weights]}
 
     def _initial_state(self, encoder_out: EncoderOut) -> Dict[str, Tensor]:
-        """Return the decoder state before the first token.
-
-        Args:
-            encoder_out: outputs of :class:`RnnEncoder`.
-
-        Returns:
-            Dictionary of tensors, each with the batch size as its first dimension:
-
-            - ``keys``: keys of the attention.
-            - ``state0``: hidden states of all layers.
-            - ``state1``: cell states of all layers (LSTM only).
-            - ``fed``: previous output, zero at the start (input feeding only).
-        """
+        """Return the decoding state before the first token."""
         memory = encoder_out["encoder_out"][0].transpose(0, 1)
         state = {"keys": self.encoder_attn.compute_keys(memory)}
         for i, (final, linear) in enumerate(zip(encoder_out["final"], self.bridge)):
@@ -329,16 +216,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return state
 
     def _run_rnn(self, x: Tensor, state: Dict[str, Tensor]) -> Tensor:
-        """Run the recurrent layers on the next positions, and update the decoder state.
-
-        Args:
-            x: inputs [B, T, input width] of T positions for B sentences.
-            state: decoder state, updated in place: the hidden states ``state0`` and, for an LSTM, the cell
-                states ``state1``, each [B, layers, hidden width].
-
-        Returns:
-            Hidden states [B, T, hidden width] of the last layer.
-        """
+        """Run the recurrent layers on inputs [B, T, input width], and update ``state`` in place."""
         before = [state[f"state{i}"].transpose(0, 1).contiguous() for i in range(len(self.bridge))]
         states, after = self.rnn(x.transpose(0, 1), tuple(before) if len(before) > 1 else before[0])
         for i, part in enumerate(state_tensors(after)):
@@ -346,20 +224,9 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return states.transpose(0, 1)
 
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
-        """Decode the next positions. If the context enters the cell, there is only one position.
+        """Decode the next positions, and update ``state``. If the context enters the cell, T is 1.
 
-        Shapes: B sentences, T positions, and S source tokens.
-
-        Args:
-            x: embeddings [B, T, embedding width] of the previous tokens.
-            state: decoder state, updated in place: the hidden states ``state0`` and, for an LSTM, the cell
-                states ``state1`` of all layers. With input feeding, ``fed`` is the previous output.
-            attend: function ``(queries, position of the first query) -> (contexts, weights)``.
-            position: position of the first token.
-
-        Returns:
-            - features [B, T, output width].
-            - attention weights [B, T, S] over the source.
+        attend: function ``(queries, position of the first query) -> (contexts, weights)``.
         """
         if self.is_bahdanau:
             context, weights = attend(state["state0"][:, -1:], position)
@@ -374,29 +241,14 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return features, weights
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """Project features to logits.
-
-        Args:
-            features: features [B, T, output width] of T positions for B sentences.
-            kwargs: ignored.
-
-        Returns:
-            Logits [B, T, V] for a vocabulary of V tokens.
-        """
         return self.output_projection(features)
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
-        """Reorder the decoding state after a beam search step. fairseq's generator calls this method.
-
-        Args:
-            incremental_state: fairseq's dictionary of decoding states, updated in place.
-            new_order: for each of n new hypotheses, index [n] of the hypothesis that it continues.
-        """
+        """Reorder the decoding state for beam search: hypothesis i continues hypothesis ``new_order[i]``."""
         state = self.get_incremental_state(incremental_state, "recurrent")
         if state is not None:
             moved = {name: part.index_select(0, new_order) for name, part in state.items()}
             self.set_incremental_state(incremental_state, "recurrent", moved)
 
     def max_positions(self) -> int:
-        """Return the maximum number of tokens in a target sentence."""
         return self.longest

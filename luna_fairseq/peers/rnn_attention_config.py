@@ -18,11 +18,7 @@ OWN_SCORES = {"bahdanau": "concat", "luong": "general"}
 
 @dataclass
 class RnnAttentionConfig(FairseqDataclass):
-    """Options of ``--arch rnn_attention``, a recurrent translation model with attention.
-
-    By default, the encoder and the decoder have one LSTM layer each. The decoder is 512 wide, and the encoder
-    is 256 wide in each direction.
-    """
+    """Options of ``--arch rnn_attention``, a recurrent translation model with attention."""
 
     attention: ChoiceEnum(list(OWN_SCORES)) = option(
         "luong",
@@ -68,15 +64,6 @@ class RnnAttentionConfig(FairseqDataclass):
 
 def fill_defaults(cfg: Any) -> Namespace:
     """Fill in the defaults that depend on other options, and check that the options are compatible.
-
-    Args:
-        cfg: flat configuration with the fields of :class:`RnnAttentionConfig`.
-
-    Returns:
-        A new namespace with all options.
-
-    Raises:
-        InputError: Options contradict each other.
 
     Example:
         >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score

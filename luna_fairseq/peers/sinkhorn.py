@@ -28,8 +28,7 @@ from luna_fairseq.peers.feature_maps import mask_features
 class SinkhornAttention(PeerAttention):
     """Sparse Sinkhorn attention (Tay et al., 2020): each block attends to itself and to one other block.
 
-    A small network learns to sort the blocks of the sequence. The other block is the one that is sorted into
-    the same place. See :class:`PeerAttention` for the constructor arguments.
+    A fourth part, the input x [B, 1, T, C], determines the order of the blocks.
     """
 
     name = "sinkhorn"
@@ -37,14 +36,6 @@ class SinkhornAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
-        """Create the network that sorts the blocks. Its number of outputs depends on the maximum length.
-
-        Overrides :meth:`PeerAttention.build`.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``sinkhorn_block``, ``sinkhorn_iterations`` and ``sinkhorn_temperature`` are used.
-        """
         self.size, self.iterations = options.sinkhorn_block, options.sinkhorn_iterations
         self.temperature = options.sinkhorn_temperature
         self.max_blocks = -(-self.max_positions // self.size)
@@ -55,30 +46,10 @@ class SinkhornAttention(PeerAttention):
         )
 
     def project(self, x: Tensor) -> Parts:
-        """Project the input to queries, keys and values, and append the input itself.
-
-        Overrides :meth:`PeerAttention.project`. The blocks are sorted based on the input.
-
-        Args:
-            x: input [T, B, C]: T positions, batch size B, and model width C.
-
-        Returns:
-            - queries, keys and values, each [B, H, T, K]: H heads of width K.
-            - input [B, 1, T, C].
-        """
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
-        """Compute the mean embedding of each block, from which the block order is computed.
-
-        Args:
-            x: input [B, 1, T, C]: batch size B, T positions, and model width C.
-            real: factors [B, 1, T, 1], 1 at tokens and 0 at padding.
-
-        Returns:
-            Mean [B, blocks, C] of the embeddings in each block. In causal attention, the mean of all
-            positions up to the first position of the block.
-        """
+        """Compute the mean embedding x' [B, blocks, C] of each block. real: [B, 1, T, 1], 0 at padding."""
         x = torch.cat([x * real, real], dim=-1)
         if self.form == CAUSAL:
             sums = x.cumsum(dim=2)[:, 0, :: self.size]
@@ -87,21 +58,7 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the matrix R that sorts the blocks, which is close to a permutation matrix.
-
-        The sorted block i is the weighted sum ``sum_j R_ij block_j``. A network computes logits from the mean
-        embedding of each block, and Sinkhorn normalization turns them into R.
-
-        Args:
-            x: input [B, 1, T, C]: batch size B, T positions, and model width C.
-            padding_mask: mask [B, T], True at padding (None if there is no padding).
-
-        Returns:
-            R [B, H, blocks, blocks] in float32 or higher precision, for H heads.
-
-        Raises:
-            InputError: T exceeds the maximum length.
-        """
+        """Compute the matrix R [B, H, blocks, blocks] in float32 or higher precision."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
         blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
@@ -117,18 +74,9 @@ class SinkhornAttention(PeerAttention):
         return self.normalize_rows_and_columns(logits / self.temperature, allowed)
 
     def normalize_rows_and_columns(self, logits: Tensor, allowed: Tensor) -> Tensor:
-        """Apply Sinkhorn normalization: the exponential function, then rows and columns normalized in turn.
+        """Apply Sinkhorn normalization to logits [B, H, blocks, blocks], divided by the temperature.
 
-        In causal attention, each entry of a column is divided by the sum of the entries up to and including
-        its row.
-
-        Args:
-            logits: logits [B, H, blocks, blocks] for batch size B and H heads, already divided by the
-                temperature.
-            allowed: mask that broadcasts to the logits, False at pairs of blocks whose entry must be 0.
-
-        Returns:
-            Nonnegative matrices [B, H, blocks, blocks], close to permutation matrices.
+        Entries of R are 0 at pairs of blocks where ``allowed`` is False.
         """
         least = torch.finfo(logits.dtype).min / 4
         logits = logits.masked_fill(~allowed, least)
@@ -144,21 +92,6 @@ class SinkhornAttention(PeerAttention):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute softmax attention from each block to its own keys and to the block sorted into its place.
-
-        Overrides :meth:`PeerAttention.attend`. The keys and values of the sorted block i are
-        ``sum_j R_ij block_j``, where R is close to a permutation of the blocks.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            x: input [B, 1, T, C] of model width C, from which R is computed.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         R = self.compute_permutation(x, padding_mask).to(k.dtype)
         queries, keys, values = (to_blocks(mask_features(y, padding_mask), self.size) for y in (q, k, v))
         keys, values = (
@@ -168,19 +101,7 @@ class SinkhornAttention(PeerAttention):
         return from_blocks(output, q.size(2))
 
     def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Return a mask of query-key pairs that must not attend: padding and, if causal, later keys.
-
-        The keys of a query are those of its own block, followed by those of the block sorted into its place.
-
-        Args:
-            q: queries [B, H, T, K], used for their shape and device: batch size B, H heads, T positions, and
-                head width K.
-            padding_mask: mask [B, T], True at padding (None if there is no padding).
-
-        Returns:
-            Mask [B, 1, blocks, b, 2 b] for blocks of b positions, True if the query must not attend to the
-            key.
-        """
+        """Return a mask [B, 1, blocks, b, 2 b] of the keys in a query's own block and its sorted block."""
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)
         # A sorted position is padding if this position of every block is padding. Padding is on the right, so
@@ -196,20 +117,6 @@ class SinkhornAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, x: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` block by block, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            x: input [B, 1, T, C] of model width C, from which the block order is computed.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         R, outputs = self.compute_permutation(x, padding_mask), []
         k, v = (mask_features(y, padding_mask) for y in (k, v))
         attention_mask = self.mask_pairs(q, padding_mask)

@@ -27,43 +27,20 @@ from luna_fairseq.peers.attention import BIDIRECTIONAL, CAUSAL, PeerAttention, c
 
 
 class SparseAttention(PeerAttention):
-    """Strided attention of the Sparse Transformer (Child et al., 2019), computed in blocks.
-
-    A query attends to the l nearest positions on each side (in causal attention, only on the left), and to
-    all positions at a distance that is a multiple of the stride l. The option ``--sparse-stride`` sets l. See
-    :class:`PeerAttention` for the constructor arguments.
-    """
+    """Strided attention of the Sparse Transformer (Child et al., 2019), computed in blocks."""
 
     name = "sparse"
     forms = (BIDIRECTIONAL, CAUSAL)
 
     def build(self, options: Any) -> None:
-        """Store the stride.
-
-        Overrides :meth:`PeerAttention.build`.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``sparse_stride`` is used.
-        """
         self.stride = options.sparse_stride
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute strided attention as two parts, a window and the strided keys, and merge both.
+        """Compute attention to the window and to the strided keys separately, and merge both.
 
-        Overrides :meth:`PeerAttention.attend`. The sequence is split into blocks of l positions, where l is
-        the stride. The window of a query lies in its own and the neighbouring blocks. The strided keys have
-        the same index within their blocks as the query. Strided keys in these blocks are already in the
-        window, so the second part masks them.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
+        The sequence is split into blocks of l positions. The window of a query lies in its own and the
+        neighbouring blocks. The strided keys have the same index within their blocks as the query; those of
+        the window's blocks are masked, because they are already in the window.
         """
         size, after = self.stride, 0 if self.form == CAUSAL else 1
         attention_mask = make_window_mask(q, size, (1, after), (size, after * size), padding_mask)
@@ -86,19 +63,6 @@ class SparseAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
-        """Compute the output of :meth:`attend` with a full pairwise mask, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-            k: keys, with the same shape as ``q``.
-            v: values, with the same shape as ``q``.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the same shape as ``q``.
-        """
         positions = torch.arange(q.size(2), device=q.device)
         distance = positions - positions[:, None]
         attention_mask = (distance.abs() > self.stride) & (distance % self.stride != 0)

@@ -30,9 +30,8 @@ from luna_fairseq.peers.feature_maps import weighted_mean
 class SynthesizerAttention(PeerAttention):
     """Synthesizer (Tay et al., 2021): attention weights without query-key products.
 
-    The weights of a query are predicted from its token alone, or are learned parameters. Time and memory are
-    quadratic in the sequence length, as in softmax attention. See :class:`PeerAttention` for the constructor
-    arguments.
+    The parts are the values and, for "dense" and "factorized-dense", the hidden layer W_1 x before them. Time
+    and memory are quadratic in the sequence length.
     """
 
     name = "synthesizer"
@@ -41,14 +40,6 @@ class SynthesizerAttention(PeerAttention):
     projections: Tuple[str, ...] = ("hidden", "v")
 
     def build(self, options: Any) -> None:
-        """Create the parameters for the selected kind of Synthesizer.
-
-        Overrides :meth:`PeerAttention.build`.
-
-        Args:
-            options: namespace with the fields of :class:`luna_fairseq.peers.PeerOptions`; only
-                ``synthesizer_kind`` and ``synthesizer_k`` are used.
-        """
         self.kind, n = options.synthesizer_kind, self.max_positions
         root = math.ceil(n**0.5)
         shapes = {
@@ -66,18 +57,9 @@ class SynthesizerAttention(PeerAttention):
             self.projections = ("v",)
 
     def compute_logits(self, T: int, *hidden: Tensor) -> Tensor:
-        """Compute the logits of the attention weights for the selected kind of Synthesizer.
+        """Compute the logits [B, H, T, T], or [H, T, T] if they do not depend on the input.
 
-        For the dense kinds, row i of the logits is predicted from the input at position i. For the random
-        kinds, the logits are learned parameters.
-
-        Args:
-            T: sequence length.
-            hidden: for the dense kinds, one tensor [B, H, T, K] with the projected input: batch size B, H
-                heads, and head width K. Empty for the random kinds.
-
-        Returns:
-            Logits [B, H, T, T], or [H, T, T] for the random kinds.
+        hidden: W_1 x [B, H, T, K], if the logits depend on the input.
         """
         first, last = self.weights[0], self.weights[-1]
         if self.kind == "random":
@@ -91,21 +73,6 @@ class SynthesizerAttention(PeerAttention):
         return pairs.flatten(-2)[..., :T]
 
     def attend(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output softmax(logits) v, where the logits do not depend on query-key products.
-
-        Overrides :meth:`PeerAttention.attend`.
-
-        Args:
-            parts: values v [B, H, T, K]: batch size B, H heads, T positions, and head width K. For the dense
-                kinds of logits, the projected input of the same shape comes first.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the shape of the values.
-
-        Raises:
-            InputError: T exceeds the maximum length.
-        """
         *hidden, v = parts
         T = v.size(2)
         self.check_length(T)
@@ -115,18 +82,6 @@ class SynthesizerAttention(PeerAttention):
         return self.dropout_module(weights).to(v.dtype) @ v
 
     def attend_naively(self, *parts: Tensor, padding_mask: Optional[Tensor] = None) -> Tensor:
-        """Compute the output of :meth:`attend` without a softmax function, as a reference for tests.
-
-        Overrides :meth:`PeerAttention.attend_naively`.
-
-        Args:
-            parts: values [B, H, T, K]: batch size B, H heads, T positions, and head width K. For the dense
-                kinds, the projected input of the same shape comes first.
-            padding_mask: mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Output of each head, with the shape of the values.
-        """
         *hidden, v = parts
         weights = self.compute_logits(v.size(2), *hidden).exp()
         weights = weights * ~materialize_padding(padding_mask, v)[:, None, None, :]
