@@ -57,8 +57,8 @@ class LunaCausalAttention(nn.Module):
         untie_kv: use separate projections for the keys and values of unpack attention (default: False).
         pack_activation: activation applied to the pack attention logits, "softplus" or "elu" (default:
             "softplus").
-        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton". "auto" selects the
-            faster one of chunk and triton (default: "auto").
+        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton" (default: "auto";
+            see :func:`luna_fairseq.ops.causal_luna`).
 
     Raises:
         InputError: ``embed_dim`` is not a multiple of ``num_heads``, the activation or the backend is

@@ -106,7 +106,7 @@ class DecoderOptions(StackOptions):
         pack_activation: activation applied to the causal pack attention logits, "softplus" or "elu" (default:
             "softplus").
         backend: implementation of causal attention over whole sequences, "auto", "naive", "chunk" or
-            "triton". "auto" selects the faster one of chunk and triton (default: "auto").
+            "triton" (default: "auto"; see :func:`luna_fairseq.ops.causal_luna`).
 
     Example:
         >>> options = DecoderOptions(embed_dim=512, ffn_embed_dim=2048, num_layers=6, num_heads=8)

@@ -8,8 +8,7 @@ from typing import Optional
 
 from torch import Tensor
 
-from luna_fairseq.ops.attention import is_recording_graph
-from luna_fairseq.ops.causal_luna.choice import choose_backend
+from luna_fairseq.ops.causal_luna.choice import check_triton_results, choose_backend
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
 from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
@@ -52,8 +51,9 @@ def causal_luna(
         key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
             from the position counts (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
-        backend: implementation, "naive", "chunk" or "triton". "auto" measures chunk and triton once, and
-            selects the faster one (default: "auto").
+        backend: implementation, "naive", "chunk" or "triton". "auto" selects triton on GPUs where it was
+            measured to be faster, and chunk elsewhere (default: "auto"). Before its first use, triton is
+            compared with chunk on random inputs.
         log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
             paper).
 
@@ -61,7 +61,8 @@ def causal_luna(
         The output [B, H, T, K] in the dtype of ``q``.
 
     Raises:
-        ValueError: The backend is unknown, or does not support these inputs on this device.
+        ValueError: The backend is unknown, does not support these inputs on this device, or fails the
+            comparison.
 
     Example:
         >>> import torch
@@ -73,37 +74,13 @@ def causal_luna(
         raise ValueError(f"Expected one of {', '.join(BACKENDS)} as Luna backend, got {backend!r}.")
     inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
     if backend == "auto":
-        backend = fastest_backend(q, k, v, pack_weights, log_decay)
+        backend = choose_backend(q, k, v, pack_weights)
     if backend == "naive":
         return naive_causal_luna(*inputs, log_decay)[0]
     if backend == "chunk":
         return chunk_causal_luna(*inputs, log_decay=log_decay)
+    check_triton_results(q, k, v, pack_weights, log_decay is not None)
     return triton_causal_luna(*inputs, log_decay)
-
-
-def fastest_backend(
-    q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, log_decay: Optional[Tensor] = None
-) -> str:
-    """Return the faster training backend for these inputs, "chunk" or "triton".
-
-    The backend is "chunk" while torch records a graph, and if the dtypes of q, k and v differ. Otherwise both
-    backends are compared and timed on random inputs. The result is cached per device, dtype, K, and L rounded
-    up to a power of two.
-
-    Args:
-        q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-        k: keys, with the same shape as ``q``.
-        v: values, with the same shape as ``q``.
-        pack_weights: weights [B, H, T, L], one per position and row of the packed sequence P (L rows).
-        log_decay: log decay [H] per position of each head (default: None, no decay).
-
-    Returns:
-        The name of the backend.
-    """
-    if is_recording_graph() or not q.dtype == k.dtype == v.dtype:
-        return "chunk"
-    L = 1 << (pack_weights.size(-1) - 1).bit_length()  # rounded up to a power of two, for fewer measurements
-    return choose_backend(q.device, q.dtype, q.size(-1), L, log_decay is not None, v is k)
 
 
 __all__ = ["BACKENDS", "PACK_ACTIVATIONS", "CausalLunaState", "TokenCounts", "causal_luna"]
