@@ -86,7 +86,7 @@ class Popen:
     The command runs in a forked process. The constructor waits until the command has ended.
     """
 
-    def __init__(self, command, stdout, stderr, env):
+    def __init__(self, command, stdout, stderr, env, pass_fds=()):
         self.folder = tempfile.TemporaryDirectory()
         run = {
             "argvs": [command[command.index("-m") :]],

@@ -34,7 +34,7 @@ MAY_IMPORT = {
     "anchored": {"ops", "modules"},
     "models": {"ops", "modules", "anchored", "checks", "engine", "files", "text", "register"},
     "peers": {*MODELS, "checks"},
-    "files": set(),
+    "files": {"checks"},
     "text": {"files"},
     "commands": BELOW_COMMANDS,
     **{job: BELOW_JOBS for job in JOBS},

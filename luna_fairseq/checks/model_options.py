@@ -13,6 +13,8 @@ from typing import Any, Dict, List, Mapping, Tuple
 from luna_fairseq.errors import InputError
 
 MAY_CHANGE = "may_change"
+# Metadata of an option that also leaves training as it is, and changes only its time or memory.
+COSTS_ONLY = "costs_only"
 # Metadata that names another option, whose value replaces None.
 DEFAULT_FROM = "default_from"
 # Options of earlier versions that models no longer support.
@@ -161,30 +163,46 @@ def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the names of the options that must be the same at training and inference time.
+    """Return the options whose value must not change after training, such as "encoder_layers".
 
-    Args:
-        model: name of the model. For an unknown model, the options of all models of this package are
-            returned.
-
-    Returns:
-        Names with underscores, such as "encoder_layers". Options such as "dropout" are not included.
+    For an unknown model, these are options of all models of this package.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
-    ours = list(filter(None, map(_keep_ours, MODEL_DATACLASS_REGISTRY.values())))
-    dataclass = MODEL_DATACLASS_REGISTRY.get(model)
-    if dataclass in ours:
-        declared = fields(dataclass)
-        return [f.name for f in declared if not f.metadata.get(MAY_CHANGE) and f.name != "_name"]
-    may_change = {f.name for each in ours for f in fields(each) if f.metadata.get(MAY_CHANGE)}
-    if model not in MODEL_REGISTRY:
-        names = {f.name: None for each in ours for f in fields(each) if f.name != "_name"}
+    dataclass = _keep_ours(MODEL_DATACLASS_REGISTRY.get(model))
+    if dataclass is not None:
+        names = [f.name for f in fields(dataclass)]
+    elif model not in MODEL_REGISTRY:
+        names = list(dict.fromkeys(f.name for each in _our_dataclasses() for f in fields(each)))
     else:
         parser = ArgumentParser(add_help=False, allow_abbrev=False)
         MODEL_REGISTRY[model].add_args(parser)
-        names = {action.dest: None for action in parser._actions}
-    return [name for name in names if name not in may_change]
+        names = list(dict.fromkeys(action.dest for action in parser._actions))
+    may_change = marked_options(model)
+    return [name for name in names if name not in may_change and name != "_name"]
+
+
+def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
+    """Return the options of a model whose metadata have a mark, each with the other names for its flag.
+
+    Options of a model of another package are marked like those of the same name in this package's models.
+    """
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+    dataclass = _keep_ours(MODEL_DATACLASS_REGISTRY.get(model))
+    declared = [f for each in ([dataclass] if dataclass else _our_dataclasses()) for f in fields(each)]
+    return {
+        f.name: list(filter(None, [f.metadata.get("argparse_alias")]))
+        for f in declared
+        if f.metadata.get(mark)
+    }
+
+
+def _our_dataclasses() -> List[Any]:
+    """Return the dataclasses of all models of this package."""
+    from fairseq.models import MODEL_DATACLASS_REGISTRY
+
+    return list(filter(None, map(_keep_ours, MODEL_DATACLASS_REGISTRY.values())))
 
 
 def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[Tuple[str, Any, Any]]:

@@ -10,6 +10,7 @@ from typing import Any, Callable, List, Optional, Sequence
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
+from luna_fairseq.files.sole_writer import handles
 from luna_fairseq.progress import progress_bar, say
 
 _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
@@ -78,7 +79,7 @@ def run_logged(
         stderr = subprocess.STDOUT if output is None else file
         # The output is decoded as UTF-8 below, whatever the encoding of the terminal.
         environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
-        pipes: Any = {"stdout": subprocess.PIPE, "stderr": stderr, "env": environment}
+        pipes: Any = {"stdout": subprocess.PIPE, "stderr": stderr, "env": environment, "pass_fds": handles()}
         process = stack.enter_context(subprocess.Popen(command, **pipes))
         for raw in process.stdout or ():
             target.write(raw)

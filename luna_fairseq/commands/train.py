@@ -79,10 +79,9 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
     identity = _run_identity(recipe, data, given)
     if identity is not None:
         checkpoints = Path(launch.save_dir)
-        is_resumed = (checkpoints / "checkpoint_last.pt").is_file()
-        # If several processes train, only the first one writes the record.
+        # If several processes train, only the first one locks the folder and writes the record.
         is_first = os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
-        check_same_run(checkpoints, option, identity, is_resumed, should_record and is_first)
+        check_same_run(checkpoints, option, identity, should_record=should_record and is_first)
     return [sys.executable, "-m", "fairseq_cli.train", data, *launch.options]
 
 

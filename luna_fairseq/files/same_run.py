@@ -4,32 +4,45 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Dict, List, Mapping, Sequence
+from typing import Collection, Dict, List, Mapping, Sequence
 
+from luna_fairseq.checks.model_options import COSTS_ONLY, MAY_CHANGE, marked_options, model_name
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CONTENT
+from luna_fairseq.files.sole_writer import lock_folder
 from luna_fairseq.files.writing import write_text
 
 RECORD = "run.json"
-# Options of fairseq-train that may change when a run is resumed: duration, devices, checkpoints and logging.
-# The options of a model that may change are marked in its dataclass (``may_change``).
-_MAY_CHANGE = {
-    *("--max-epoch", "--max-update", "--stop-time-hours", "--stop-min-lr", "--patience", "--save-dir"),
-    *("--keep-last-epochs", "--keep-interval-updates", "--keep-best-checkpoints", "--no-epoch-checkpoints"),
+# Options of fairseq-train that may change when a run is resumed. The options of models that may change are
+# marked in their dataclasses.
+_DURATION = {
+    *("--max-epoch", "--max-update", "--stop-time-hours", "--stop-min-lr", "--patience"),
     *("--save-interval", "--save-interval-updates", "--validate-interval", "--validate-interval-updates"),
-    *("--no-last-checkpoints", "--no-save-optimizer-state", "--checkpoint-suffix", "--disable-validation"),
+    *("--disable-validation", "--valid-subset", "--ignore-unused-valid-subsets", "--max-tokens"),
+}
+# Options that change neither a run nor its results: folders, logs, checkpoints to keep, and devices.
+_SURROUNDINGS = {
+    *("--save-dir", "--keep-last-epochs", "--keep-interval-updates", "--keep-interval-updates-pattern"),
+    *("--keep-best-checkpoints", "--no-epoch-checkpoints", "--no-last-checkpoints", "--checkpoint-suffix"),
+    *("--no-save-optimizer-state", "--write-checkpoints-asynchronously", "--user-dir"),
     *("--log-interval", "--log-format", "--log-file", "--no-progress-bar", "--tensorboard-logdir"),
-    *("--wandb-project", "--user-dir", "--num-workers", "--cpu", "--device-id", "--valid-subset"),
-    "--ignore-unused-valid-subsets",
-    *("--distributed-world-size", "--distributed-port", "--distributed-init-method", "--ddp-backend"),
-    *("--max-tokens", "--max-tokens-valid", "--batch-size-valid", "--required-batch-size-multiple"),
+    *("--wandb-project", "--aim-repo", "--aim-run-hash", "--azureml-logging", "--profile"),
+    *("--num-workers", "--data-buffer-size", "--empty-cache-freq", "--cpu", "--device-id"),
+    *("--distributed-world-size", "--distributed-num-procs", "--distributed-port", "--distributed-rank"),
+    *("--distributed-init-method", "--distributed-backend", "--distributed-no-spawn", "--nprocs-per-node"),
+    *("--ddp-backend", "--ddp-comm-hook", "--bucket-cap-mb", "--find-unused-parameters", "--fast-stat-sync"),
+    *("--max-tokens-valid", "--batch-size-valid", "--max-sentences-valid", "--required-batch-size-multiple"),
 }
 
 
 def check_same_run(
-    folder: Path, option: str, identity: Mapping[str, str], is_resumed: bool, should_record: bool = True
+    folder: Path,
+    option: str,
+    identity: Mapping[str, str],
+    results: Sequence[str] = ("checkpoint_last.pt",),
+    should_record: bool = True,
 ) -> None:
-    """Record the options and data of a new run, or compare those of a resumed run with its record.
+    """Lock a run's folder, and record the options and data of a new run or compare those of a resumed run.
 
     A resumed run without a record was started by an earlier version. It is accepted and recorded now.
 
@@ -37,21 +50,25 @@ def check_same_run(
         folder: run folder, created if it does not exist.
         option: option that names the folder, such as "--save-dir", for the error message.
         identity: options and data checksums that must not change, keyed by name.
-        is_resumed: True if the folder contains a run to resume.
-        should_record: write the record of a new run (default: True).
+        results: files in the folder, any of which shows that there is a run to resume.
+        should_record: False to compare without locking and writing.
 
     Raises:
-        InputError: A value differs from the record, or the record is damaged.
+        InputError: Another process uses the folder, a value differs from the record, or the record is
+            damaged.
     """
+    if should_record:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock_folder(folder)
     path = folder / RECORD
-    if is_resumed and path.is_file():
-        changes = differences(_read(path), identity)
-        if changes:
-            raise InputError(
-                f"{folder} has a run with other options or data ({'; '.join(changes)}). Use another "
-                f"{option}, or remove {folder} to start again (to resume in spite of this, remove {path})."
-            )
-    if should_record and not (is_resumed and path.is_file()):
+    is_resumed = path.is_file() and any((folder / name).is_file() for name in results)
+    changes = differences(_read(path), identity) if is_resumed else []
+    if changes:
+        raise InputError(
+            f"{folder} has a run with other options or data ({'; '.join(changes)}). Use another "
+            f"{option}, or remove {folder} to start again (to resume in spite of this, remove {path})."
+        )
+    if should_record and not is_resumed:
         write_text(path, json.dumps(identity, indent=1) + "\n")
 
 
@@ -110,29 +127,34 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 def select_fixed_options(words: Sequence[str]) -> Dict[str, str]:
     """Return the options of a fairseq-train command that must not change when the run is resumed.
 
-    Options for duration, devices, checkpoints and logging may change.
-
-    Args:
-        words: command-line arguments.
+    Duration, devices, checkpoints and logging may change, and so may options of the model that are marked
+    ``may_change``.
 
     Returns:
         Values keyed by option, as returned by :func:`parse_options`.
     """
-    return {name: value for name, value in parse_options(words).items() if name not in _MAY_CHANGE}
+    return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, MAY_CHANGE)
+
+
+def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
+    """Describe the options of two fairseq-train commands that make their results incomparable.
+
+    The random seed is compared like any other option. Ignored are devices, logging, checkpoints to keep, and
+    options of the model that change only time or memory.
+    """
+    return differences(*(_leave_out(words, _SURROUNDINGS, COSTS_ONLY) for words in (one, other)))
+
+
+def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
+    """Parse a fairseq-train command, and leave out named options and options of the model with a mark."""
+    options = parse_options(words)
+    marked = marked_options(model_name({"arch": options.get("--arch", options.get("-a"))}), mark)
+    spellings = {f"--{name.replace('_', '-')}" for name in marked}.union(*marked.values())
+    return {name: value for name, value in options.items() if name not in names and name not in spellings}
 
 
 def _read(path: Path) -> Dict[str, str]:
-    """Read the record of a run.
-
-    Args:
-        path: path to the record.
-
-    Returns:
-        Recorded values, keyed by name. Empty if an earlier version wrote the record in a different format.
-
-    Raises:
-        InputError: The record is damaged.
-    """
+    """Read the record of a run. It is empty if an earlier version wrote it in a different format."""
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Lock that lets only one process write to a folder of results."""
+"""Lock that lets only one process, with the processes it starts, write to a folder of results."""
 
 import errno
 import os
@@ -9,35 +9,45 @@ from typing import Dict, Tuple
 from luna_fairseq.errors import InputError
 
 PATIENCE = 5.0  # seconds to wait, because a killed process may take a while to release its lock
-_held: Dict[Tuple[int, int], int] = {}
+# Environment variable that tells child processes which folders are locked on their behalf, as
+# "DEVICE:INODE:HANDLE" separated by commas.
+LOCKS = "LUNA_FAIRSEQ_LOCKS"
+
+Key = Tuple[int, int]
+_held: Dict[Key, int] = {}
 
 
 def lock_folder(folder: Path) -> None:
-    """Lock a folder against other processes until this process ends.
+    """Lock an existing folder against other processes until this process and its heirs end.
 
-    The lock is on the folder itself, without a lock file. The operating system releases the lock when the
-    process ends, for whatever reason. If another process holds the lock, this function waits up to five
-    seconds. It has no effect on Windows and on file systems without locks.
-
-    Args:
-        folder: path of an existing folder.
+    The lock is on the folder itself, without a lock file. The operating system releases it when all processes
+    end that hold its handle: this one, a program that replaces it, and children that are given
+    :func:`handles`. A process whose parent holds the lock may write as well. Locks have no effect on Windows
+    and on file systems without locks.
 
     Raises:
-        InputError: Another process holds the lock.
+        InputError: Another process holds the lock, and does not release it within five seconds.
     """
     try:
         import fcntl
     except ImportError:  # Windows
         return
-    status = os.stat(str(folder))
-    if (status.st_dev, status.st_ino) in _held:
+    key = _key(os.stat(str(folder)))
+    if key in _held:
+        return
+    inherited = _inherited_locks()
+    if key in inherited and _is_handle_of(inherited[key], key):
+        _held[key] = inherited[key]
         return
     handle = os.open(str(folder), os.O_RDONLY)
-    until = time.monotonic() + PATIENCE
+    until = time.monotonic() + (0 if key in inherited else PATIENCE)
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            _held[status.st_dev, status.st_ino] = handle
+            os.set_inheritable(handle, True)
+            _held[key] = handle
+            locks = {**inherited, **_held}
+            os.environ[LOCKS] = ",".join(f"{device}:{inode}:{fd}" for (device, inode), fd in locks.items())
             return
         except OSError as error:
             is_claimed = error.errno in (errno.EAGAIN, errno.EACCES)
@@ -45,17 +55,37 @@ def lock_folder(folder: Path) -> None:
             break
         time.sleep(0.1)
     os.close(handle)
-    if is_claimed:
+    if is_claimed and key not in inherited:
         raise InputError(
             f"another process is writing to {folder}. Wait until it ends, or use another folder."
         )
 
 
-def _release_in_child() -> None:
-    """Give up all locks in a forked process.
+def handles() -> Tuple[int, ...]:
+    """Return the handles of all locks, for children that must keep the locks if this process is killed."""
+    return tuple(_held.values())
 
-    Such a process, for example a worker of a data loader, may outlive its parent and would keep the locks.
-    """
+
+def _key(status: os.stat_result) -> Key:
+    return status.st_dev, status.st_ino
+
+
+def _inherited_locks() -> Dict[Key, int]:
+    """Return the handles of the locks that an ancestor of this process holds, keyed by folder."""
+    locks = [tuple(map(int, lock.split(":"))) for lock in os.environ.get(LOCKS, "").split(",") if lock]
+    return {(device, inode): handle for device, inode, handle in locks}
+
+
+def _is_handle_of(handle: int, key: Key) -> bool:
+    """Return True if a handle is open in this process, and belongs to the folder."""
+    try:
+        return _key(os.fstat(handle)) == key
+    except OSError:
+        return False
+
+
+def _release_in_child() -> None:
+    """Close all handles in a forked process, such as a data loader's worker, which may outlive its parent."""
     for handle in _held.values():
         os.close(handle)
     _held.clear()

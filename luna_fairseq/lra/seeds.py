@@ -29,7 +29,7 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import check_same_run, differences, parse_options, select_fixed_options
+from luna_fairseq.files.same_run import check_same_run, result_differences, select_fixed_options
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.layout import SPLITS
@@ -133,14 +133,14 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         folder = args.out / name / model / f"seed-{seed}"
         options = [*recipe.words(), *models[model], *extra]
         done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
-        if done is not None and done.options != options:
-            changes = "; ".join(differences(parse_options(done.options), parse_options(options)))
+        changes = "; ".join(result_differences(done.options, options)) if done is not None else ""
+        if changes:
             raise InputError(
                 f"{folder / RESULT} belongs to a run with other options ({changes}). Give another --out, or "
                 f"remove {folder}."
             )
-        is_resumed = done is not None or (folder / "checkpoint_last.pt").is_file()
-        check_same_run(folder, "--out", {**select_fixed_options(options), "data": data}, is_resumed)
+        identity = {**select_fixed_options(options), "data": data}
+        check_same_run(folder, "--out", identity, [RESULT, "checkpoint_last.pt"])
         if done is None:
             done = train_and_test(args.data, folder, options, title, model, seed)
         say(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}")

@@ -16,7 +16,7 @@ from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
 from luna_fairseq.anchored.options import AnchorOptions, DecayOptions
 from luna_fairseq.checks.bounds import PROBABILITY
-from luna_fairseq.checks.model_options import DEFAULT_FROM, MAY_CHANGE
+from luna_fairseq.checks.model_options import COSTS_ONLY, DEFAULT_FROM, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 Activation = ChoiceEnum(utils.get_available_activation_fns())
@@ -26,6 +26,7 @@ def option(
     default: Any,
     help: str,
     may_change: bool = False,
+    costs_only: bool = False,
     default_from: Optional[str] = None,
     **metadata: Any,
 ) -> Any:
@@ -37,6 +38,8 @@ def option(
         may_change: whether a trained model still computes the same function if the value changes, as with
             dropout. Training may then resume with a different value, and checkpoints with different values
             may be averaged (default: False).
+        costs_only: whether the option also leaves training as it is, and changes only its time or memory
+            (default: False). It implies ``may_change``.
         default_from: name of the option whose value is used if this option is None (default: None).
         metadata: bounds for numeric options (see ``checks/bounds.py``), or fairseq metadata such as
             ``argparse_alias``.
@@ -50,7 +53,7 @@ def option(
     """
     if default_from is not None:
         help += f" (default: --{default_from.replace('_', '-')})"
-    flags = {MAY_CHANGE: may_change, DEFAULT_FROM: default_from}
+    flags = {MAY_CHANGE: may_change or costs_only, COSTS_ONLY: costs_only, DEFAULT_FROM: default_from}
     return field(default=default, metadata={"help": help, **flags, **metadata})
 
 
@@ -76,20 +79,20 @@ class LayerOptions(FairseqDataclass):
     checkpoint_activations: bool = option(
         False,
         "recompute each layer's activations in the backward pass, which saves memory",
-        may_change=True,
+        costs_only=True,
     )
     offload_activations: bool = option(
-        False, "with --checkpoint-activations: keep the stored activations on the CPU", may_change=True
+        False, "with --checkpoint-activations: keep the stored activations on the CPU", costs_only=True
     )
     int8: bool = option(
         False,
         "decode on a CPU with 8-bit weights; for trained models, with --model-overrides \"{'int8': True}\"",
-        may_change=True,
+        costs_only=True,
     )
     min_params_to_wrap: int = option(
         DEFAULT_MIN_PARAMS_TO_WRAP,
         "minimum number of parameters for a layer to be wrapped with FSDP",
-        may_change=True,
+        costs_only=True,
         least=0,
     )
     quant_noise_pq: float = option(
@@ -112,7 +115,7 @@ class LunaOptions(LayerOptions):
 
     untie_luna_kv: bool = option(False, "use separate projections for keys and values")
     torch_compile: bool = option(
-        False, "run the layers through torch.compile in training (torch 2.5 or newer)", may_change=True
+        False, "run the layers through torch.compile in training (torch 2.5 or newer)", costs_only=True
     )
 
 
@@ -203,7 +206,7 @@ class LunaDecoderOptions(DecayOptions, DecoderOptions):
         "softplus", "activation of causal pack attention"
     )
     luna_backend: ChoiceEnum(list(BACKENDS)) = option(
-        "auto", "implementation of causal attention over whole sequences", may_change=True
+        "auto", "implementation of causal attention over whole sequences", costs_only=True
     )
     word_dropout: float = option(
         0.0, "dropout probability for whole token embeddings", may_change=True, **PROBABILITY

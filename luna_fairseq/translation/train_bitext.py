@@ -96,9 +96,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     preparation = Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
     preparation.check()
     # Check this before replacing the data that the checkpoints were trained on.
-    check_same_run(
-        out, "--destdir", preparation.resume_settings(), (checkpoints / "checkpoint_last.pt").is_file()
-    )
+    check_same_run(out, "--destdir", preparation.resume_settings(), ["checkpoints/checkpoint_last.pt"])
     preparation.run()
     preparation.check_positions(settings)
     model = SUBWORD_METHODS[

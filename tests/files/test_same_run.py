@@ -1,13 +1,21 @@
 """Every command that continues a run compares its options and inputs with those of the beginning."""
 
 import argparse
+import subprocess
+import sys
 
 import pytest
 
 from luna_fairseq.commands import train
 from luna_fairseq.errors import InputError
+from luna_fairseq.files import sole_writer
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import check_same_run, parse_options
+from luna_fairseq.files.same_run import (
+    check_same_run,
+    parse_options,
+    result_differences,
+    select_fixed_options,
+)
 from luna_fairseq.lra import seeds
 from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 
@@ -76,7 +84,8 @@ COMMANDS = [begin_training, begin_seeds, begin_finetuning]
 )
 def test_another_run_is_refused_in_one_line(begin, words, change, named, data, tmp_path):
     begin(data, tmp_path / "out")
-    begin(data, tmp_path / "out", "--max-update", "9", "--log-interval", "5")  # these options may change
+    may_change = "--max-update 9 --log-interval 5 --checkpoint-activations --dropout=0.3".split()
+    begin(data, tmp_path / "out", *may_change)
     if change:
         (data / change).write_text("something else of any length")
     with pytest.raises(InputError) as caught:
@@ -116,12 +125,74 @@ def test_without_checkpoints_nothing_is_compared(data, tmp_path):
 def test_a_run_of_a_version_without_records_continues(data, tmp_path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "run.json").write_text('"a checksum"')
-    check_same_run(tmp_path / "out", "--out", {"--lr": "1"}, is_resumed=False)
+    check_same_run(tmp_path / "out", "--out", {"--lr": "1"})
+    (tmp_path / "out" / "checkpoint_last.pt").touch()
     with pytest.raises(InputError, match="no --x before, --x y now"):
-        check_same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"}, is_resumed=True)
+        check_same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"})
     (tmp_path / "out" / "run.json").write_text("{")
-    with pytest.raises(InputError, match="is damaged"):
-        check_same_run(tmp_path / "out", "--out", {}, is_resumed=True)
+    with pytest.raises(InputError, match="run.json is damaged"):
+        check_same_run(tmp_path / "out", "--out", {})
+
+
+@pytest.mark.parametrize("arch", ["luna", "luna_base_tied", "luna_lm", "transformer", "luna_bert"])
+def test_options_marked_in_a_dataclass_may_change(arch):
+    words = f"--arch {arch} --encoder-layers 2 --dropout 0.3 --max-epoch=3 --checkpoint-activations"
+    assert select_fixed_options(words.split()) == {"--arch": arch, "--encoder-layers": "2"}
+
+
+def test_both_names_of_an_option_may_change():
+    words = "--arch luna --relu-dropout 0.1 --luna-backend chunk"
+    assert select_fixed_options(words.split()) == {"--arch": "luna"}
+
+
+def test_results_are_compared_with_all_that_changes_them():
+    """Unlike a resumed run, two finished runs must agree in their dropout and duration."""
+    words = "--arch luna_lra_listop --dropout 0.1 --max-update 9".split()
+    assert result_differences(words, [*words, "--checkpoint-activations", "--cpu"]) == []
+    assert result_differences(words, [*words, "--dropout=1"]) == ["--dropout 0.1 before, --dropout 1 now"]
+    assert result_differences(words, words[:-2]) == ["--max-update 9 before, no --max-update now"]
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from luna_fairseq.commands import train
+train.build_command(sys.argv[1:])
+print("locked", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_second_command_leaves_the_record_of_a_run_that_has_not_saved_yet(data, tmp_path, monkeypatch):
+    monkeypatch.setattr(sole_writer, "PATIENCE", 0.0)
+    words = [RECIPE, str(data), "--save-dir", str(tmp_path / "out")]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", HOLD, *words, "--lr", "0.004"], **pipes) as first:
+        assert "locked\n" in iter(first.stdout.readline, "")
+        record = (tmp_path / "out" / "run.json").read_text()
+        with pytest.raises(InputError, match="out"):
+            train.build_command([*words, "--lr", "0.0001"])
+        first.communicate()
+    assert "0.004" in record and (tmp_path / "out" / "run.json").read_text() == record
+
+
+HEIR = """
+import os, sys
+from pathlib import Path
+from luna_fairseq.files.sole_writer import LOCKS, handles, lock_folder
+folder = Path(sys.argv[1])
+assert os.environ[LOCKS]
+lock_folder(folder)
+sys.exit(10 * bool(handles()))
+"""
+
+
+def test_programs_that_a_command_starts_write_under_its_lock(tmp_path):
+    """A child with the handle keeps the lock itself. A child without it relies on its parent."""
+    sole_writer.lock_folder(tmp_path)
+    command = [sys.executable, "-c", HEIR, str(tmp_path)]
+    assert subprocess.call(command, pass_fds=sole_writer.handles()) == 10
+    assert subprocess.call(command) == 0
 
 
 def test_options_and_contents(data, tmp_path):

@@ -130,7 +130,7 @@ class FineTuning:
         must_match = select_fixed_options(options[1:])
         must_match["pretrained model"] = CONTENT + sha256(self.args.pretrained)
         must_match["training data"] = checksum_of_data([self.args.data], ("train", "valid"))
-        check_same_run(folder, "--out", must_match, (folder / "checkpoint_last.pt").is_file())
+        check_same_run(folder, "--out", must_match)
 
     def _train_options(self, folder: Path, setting: Setting) -> List[str]:
         """Build the fairseq-train command line for one run.
