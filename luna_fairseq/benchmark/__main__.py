@@ -47,10 +47,10 @@ COMMON = {"repetitions": 7, "threads": torch.get_num_threads(), "seed": 1}
 
 
 def _common_options() -> argparse.ArgumentParser:
-    """Build a parser with the options that all tasks share, such as ``--device`` and ``--json``.
+    """Build a parser with the options that all tasks share, for ``parents=`` of other parsers.
 
-    The parser is meant for ``parents=`` of other parsers, so it adds no ``--help``. Its options have no
-    defaults, because the default of a task's parser would overwrite a value given before the task name.
+    Its options have no defaults, because the default of a task's parser would overwrite a value given before
+    the task name.
     """
     common = argparse.ArgumentParser(add_help=False, argument_default=argparse.SUPPRESS)
     add = common.add_argument
@@ -99,12 +99,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     """Measure the chosen tasks, and print, save and plot their results.
 
-    Args:
-        args: parsed command-line options.
-
-    Raises:
-        InputError: An option has an invalid value. Also raised after all measurements if a variant failed or
-            gave wrong results.
+    An InputError after all measurements means that a variant failed or gave wrong results.
     """
     if args.json is not None:
         check_writable(args.json, "--json")
@@ -141,12 +136,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Measure all cases of a task, and print a table after each case.
-
-    Args:
-        task: task to measure.
-        section: results of the task, filled in place.
-    """
+    """Measure all cases of a task, add their results to ``section``, and print a table after each case."""
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:

@@ -26,10 +26,7 @@ OPTIMIZERS = {
 
 
 class OptimizerStep(Task):
-    """Benchmark ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer.
-
-    The variants are implementations of Apollo and AdamW.
-    """
+    """Benchmark ``apollo``: one step of an optimizer on the parameters of fairseq's Transformer."""
 
     notes = """Measure one step of the Apollo optimizer beside torch's AdamW.
 
@@ -53,19 +50,10 @@ class OptimizerStep(Task):
         self.shapes = [p.shape for p in models.make_model(MODELS["transformer"], 1).parameters()]
 
     def cases(self) -> List[Case]:
-        """Return the only case of this benchmark: ``[{"parameters": NUMBER OF PARAMETERS}]``."""
         return [{"parameters": f"{sum(shape.numel() for shape in self.shapes):,}"}]
 
     def skip_reason(self, variant: Variant, case: Case) -> str:
-        """Return torch's error message if this device or version of torch does not support an optimizer.
-
-        Args:
-            variant: optimizer, a value of :data:`OPTIMIZERS`.
-            case: ignored.
-
-        Returns:
-            The first line of the error, or "" if the optimizer can take a step.
-        """
+        """Return torch's error message if the device or torch does not support an optimizer, otherwise ""."""
         try:
             variant.make(self.parameters(SMALL), lr=RATE).step()
         except (RuntimeError, TypeError) as error:
@@ -73,44 +61,19 @@ class OptimizerStep(Task):
         return ""
 
     def prepare_job(self, variant: Variant, case: Case) -> Job:
-        """Create an optimizer with random parameters and gradients, and return its ``step`` method.
-
-        Args:
-            variant: optimizer, a value of :data:`OPTIMIZERS`.
-            case: ignored.
-
-        Returns:
-            The method to time. It takes no arguments and updates all parameters once.
-        """
         return variant.make(self.parameters(self.shapes), lr=RATE).step
 
     def check(self, variant: Variant) -> float:
-        """Check that an optimizer computes the same updates as its reference implementation.
-
-        Args:
-            variant: optimizer to check. Its attribute ``equals`` names the reference, such as "adamw".
-
-        Returns:
-            The error divided by the tolerance, or 0 if the optimizer has no reference.
-
-        Raises:
-            InputError: The updates differ by more than the tolerance.
-        """
+        """Check that an optimizer computes the same updates as its reference. Return error / tolerance."""
         if not variant.equals:
             return 0.0
         what = f"after {STEPS} steps the change of its parameters differs from that of {variant.equals}"
         return require_equal(what, *map(self.change_after_steps, (variant, OPTIMIZERS[variant.equals])))
 
     def change_after_steps(self, variant: Variant) -> Tensor:
-        """Return the change in a few small parameters after three optimizer steps.
+        """Return the change in a few small parameters after three steps, as one vector.
 
         The gradients differ from step to step, but all optimizers get the same parameters and gradients.
-
-        Args:
-            variant: optimizer, a value of :data:`OPTIMIZERS`.
-
-        Returns:
-            The changes of all parameters, concatenated into one vector.
         """
         values = self.parameters(SMALL)
         before = [p.detach().clone() for p in values]
@@ -123,15 +86,7 @@ class OptimizerStep(Task):
         return torch.cat([(p.detach() - b).flatten() for p, b in zip(values, before)])
 
     def parameters(self, shapes: Sequence[torch.Size], seed_offset: int = 0) -> List[Tensor]:
-        """Create random parameters with random gradients.
-
-        Args:
-            shapes: shapes of the parameters.
-            seed_offset: offset added to the random seed given by ``--seed`` (default: 0).
-
-        Returns:
-            The parameters, each with its gradient in ``grad``.
-        """
+        """Create random parameters of the given shapes, with random gradients."""
         device = self.args.device
         generator, parameters = torch.Generator(device).manual_seed(self.args.seed + seed_offset), []
         for shape in shapes:

@@ -1,8 +1,11 @@
 """Benchmarks ``causal`` and ``attention``: Luna's attention variants against softmax attention.
 
 The inputs are queries, keys and values that are already projected and split into heads, so projections are
-not measured. Luna packs them into a short sequence P of length L (pack attention). Every query then attends
-to P (unpack attention).
+not measured. Luna packs them into a short sequence P of L rows (pack attention). Every query then attends to
+P (unpack attention).
+
+The inputs are keyed by name: "q", "k" and "v" [B, H, T, K] for batch size B, H heads, T tokens and head width
+K; "pack_q" [B, H, L, K], the queries of pack attention; and optionally "mask" [B, T], True at padding.
 """
 
 from argparse import Namespace
@@ -47,24 +50,11 @@ Inputs = Dict[str, Tensor]
 
 
 def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
-    """Compute Luna's causal attention with one of the library's backends.
+    """Compute Luna's causal attention with the backend "naive", "chunk" or "triton".
 
-    The packed sequence P is a short sequence of L rows, through which queries attend to earlier tokens.
-    Shapes: batch size B, heads H, sequence length T, head width K.
-
-    Args:
-        x: tensors keyed by name:
-
-            - "q", "k", "v": queries, keys and values, each [B, H, T, K]. Values default to the keys.
-            - "pack_q" [B, H, L, K] and "pack_k" [B, H, T, K]: queries and keys of pack attention.
-            - "rows" [B, L], optional: True at masked rows of P.
-            - "positions" [B, T], optional: True at padding.
-        backend: "naive", "chunk" or "triton".
-        decay: gradually forget earlier tokens, with the decay rates of a newly initialized model (default:
-            False).
-
-    Returns:
-        The output [B, H, T, K], zero at padding.
+    Further inputs are "pack_k" [B, H, T, K], the keys of pack attention, and optionally "rows" [B, L], True
+    at masked rows of P, and "positions" [B, T], True at padding. Values default to the keys. With ``decay``,
+    earlier tokens are gradually forgotten, at the rates of a newly initialized model.
     """
     weights = pack_weights(x["pack_q"], x["pack_k"], "softplus")
     q, heads = x["q"], x["q"].size(1)
@@ -76,34 +66,12 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute attention with an explicit weight matrix, as a reference for :func:`luna_attention`.
-
-    Args:
-        *inputs: positional arguments of :func:`luna_attention`.
-
-    Returns:
-        The output only. (:func:`naive_attention` also returns the weights.)
-    """
+    """Compute attention with an explicit weight matrix, as a reference for :func:`luna_attention`."""
     return naive_attention(*inputs)[0]
 
 
 def pack_and_unpack(x: Inputs, attention: Callable[..., Tensor] = luna_attention) -> Tensor:
-    """Compute Luna's pack and unpack attention, without a causal mask.
-
-    Pack attention summarizes the tokens into the packed sequence P, a short sequence of L rows. Unpack
-    attention lets every token attend to P. Shapes: batch size B, heads H, sequence length T, head width K.
-
-    Args:
-        x: tensors keyed by name:
-
-            - "q", "k", "v": queries, keys and values, each [B, H, T, K].
-            - "pack_q" [B, H, L, K]: queries of pack attention.
-            - "mask" [B, T], optional: True at padding.
-        attention: attention function with the arguments of :func:`luna_attention` (default: that function).
-
-    Returns:
-        The output [B, H, T, K].
-    """
+    """Compute Luna's pack and unpack attention, without a causal mask."""
     packed = attention(x["pack_q"], x["k"], x["v"], x.get("mask"))
     return attention(x["q"], packed, packed)
 
@@ -113,24 +81,14 @@ def anchored_attention(
 ) -> Tensor:
     """Compute Luna's pack and unpack attention with a bias that prefers nearby tokens.
 
-    Every row of Luna's short packed sequence P has an anchor, a position in the sentence. The bias decreases
-    with the distance between the anchor and a token. Shapes: batch size B, heads H, sequence length T, head
-    width K, number of rows L.
+    Every row of P has an anchor, a position in the sentence. Further inputs are the distances between anchors
+    and tokens, "pack" [B, H, L, T] and "unpack" [B, 1, T, L], and the scale "strength" [1, H, 1, 1] of the
+    bias.
 
-    Args:
-        x: tensors keyed by name, as for :func:`pack_and_unpack`, plus:
-
-            - "strength" [1, H, 1, 1]: scale of the bias per head.
-            - "pack" [B, H, L, T] and "unpack" [B, 1, T, L]: distances between anchors and tokens.
-            - with ``look_up``: "padding" [B, T], True at padding, "rows" [B, L], True at masked rows of P,
-              and the fields of :class:`~luna_fairseq.anchored.segments.Layout`.
-        attention: attention function with the arguments of :func:`luna_attention` (default: that function).
-        look_up: "" if tokens attend only to P (default). With "blocks", every token also attends to the
-            tokens around the anchors of the four rows with its largest weights. "naive" computes the same
-            result with the naive implementation.
-
-    Returns:
-        The output [B, H, T, K].
+    With ``look_up``, every token also attends to the tokens around the anchors of the four rows with its
+    largest weights, by the fast implementation ("blocks") or the naive one ("naive"). Further inputs are then
+    "padding" [B, T], True at padding, "rows" [B, L], True at masked rows of P, and the fields of
+    :class:`~luna_fairseq.anchored.segments.Layout`.
     """
     q, k, v, strength = x["q"], x["k"], x["v"], x["strength"].flatten()
     # The strength has a gradient that sums over all sentences, but checks may compare only the last sentence.
@@ -149,19 +107,7 @@ def anchored_attention(
 
 
 def softmax_attention(x: Inputs) -> Tensor:
-    """Compute softmax self-attention with an explicit weight matrix.
-
-    Shapes: batch size B, heads H, sequence length T, head width K.
-
-    Args:
-        x: tensors keyed by name:
-
-            - "q", "k", "v": queries, keys and values, each [B, H, T, K].
-            - "mask" [B, T], optional: True at padding.
-
-    Returns:
-        The output [B, H, T, K].
-    """
+    """Compute softmax self-attention with an explicit weight matrix."""
     logits = x["q"] @ x["k"].transpose(-2, -1) * x["q"].size(-1) ** -0.5
     if "mask" in x:
         logits = logits.masked_fill(x["mask"][:, None, None, :], float("-inf"))
@@ -170,48 +116,20 @@ def softmax_attention(x: Inputs) -> Tensor:
 
 
 def fused_attention(x: Inputs, is_causal: bool = False) -> Tensor:
-    """Compute softmax self-attention with torch's ``scaled_dot_product_attention``.
-
-    Shapes: batch size B, heads H, sequence length T, head width K.
-
-    Args:
-        x: tensors keyed by name:
-
-            - "q", "k", "v": queries, keys and values, each [B, H, T, K]. Values default to the keys.
-            - "mask" [B, T], optional: True at padding.
-        is_causal: mask later positions (default: False).
-
-    Returns:
-        The output [B, H, T, K].
-    """
+    """Compute softmax self-attention with torch's ``scaled_dot_product_attention``."""
     is_token = ~x["mask"][:, None, None, :] if "mask" in x else None
     v = x.get("v", x["k"])
     return F.scaled_dot_product_attention(x["q"], x["k"], v, attn_mask=is_token, is_causal=is_causal)
 
 
 def missing_sdpa(*unused: Any) -> str:
-    """Return the reason torch's fused attention cannot be used, or "" if it can.
-
-    Args:
-        *unused: ignored. The benchmark passes its options and the case.
-
-    Returns:
-        "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
-    """
+    """Return the reason torch's fused attention cannot be used, or "" if it can."""
     is_available = hasattr(F, "scaled_dot_product_attention")
     return "" if is_available else f"torch {torch.__version__} has no scaled_dot_product_attention"
 
 
 def missing_triton(args: Namespace, case: Case) -> str:
-    """Return the reason the Triton kernels cannot run, or "" if they can.
-
-    Args:
-        args: parsed command-line options, including ``device``, ``dtype`` and ``head_dim``.
-        case: measurement settings. ``case["l"]`` is the length of the packed sequence P.
-
-    Returns:
-        "", or a clause such as "the package triton is not installed".
-    """
+    """Return the reason the Triton kernels cannot run, or "" if they can."""
     return why_not_triton(torch.device(args.device), DTYPES[args.dtype], args.head_dim, case["l"])
 
 
@@ -241,15 +159,9 @@ FORMS = {
 
 
 def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional[Tensor]]:
-    """Run the forward and backward passes of an attention variant.
+    """Compute the "output" of a variant, and a "gradient of NAME" for each input that requires a gradient.
 
-    Args:
-        variant: attention variant to run.
-        inputs: input tensors, keyed by name. "gradient" is the gradient of the output.
-
-    Returns:
-        Dictionary with the "output", and a "gradient of NAME" for each input NAME that requires a gradient.
-        The gradient is None if the attention does not use this input.
+    The gradient is None if the variant does not use this input.
     """
     output, leaves = variant.make(inputs), {name: x for name, x in inputs.items() if x.requires_grad}
     gradients = torch.autograd.grad(output, [*leaves.values()], inputs["gradient"], allow_unused=True)
@@ -259,12 +171,8 @@ def forward_and_backward(variant: Variant, inputs: Inputs) -> Dict[str, Optional
 class AttentionTask(Task):
     """Base class of the benchmarks ``causal`` and ``attention``.
 
-    There is one case per pass (forward only, or forward and backward), sequence length, and length of Luna's
-    packed sequence P.
-
-    Attributes:
-        kinds: settings to combine with all lengths, such as ``[{"padding": "none"}, {"padding": "half"}]``
-            (default: a single empty setting).
+    There is one case per pass (forward only, or forward and backward), length of P, setting in ``kinds`` and
+    sequence length.
     """
 
     kinds: ClassVar[List[Case]] = [{}]
@@ -275,37 +183,17 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return one case per combination of packed length, other settings and sequence length.
-
-        The cases do not contain "pass", because checks always run both passes.
-
-        Args:
-            *lengths: sequence lengths in tokens.
-
-        Returns:
-            Cases such as ``{"l": 16, "padding": "none", "T": 512}``: packed length "l", other settings (see
-            ``kinds``) and sequence length "T".
-        """
+        """Return one case per length of P, setting in ``kinds`` and sequence length, without the pass."""
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 
     def cases(self) -> List[Case]:
-        """Return all cases to measure, each once for the forward pass and once for both passes.
-
-        Returns:
-            Cases such as ``{"l": 16, "T": 512, "pass": "forward"}``.
-        """
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:
-        """Create random tensors that are laid out in memory like the output of a model's projections.
+        """Create random tensors [B, H, length, K] that are laid out in memory like a model's projections.
 
-        Args:
-            **lengths: length of each tensor, keyed by its name, such as ``q=512``.
-
-        Returns:
-            The tensors, keyed by name, each of shape [batch size, heads, length, head width]. All but
-            "gradient" require a gradient.
+        All but "gradient" require a gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)
@@ -318,63 +206,29 @@ class AttentionTask(Task):
         return inputs
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs that all variants share.
-
-        Args:
-            case: measurement settings, such as ``{"l": 16, "T": 512}``.
-
-        Returns:
-            Input tensors, keyed by name. "gradient" is the gradient of the output.
-        """
+        """Create the random inputs that all variants share. "gradient" is the gradient of the output."""
         raise NotImplementedError
 
     def longest_naive(self) -> int:
-        """Return ``--max-naive-length``, the maximum sequence length for variants with quadratic memory."""
+        """Return the maximum sequence length for variants with quadratic memory."""
         return self.args.max_naive_length or LONGEST_NAIVE[torch.device(self.args.device).type]
 
     def skip_reason(self, variant: Variant, case: Case) -> str:
-        """Return the reason to skip an attention variant in a case, or "" to measure it.
-
-        Args:
-            variant: attention variant to measure.
-            case: measurement settings, including the sequence length "T".
-
-        Returns:
-            "", or a clause such as "lengths beyond --max-naive-length 1024".
-        """
         if variant.limited and case["T"] > self.longest_naive():
             return f"lengths beyond --max-naive-length {self.longest_naive()}"
         return super().skip_reason(variant, case)
 
     def prepare_job(self, variant: Variant, case: Case) -> Job:
-        """Create inputs, and return a function that runs an attention variant once.
-
-        Args:
-            variant: attention variant to measure.
-            case: measurement settings. "pass" is "forward" (without gradients) or "forward+backward".
-
-        Returns:
-            The function to time. It takes no arguments.
-        """
         inputs = self.make_inputs(case)
         if case["pass"] == PASSES[0]:
             return partial(torch.no_grad()(variant.make), inputs)
         return partial(forward_and_backward, variant, inputs)
 
     def check(self, variant: Variant) -> float:
-        """Compare an attention variant's output and gradients with those of its float64 reference.
+        """Compare a variant's output and gradients with its float64 reference, also at a length of 7.
 
-        They are compared at all lengths of the benchmark and at a length of 7. At lengths beyond
-        ``--max-naive-length``, only the last head of the last sequence is compared.
-
-        Args:
-            variant: attention variant to check. Its attribute ``equals`` names the reference.
-
-        Returns:
-            The largest error divided by the tolerance, or 0 if the variant has no reference.
-
-        Raises:
-            InputError: An error exceeds the tolerance.
+        At lengths beyond ``--max-naive-length``, only the last head of the last sequence is compared. Return
+        the largest error divided by the tolerance.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(
@@ -382,18 +236,7 @@ class AttentionTask(Task):
         )
 
     def error(self, variant: Variant, case: Case) -> float:
-        """Compute the error of an attention variant relative to its reference in one case.
-
-        Args:
-            variant: attention variant to check. Its attribute ``equals`` names the reference.
-            case: settings, such as ``{"l": 16, "T": 7}``.
-
-        Returns:
-            The largest error of the output and the gradients, divided by the tolerance.
-
-        Raises:
-            InputError: An error exceeds the tolerance.
-        """
+        """Return the largest error of the output and the gradients in one case, divided by the tolerance."""
         inputs, definition = self.make_inputs(case), self.table[variant.equals]
         double_inputs = {}
         is_too_long = definition.limited and case["T"] > self.longest_naive()
@@ -415,10 +258,7 @@ class AttentionTask(Task):
 
 
 class CausalAttention(AttentionTask):
-    """Benchmark ``causal``: Luna's causal attention against softmax attention.
-
-    The variants are listed in :data:`CAUSAL`.
-    """
+    """Benchmark ``causal``: Luna's causal attention against softmax attention."""
 
     notes = """Measure Luna's causal attention beside torch's scaled_dot_product_attention.
 
@@ -441,17 +281,6 @@ class CausalAttention(AttentionTask):
     }
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for :func:`luna_causal`.
-
-        With ``--tied``, there are no values "v". With ``--masks``, some tokens and some rows of Luna's packed
-        sequence P are masked.
-
-        Args:
-            case: dictionary with the sequence length "T" and the length "l" of P.
-
-        Returns:
-            Input tensors, keyed by name. "gradient" is the gradient of the output.
-        """
         args, L, T = self.args, case["l"], case["T"]
         x = self.random_heads(pack_q=L, q=T, k=T, pack_k=T, gradient=T, **({} if args.tied else {"v": T}))
         if args.masks:
@@ -463,10 +292,7 @@ class CausalAttention(AttentionTask):
 
 
 class PackAndUnpack(AttentionTask):
-    """Benchmark ``attention``: Luna's pack and unpack attention against softmax self-attention.
-
-    The variants are listed in :data:`FORMS`. None of them is causal.
-    """
+    """Benchmark ``attention``: Luna's pack and unpack attention against softmax self-attention."""
 
     notes = """Measure Luna's pack and unpack attention beside softmax self-attention.
 
@@ -487,15 +313,7 @@ class PackAndUnpack(AttentionTask):
     kinds = [{"padding": "none"}, {"padding": "half"}, {"padding": "mixed"}]
 
     def make_inputs(self, case: Case) -> Inputs:
-        """Create random inputs for :func:`anchored_attention`. Other variants use a subset of them.
-
-        Args:
-            case: dictionary with the sequence length "T", the length "l" of the packed sequence P, and
-                "padding" ("none", "half" or "mixed").
-
-        Returns:
-            Input tensors, keyed by name. "gradient" is the gradient of the output.
-        """
+        """Create random inputs for :func:`anchored_attention`. Other variants use a subset of them."""
         L, T, H = case["l"], case["T"], self.args.heads
         x = self.random_heads(q=T, k=T, v=T, pack_q=L, gradient=T)
         x["strength"] = torch.full_like(x["gradient"][:1, :, :1, :1], 4.0).requires_grad_()

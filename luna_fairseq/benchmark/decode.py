@@ -38,14 +38,6 @@ class Decode(ModelTask):
     }
 
     def cases(self) -> List[Case]:
-        """Return one case per sentence length in ``--lengths``.
-
-        Returns:
-            Cases such as ``{"sentences": 1, "T": 30}``: batch size, and sentence length in tokens.
-
-        Raises:
-            InputError: ``--dictionary-size`` is too small for the beam, or a length is less than 2.
-        """
         if self.args.beam > self.dictionary_size - 1:
             raise InputError(
                 f"--beam {self.args.beam} needs a larger --dictionary-size than {self.dictionary_size}"
@@ -55,44 +47,17 @@ class Decode(ModelTask):
         return [{"sentences": self.args.batch, "T": length} for length in self.args.lengths]
 
     def prepare_job(self, variant: ModelVariant, case: Case) -> Job:
-        """Build a model, and return a function that translates one batch.
-
-        Args:
-            variant: model to measure.
-            case: dictionary with the batch size "sentences" and the sentence length "T" in tokens.
-
-        Returns:
-            The function to time. It takes no arguments.
-        """
         return self.prepare_search(self.prepare_model(variant, case["T"]), BatchSize(**case))
 
     def prepare_model(self, variant: ModelVariant, T: int) -> Any:
-        """Build a model and prepare it for generation, as fairseq-generate does.
-
-        Args:
-            variant: model to build.
-            T: sentence length in tokens.
-
-        Returns:
-            The model in evaluation mode.
-        """
+        """Build a model for sentences of T tokens, and prepare it for generation as fairseq-generate does."""
         # torch's counter of operations adds hooks to tensors that require gradients, and fails without them.
         model = self.make_model(variant, T).eval().requires_grad_(False)
         model.make_generation_fast_(beamable_mm_beam_size=self.args.beam, need_attn=False)
         return model
 
     def prepare_search(self, model: Any, batch: BatchSize) -> Job:
-        """Create a batch of random sentences, and return a function that translates the batch.
-
-        All models get the same sentences.
-
-        Args:
-            model: model returned by :meth:`prepare_model`.
-            batch: size of the batch.
-
-        Returns:
-            A callable that takes no arguments and runs the beam search.
-        """
+        """Return a function that translates a batch of random sentences, the same for all models."""
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
         generator = SequenceGenerator([model], self.dictionary(), **options)
@@ -103,17 +68,7 @@ class Decode(ModelTask):
 
     @torch.no_grad()
     def check(self, variant: ModelVariant) -> float:
-        """Check that incremental decoding gives the same logits as a forward pass over whole sentences.
-
-        Args:
-            variant: model to check.
-
-        Returns:
-            The error divided by the tolerance.
-
-        Raises:
-            InputError: The error exceeds the tolerance.
-        """
+        """Check that incremental decoding gives the same logits as a forward pass over whole sentences."""
         T = CHECKED_LENGTH
         # Models are compared before quantisation, because rounding errors move some inputs to another 8-bit
         # level.
@@ -129,15 +84,7 @@ class Decode(ModelTask):
 
 
 def translate(generator: SequenceGenerator, sample: Dict[str, Any]) -> None:
-    """Translate a batch, and check that every hypothesis is as long as its source sentence.
-
-    Args:
-        generator: fairseq's beam search.
-        sample: batch of source sentences in fairseq's format.
-
-    Raises:
-        InputError: The length of a hypothesis differs from the source length.
-    """
+    """Translate a batch, and check that every hypothesis is as long as its source sentence."""
     expected = sample["net_input"]["src_tokens"].size(1)
     for hypotheses in generator.generate([], sample):
         for hypothesis in hypotheses:

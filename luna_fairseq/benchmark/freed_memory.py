@@ -9,8 +9,8 @@ M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 def keep_freed_memory() -> None:
     """Make glibc's malloc reuse freed memory instead of returning it to the operating system.
 
-    Has no effect without glibc. For the same effect in another program, start it with the environment
-    variables ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=68719476736``.
+    Has no effect without glibc. Another program gets the same effect from the environment variables
+    ``MALLOC_MMAP_MAX_=0`` and ``MALLOC_TRIM_THRESHOLD_=68719476736``.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt

@@ -103,12 +103,7 @@ def build_parser() -> argparse.ArgumentParser:
 def run(args: argparse.Namespace) -> None:
     """Run the parts until the time limit, and write their results to gpu.json and gpu.md.
 
-    Args:
-        args: parsed command-line options.
-
-    Raises:
-        InputError: An option has an invalid value. Also raised after all parts if one failed or gave wrong
-            results.
+    An InputError after all parts means that one failed or gave wrong results.
     """
     parts = ON_CPU if args.device == "cpu" else ON_GPU
     if importlib.util.find_spec("fairseq") is None:
@@ -143,10 +138,7 @@ def run(args: argparse.Namespace) -> None:
 
 
 def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
-    """Run one benchmark command in a separate process, and retry without the implementation that failed.
-
-    If the process dies or exceeds its time limit, the next attempt excludes the implementation being
-    measured, such as "triton". There are at most three attempts.
+    """Run one benchmark command in a separate process, and retry without the row that failed.
 
     Args:
         words: arguments of ``python -m luna_fairseq.benchmark``.
@@ -154,12 +146,8 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
         until: time at which the whole run must end, in seconds of ``time.monotonic``.
 
     Returns:
-        A dictionary with four entries:
-
-        - ``"command"``: command line of the last attempt, including the excluded implementations.
-        - ``"failed"``: error messages, keyed by implementation, or by "all" if the whole part failed.
-        - ``"found"``: JSON written by the command, with the measurements of all attempts.
-        - ``"seconds"``: total duration of all attempts in seconds.
+        The last ``"command"``, error messages ``"failed"`` keyed by row (or "all"), the JSON ``"found"`` with
+        the measurements of all attempts, and the total duration in ``"seconds"``.
     """
     failed: Dict[str, str] = {}
     values: Dict[str, Any] = {}
@@ -187,15 +175,9 @@ def run_part(words: List[str], limit: float, until: float) -> Dict[str, Any]:
 
 
 def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str]:
-    """Run a benchmark command in a separate process.
+    """Run a benchmark command in a separate process, for at most ``limit`` seconds.
 
-    Args:
-        command: command line, without ``--json``.
-        limit: time limit in seconds.
-
-    Returns:
-        - JSON written by the command, or an empty dictionary.
-        - error message: the exception, or the last line of the error output. Empty if the command succeeded.
+    Return its JSON (or an empty dictionary), and an error message, which is "" if the command succeeded.
     """
     environment = dict(os.environ)
     if "cpu" in command:
@@ -218,28 +200,12 @@ def run_benchmark(command: List[str], limit: float) -> Tuple[Dict[str, Any], str
 
 
 def find_section(values: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the results of the single task in a benchmark command's JSON output.
-
-    Args:
-        values: JSON written by a benchmark command: ``{"environment": {...}, TASK: {...}}``.
-
-    Returns:
-        The value of the key TASK, or an empty dictionary if there is none.
-    """
+    """Return the results of the single task in a benchmark command's JSON, or an empty dictionary."""
     return next((x for name, x in values.items() if name != "environment" and isinstance(x, dict)), {})
 
 
 def format_page(results: Dict[str, Dict[str, Any]]) -> List[str]:
-    """Format the results as the Markdown page ``gpu.md``.
-
-    The page contains the environment, the errors, the most important comparisons, and all tables.
-
-    Args:
-        results: return values of :func:`run_part`, keyed by the name of the part.
-
-    Returns:
-        The lines of the page.
-    """
+    """Return the lines of ``gpu.md``: environment, errors, most important comparisons, and all tables."""
     sections = {name: find_section(result["found"]) for name, result in results.items()}
     environments = (result["found"].get("environment") for result in results.values())
     description: Any = next(filter(None, environments), {})

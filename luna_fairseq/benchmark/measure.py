@@ -1,8 +1,4 @@
-"""Measurements of time, memory and floating-point operations.
-
-Times are measured with ``torch.utils.benchmark``, memory with ``torch.profiler``, and operations with torch's
-``FlopCounterMode``.
-"""
+"""Measurements of time, memory and floating-point operations with torch's own tools."""
 
 import itertools
 import math
@@ -27,16 +23,11 @@ LINEAR_OPERATORS = (
 
 
 def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Section, args: Namespace) -> None:
-    """Measure the time and memory of several implementations in one case.
+    """Measure the time and memory of several variants in one case, and append the results to ``section``.
 
-    The memory of each implementation is measured first. They are then timed in turn (A B C, A B C, ...), so
+    ``prepare`` maps the name of a variant to a function that prepares inputs and returns the job to measure.
+    The memory of each variant is measured first. The variants are then timed in turn (A B C, A B C, ...), so
     that load on the machine affects all of them alike.
-
-    Args:
-        case: measurement settings, such as ``{"T": 512}``.
-        prepare: functions keyed by implementation name. Each prepares inputs and returns the job to measure.
-        section: task results, to which the measurements are appended.
-        args: parsed options, including ``repetitions`` (at least 2), ``threads`` and ``device``.
     """
     extra: Dict[str, int] = {}
     timers: Dict[str, Timer] = {}
@@ -69,31 +60,12 @@ def compare(case: Case, prepare: Mapping[str, Callable[[], Job]], section: Secti
 
 
 def spread(values: Sequence[float]) -> Dict[str, float]:
-    """Return the median and the quartiles of a sequence of numbers.
-
-    Args:
-        values: at least two numbers.
-
-    Returns:
-        A dictionary with "q1", "median" and "q3".
-
-    Example:
-        >>> spread([1.0, 2.0, 3.0])
-        {'q1': 1.5, 'median': 2.0, 'q3': 2.5}
-    """
+    """Return the median and the quartiles of at least two numbers, keyed by "q1", "median" and "q3"."""
     return dict(zip(("q1", "median", "q3"), statistics.quantiles(values, n=4, method="inclusive")))
 
 
 def extra_bytes(job: Job, device: str) -> int:
-    """Measure a job's extra memory: peak usage during the job minus usage before it.
-
-    Args:
-        job: callable that takes no arguments.
-        device: device that the job runs on, such as "cpu" or "cuda:0".
-
-    Returns:
-        The extra memory in bytes.
-    """
+    """Measure a job's extra memory in bytes: peak usage during the job minus usage before it."""
     if device.startswith("cuda"):
         torch.cuda.synchronize(device)
         before = torch.cuda.memory_allocated(device)
@@ -109,25 +81,14 @@ def extra_bytes(job: Job, device: str) -> int:
 
 
 def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__: Any) -> int:
-    """Count the floating-point operations of a linear layer.
-
-    Args:
-        x: shape [.., inputs] of the input.
-        out_shape: shape [.., outputs] of the output.
-
-    Returns:
-        Number of multiplications and additions.
-    """
+    """Count the multiplications and additions of a linear layer from the shapes of its input and output."""
     return 2 * math.prod(x) * out_shape[-1]
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return FLOP-counting formulas for torch's fused attention and linear layers on a CPU.
+    """Return formulas that count operations of torch's attention and linear layers on a CPU.
 
     ``FlopCounterMode`` has no formulas for these operators and would count 0.
-
-    Returns:
-        Functions keyed by operator. Each maps operand shapes to a number of operations.
     """
     from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
@@ -147,29 +108,15 @@ def cpu_flop_formulas() -> Dict[Any, Any]:
 
 
 def is_product(operator: str) -> bool:
-    """Return True if an operator computes matrix products, attention or a linear layer.
-
-    Args:
-        operator: name in a profile, such as "aten::addmm".
-
-    Returns:
-        True for a product.
-    """
+    """Return True if an operator, such as "aten::addmm", computes matrix products or attention."""
     return any(part in operator for part in ("mm", "attention", *(name for _, name in LINEAR_OPERATORS)))
 
 
 def profile(job: Job, record: Record) -> Record:
     """Count the floating-point operations, the memory written and the operator calls of a job.
 
-    Only matrix products and attention are counted. Counts for causal attention include masked positions.
-    Operations of Triton kernels are not counted.
-
-    Args:
-        job: callable that takes no arguments.
-        record: measurements of the same job from :func:`compare`.
-
-    Returns:
-        One row of the printed table, keyed by column: the case, the implementation name, and the counts.
+    Only matrix products and attention are counted, and no Triton kernels. Counts for causal attention include
+    masked positions. The counts form one row of the printed table.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

@@ -1,7 +1,4 @@
-"""Models for the benchmarks ``train``, ``lra`` and ``decode``, and batches of random tokens.
-
-All models in a benchmark have the same size.
-"""
+"""Models for the benchmarks ``train``, ``lra`` and ``decode``, and batches of random tokens."""
 
 import sys
 from argparse import Namespace
@@ -47,11 +44,8 @@ PRESETS = {
 class FusedAttention(MultiheadAttention):
     """Replacement for fairseq's ``MultiheadAttention`` that calls torch's ``scaled_dot_product_attention``.
 
-    Masks are passed in a form that torch's fused kernels support. Incremental decoding is not supported, and
-    the only ``attn_mask`` supported is the causal mask.
-
-    Args:
-        attention: fairseq attention module whose projections and dropout are reused.
+    The projections and the dropout of the replaced module are reused. Incremental decoding is not supported,
+    and the only ``attn_mask`` supported is the causal mask.
     """
 
     def __init__(self, attention: MultiheadAttention):
@@ -60,21 +54,6 @@ class FusedAttention(MultiheadAttention):
             setattr(self, name, module)
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, **masks: Any) -> Tuple[Tensor, None]:
-        """Compute multi-head attention. Overrides fairseq's ``MultiheadAttention.forward``.
-
-        Shapes: T queries, S keys, batch size B, model width C.
-
-        Args:
-            query: queries [T, B, C].
-            key: keys [S, B, C].
-            value: values [S, B, C].
-            **masks: ``key_padding_mask`` [B, S], nonzero at padding, and ``attn_mask`` [T, S], nonzero at
-                later positions. The remaining arguments of fairseq's method are ignored.
-
-        Returns:
-            - output [T, B, C].
-            - None in place of the attention weights.
-        """
         projected = (self.q_proj(query), self.k_proj(key), self.v_proj(value))
         q, k, v = (split_heads(x, self.num_heads) for x in projected)
         padding, later = masks.get("key_padding_mask"), masks.get("attn_mask")
@@ -87,25 +66,14 @@ class FusedAttention(MultiheadAttention):
 
 
 def set_on_modules(kind: type, name: str, value: Callable[[Any], Any], model: nn.Module) -> None:
-    """Set an attribute on every module of a given class.
-
-    Args:
-        kind: class of the modules.
-        name: name of the attribute.
-        value: function that maps a module to the new value.
-        model: model that contains the modules.
-    """
+    """Set the attribute ``name`` to ``value(module)`` on every module of class ``kind``."""
     for child in model.modules():
         if isinstance(child, kind):
             setattr(child, name, value(child))
 
 
 def use_fused_attention(model: nn.Module) -> None:
-    """Replace each fairseq attention module with :class:`FusedAttention`. Parameter names do not change.
-
-    Args:
-        model: model whose attention modules are replaced.
-    """
+    """Replace each fairseq attention module with :class:`FusedAttention`. Parameter names do not change."""
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if isinstance(child, MultiheadAttention):
@@ -120,12 +88,7 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 
 @contextmanager
 def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
-    """Context manager that replaces a function in every module of this package that imports it.
-
-    Args:
-        function: function to replace.
-        other: function to call instead.
-    """
+    """Context manager that replaces a function in every module of this package that imports it."""
     name = function.__name__
     with ExitStack() as stack:
         for module_name, module in list(sys.modules.items()):
@@ -135,10 +98,10 @@ def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) 
 
 
 def absorb_projections_everywhere() -> ContextManager[None]:
-    """Return a context manager in which P absorbs token projections wherever possible.
+    """Return a context manager in which Luna applies projection weights to P wherever possible.
 
-    The packed sequence P is short, so for long sentences Luna applies projection weights to P instead of the
-    tokens. Within the context, Luna also does so for short sentences.
+    P is short, so for long sentences Luna projects P instead of the tokens. Within the context, Luna also
+    does so for short sentences.
     """
 
     def can_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
@@ -149,10 +112,7 @@ def absorb_projections_everywhere() -> ContextManager[None]:
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
-    """Context manager in which Luna's and torch's attention compute an explicit weight matrix.
-
-    All tokens are projected. Luna does not move projections from the tokens to its packed sequence P.
-    """
+    """Context manager in which attention computes an explicit weight matrix, and all tokens are projected."""
     with ExitStack() as stack:
         stack.enter_context(replace_in_package(should_absorb, lambda *_, **__: False))
         if hasattr(torch.nn, "attention"):
@@ -169,10 +129,10 @@ class ModelVariant:
         architectures: value of fairseq's ``--arch``, keyed by task ("translate", "decode", "masked_lm" or
             "classify"). Other tasks skip the model.
         options: model options, keyed by name, in addition to the model sizes.
-        change: function that modifies the model after it is built (default: None, no change).
-        peer: True to print the speedup of every model over this one (default: False).
-        optional: True to measure the model only if ``--with`` names it (default: False).
-        dtype: data type of the model (default: "", which selects ``--dtype``).
+        change: function that modifies the model after it is built.
+        peer: True to print the speedup of every model over this one.
+        optional: True to measure the model only if ``--with`` names it.
+        dtype: data type of the model. "" selects ``--dtype``.
     """
 
     architectures: Names
@@ -183,10 +143,7 @@ class ModelVariant:
     dtype: str = ""
 
     def definition(self) -> "ModelVariant":
-        """Return the same model with naive attention implementations, as a reference.
-
-        Build and run the reference within :func:`explicit_attention_everywhere`.
-        """
+        """Return the same model with naive attention, to be run in :func:`explicit_attention_everywhere`."""
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
@@ -194,33 +151,15 @@ class ModelVariant:
 def luna_variant(
     architectures: Names, untied: bool = False, change: Change = None, **options: Any
 ) -> ModelVariant:
-    """Describe a Luna model. The model is optional if it has a change or other options.
-
-    Args:
-        architectures: value of fairseq's ``--arch``, keyed by task, as in :class:`ModelVariant`.
-        untied: use separate keys and values (default: False).
-        change: function that modifies the model after it is built (default: None, no change).
-        **options: other model options.
-
-    Returns:
-        The description of the model.
-    """
+    """Describe a Luna model. The model is optional if it has a change or other options."""
     optional = bool(options or change)
     return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Return a benchmark row for a Transformer with a different attention, such as Linformer's.
+    """Describe a Transformer with a peer attention, such as Linformer's. The model is optional.
 
-    The row is measured only if the option ``--with`` names it. The model supports translation only if the
-    attention also has causal and cross-attention versions.
-
-    Args:
-        attention: name of the attention, a key of ``luna_fairseq.peers.ATTENTIONS``.
-        **options: attention options.
-
-    Returns:
-        The description of the model.
+    It supports translation only if the attention also has causal and cross-attention forms.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):
@@ -265,8 +204,7 @@ class ModelTask(Task):
     """Base class of the whole-model benchmarks. All models in a benchmark have the same size.
 
     Attributes:
-        task: "translate", "decode", "masked_lm" or "classify". Models without an architecture for this task
-            are skipped.
+        task: "translate", "decode", "masked_lm" or "classify".
     """
 
     task: str
@@ -282,10 +220,7 @@ class ModelTask(Task):
 
     @property
     def model_sizes(self) -> Dict[str, int]:
-        """Sizes of all models, keyed by fairseq option, such as ``{"layers": 6}``.
-
-        The option names have no ``encoder_`` or ``decoder_`` prefix.
-        """
+        """Sizes of all models, keyed by fairseq option without prefix, such as ``{"layers": 6}``."""
         presets, preset = PRESETS[self.task], self.args.preset
         if preset not in presets:
             raise InputError(f"--preset {preset}: --task {self.task} has only {', '.join(presets)}")
@@ -293,10 +228,7 @@ class ModelTask(Task):
 
     @property
     def dictionary_size(self) -> int:
-        """Number of entries in the dictionary, including fairseq's four special symbols.
-
-        The default is 260 for the task "classify", whose tokens are bytes, and 32000 otherwise.
-        """
+        """Number of entries in the dictionary, by default 260 if tokens are bytes, and 32000 otherwise."""
         return self.args.dictionary_size or (260 if self.task == "classify" else 32000)
 
     def dictionary(self) -> Dictionary:
@@ -307,14 +239,7 @@ class ModelTask(Task):
         return dictionary
 
     def fairseq_task(self, T: int) -> Any:
-        """Create fairseq's translation task, which is needed to build models.
-
-        Args:
-            T: maximum number of positions.
-
-        Returns:
-            The task, with the dictionary of :meth:`dictionary` for both languages.
-        """
+        """Create fairseq's translation task, which is needed to build models, for at most T positions."""
         dictionary = self.dictionary()
         task = TranslationTask(TranslationConfig(), dictionary, dictionary)
         task.max_positions, task.pairs = lambda: T, False
@@ -331,27 +256,10 @@ class ModelTask(Task):
         return found
 
     def skip_reason(self, variant: ModelVariant, case: Case) -> str:
-        """Return the reason this version of torch cannot run a model, or "" if it can.
-
-        Args:
-            variant: model to measure.
-            case: ignored.
-
-        Returns:
-            "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
-        """
         return missing_sdpa() if variant.change is use_fused_attention else ""
 
     def common_options(self, T: int, dropout: float) -> Dict[str, Any]:
-        """Return the options that all models share, such as ``{"encoder_layers": 6}``.
-
-        Args:
-            T: sentence length in tokens.
-            dropout: dropout probability.
-
-        Returns:
-            Option values, keyed by fairseq option name (with underscores).
-        """
+        """Return the options that all models share, such as ``{"encoder_layers": 6}``."""
         options = {f"encoder_{name}": number for name, number in self.model_sizes.items()}
         if self.task not in ("translate", "decode"):
             positions = T if self.task == "masked_lm" else max(1024, T)
@@ -361,17 +269,7 @@ class ModelTask(Task):
         return {**options, "dropout": dropout, "share_all_embeddings": True}
 
     def make_model(self, variant: ModelVariant, T: int, dropout: float = 0.1) -> BaseFairseqModel:
-        """Build a randomly initialized model in training mode.
-
-        Args:
-            variant: model to build.
-            T: sentence length in tokens.
-            dropout: dropout probability (default: 0.1).
-
-        Returns:
-            The model, on the device given by ``--device``. Its dtype is ``variant.dtype`` if set, otherwise
-            ``--dtype``.
-        """
+        """Build a randomly initialized model in training mode, for sentences of T tokens."""
         torch.manual_seed(self.args.seed)
         architecture = variant.architectures[self.task]
         options = Namespace(**{**self.common_options(T, dropout), **variant.options})
@@ -382,14 +280,7 @@ class ModelTask(Task):
         return model.to(self.args.device, DTYPES[variant.dtype or self.args.dtype]).train()
 
     def random_sentences(self, batch: BatchSize) -> Tensor:
-        """Create random sentences of equal length that end with the end-of-sentence token.
-
-        Args:
-            batch: number of sentences, and sentence length in tokens.
-
-        Returns:
-            Token indices [number of sentences, length].
-        """
+        """Create random sentences of equal length that end with the end-of-sentence token."""
         dictionary = self.dictionary()
         tokens = torch.randint(dictionary.nspecial, len(dictionary), tuple(batch), device="cpu")
         tokens[:, -1] = dictionary.eos()

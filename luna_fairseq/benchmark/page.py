@@ -43,14 +43,7 @@ WORDS = {
 
 
 def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
-    """Describe the hardware, the software and the options of a run.
-
-    Args:
-        args: parsed command-line options.
-
-    Returns:
-        JSON-serializable values, keyed by name, such as ``{"hardware": "NVIDIA H100", "threads": 2}``.
-    """
+    """Describe the hardware, the software and the options of a run, in JSON-serializable values."""
     cpuinfo = Path("/proc/cpuinfo")
     lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines() if cpuinfo.exists() else []
     names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
@@ -70,25 +63,15 @@ def describe_environment(args: argparse.Namespace) -> Dict[str, Any]:
 
 
 def write_json(path: Path, values: Dict[str, Any]) -> None:
-    """Write values to a JSON file. An existing file is replaced only once the new file is complete.
-
-    Args:
-        path: file to write.
-        values: dictionary of JSON-serializable values.
-    """
+    """Write values to a JSON file. An existing file is replaced only once the new file is complete."""
     write_text(path, json.dumps(values, indent=1) + "\n")
 
 
 def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[str]) -> str:
     """Format measurements as a Markdown table with times, speeds and extra memory.
 
-    Args:
-        records: measurements of several implementations.
-        rate: "tokens" or "sentences" to add a column with their number per second; "" for no such column.
-        peers: names of the implementations that get a speedup column.
-
-    Returns:
-        The table, with one line per measurement.
+    rate: "tokens" or "sentences" to add a column with their number per second, or "".
+    peers: names of the variants that get a speedup column.
     """
     rows = []
     for record in records:
@@ -104,55 +87,19 @@ def format_measurements(records: Sequence[Record], rate: str, peers: Sequence[st
 
 
 def format_quartiles(values: Dict[str, float], scale: float = 1.0) -> str:
-    """Format a median and its quartiles as "median [q1 q3]".
-
-    Args:
-        values: dictionary with "median", "q1" and "q3".
-        scale: factor by which all values are multiplied (default: 1).
-
-    Returns:
-        The text.
-
-    Example:
-        >>> format_quartiles({"median": 0.25, "q1": 0.2, "q3": 0.3}, scale=1000)
-        '250 [200 300]'
-    """
+    """Format a median and its quartiles as "median [q1 q3]"."""
     median, q1, q3 = (format_number(scale * values[name]) for name in ("median", "q1", "q3"))
     return f"{median} [{q1} {q3}]"
 
 
 def format_number(value: float) -> str:
-    """Format a number with at least three significant digits, and with commas as thousands separators.
-
-    Args:
-        value: non-negative number.
-
-    Returns:
-        The text.
-
-    Example:
-        >>> format_number(1234.5), format_number(1.2345)
-        ('1,234', '1.23')
-    """
+    """Format a non-negative number with at least three significant digits, such as 1,234 or 1.23."""
     digits = 0 if value >= 100 else 1 if value >= 10 else 2 if value >= 1 else 3
     return f"{value:,.{digits}f}"
 
 
 def format_table(rows: Sequence[Dict[str, Any]]) -> str:
-    """Format a Markdown table with aligned columns.
-
-    Args:
-        rows: lines of the table. Each is a dictionary ``{column: cell}``, and all have the same columns.
-
-    Returns:
-        The table with a line break at its end, or "" if there are no lines.
-
-    Example:
-        >>> print(format_table([{"name": "chunk", "T": 1024}]), end="")
-        | name  | T     |
-        | ----- | ----- |
-        | chunk | 1,024 |
-    """
+    """Format a Markdown table with aligned columns. Each row is a dictionary ``{column: cell}``."""
     formats = {float: ",.3f", int: ","}
     texts = [[format(cell, formats.get(type(cell), "")) for cell in row.values()] for row in rows]
     texts = [list(row) for row in rows[:1]] + texts
@@ -167,11 +114,6 @@ def write_png(path: Path, sections: Sequence[Section], description: Dict[str, An
 
     Cases that differ only in length or batch size share a pair of plots, one for time and one for memory. If
     a benchmark also times the forward pass alone, only the combined forward and backward passes are plotted.
-
-    Args:
-        path: PNG file to write.
-        sections: results of tasks, each with at least one measurement.
-        description: description of the run, returned by :func:`describe_environment`.
     """
     rows: Dict[str, List[Record]] = {}
     for section in sections:
@@ -191,16 +133,7 @@ def write_png(path: Path, sections: Sequence[Section], description: Dict[str, An
 
 
 def plot_title(name: str, case: Dict[str, Any]) -> str:
-    """Return the title of a pair of plots.
-
-    Args:
-        name: name of the benchmark, such as "causal".
-        case: settings, such as ``{"l": 16, "T": 32, "pass": "forward"}``.
-
-    Returns:
-        The name of the benchmark and the settings other than lengths and batch sizes, such as "Causal
-        attention, l = 16, forward and backward".
-    """
+    """Return the title of a pair of plots, such as "Causal attention, l = 16, forward and backward"."""
     settings = {setting: x for setting, x in case.items() if setting not in ("T", "sentences")}
     words = [f"{setting} = {x}" if setting == "l" else f"{setting} {x}" for setting, x in settings.items()]
     title = ", ".join([WORDS.get(name, name), *words])
@@ -212,13 +145,7 @@ def plot_title(name: str, case: Dict[str, Any]) -> str:
 def plotted_values(record: Record, rate: str) -> Dict[str, float]:
     """Return the time and the memory of a measurement, keyed by their axis labels in the plot.
 
-    Args:
-        record: measurements of an implementation.
-        rate: "tokens" or "sentences" for the time per token or sentence; "" for the time of the whole job.
-
-    Returns:
-        The median time in milliseconds, and the extra memory in MiB, such as ``{"time [ms]": 2.5,
-        "extra memory [MiB]": 40.0}``.
+    rate: "tokens" or "sentences" for the time of one token or sentence, or "" for the time of the whole job.
     """
     seconds = 1 / record[f"{rate}_per_second"] if rate else record["seconds"]["median"]
     # A logarithmic axis has no zero.
@@ -228,15 +155,7 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
 
 
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
-    """Draw one curve per implementation.
-
-    Args:
-        ax: matplotlib axes.
-        title: title of the plot.
-        label: label of the value to plot, a key of the dictionary returned by :func:`plotted_values`.
-        records: measurements. Values are plotted against the sequence length "T", or against the names of the
-            implementations if the cases have no length.
-    """
+    """Draw one curve per variant against the sequence length, or one point if cases have no length."""
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]
         x = [point["case"].get("T", form) for point in points]

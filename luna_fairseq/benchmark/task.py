@@ -1,4 +1,7 @@
-"""Base class of the benchmarks, and functions that select the implementations to measure and check them."""
+"""Base class of the benchmarks, and functions that select the variants to measure and check them.
+
+A variant is one implementation of a task. A case is a setting in which all variants are measured.
+"""
 
 import argparse
 import re
@@ -44,13 +47,13 @@ class Variant:
 
     Attributes:
         make: function or class that implements the variant. Its arguments depend on the task.
-        equals: name of the variant that computes the reference results (default: "", none).
+        equals: name of the variant that computes the reference results, or "".
         limited: True if memory is quadratic in the sequence length. Such variants are only measured up to
-            ``--max-naive-length`` (default: False).
-        skip_reason: function ``(args, case)`` that returns the reason why the variant cannot run in a case,
-            or "" if it can (default: "" for every case).
-        peer: True to print the speedup of every variant over this one (default: False).
-        optional: True to measure the variant only if ``--with`` names it (default: False).
+            ``--max-naive-length``.
+        skip_reason: function ``(args, case)`` that returns why the variant cannot run in a case, or "" if it
+            can.
+        peer: True to print the speedup of every variant over this one.
+        optional: True to measure the variant only if ``--with`` names it.
     """
 
     make: Callable[..., Any]
@@ -62,13 +65,7 @@ class Variant:
 
 
 class Task:
-    """Base class of benchmarks. Each compares several implementations of one task.
-
-    The implementations are called variants. A case is a setting in which all variants are measured, such as a
-    sequence length.
-
-    Args:
-        args: parsed command-line options.
+    """Base class of benchmarks. Each compares several variants of one task.
 
     Attributes:
         notes: description for ``--help`` and the output. Paragraphs are separated by empty lines. The first
@@ -76,7 +73,7 @@ class Task:
         example: options of the example in ``--help``.
         options: arguments for ``add_argument``, keyed by option name, such as "--batch".
         table: variants, keyed by name.
-        rate: "tokens" or "sentences" to print their number per second; "" for no rate (default).
+        rate: "tokens" or "sentences" to print their number per second, or "".
     """
 
     notes: ClassVar[str]
@@ -102,41 +99,19 @@ class Task:
         raise NotImplementedError
 
     def skip_reason(self, variant: Any, case: Case) -> str:
-        """Return the reason a variant cannot run in a case, or "" if it can.
-
-        Args:
-            variant: implementation to measure, a value of :meth:`variants`.
-            case: measurement settings, such as ``{"T": 512}``.
-
-        Returns:
-            "", or a clause such as "torch 1.13.1 has no scaled_dot_product_attention".
-        """
+        """Return why a variant cannot run in a case, such as "torch 1.13.1 has no ...", or "" if it can."""
         return variant.skip_reason(self.args, case)
 
     def check(self, variant: Any) -> float:
         """Compare the results of a variant with reference results, before anything is timed.
 
-        Args:
-            variant: implementation to check, a value of :meth:`variants`.
-
-        Returns:
-            The largest error divided by the tolerance.
-
-        Raises:
-            InputError: An error exceeds the tolerance.
+        Return the largest error divided by the tolerance, or raise an InputError if the error exceeds the
+        tolerance.
         """
         raise NotImplementedError
 
     def prepare_job(self, variant: Any, case: Case) -> Job:
-        """Prepare inputs and models, and return the function to time.
-
-        Args:
-            variant: implementation to measure, a value of :meth:`variants`.
-            case: measurement settings, such as ``{"T": 512}``.
-
-        Returns:
-            A callable that takes no arguments.
-        """
+        """Prepare inputs and models, and return the function to time."""
         raise NotImplementedError
 
     def describe(self) -> str:
@@ -150,14 +125,12 @@ class Section:
     """Results of one task: a section of the printed page and of the JSON file.
 
     Attributes:
-        name: name of the task.
-        rate: "tokens" or "sentences" to print their number per second; "" for no rate.
+        rate: "tokens" or "sentences" to print their number per second, or "".
         notes: lines that describe the measurement.
         peers: names of the variants that get a speedup column.
         checks: largest error divided by the tolerance, keyed by variant name.
         failed: error messages of variants that could not be measured, keyed by variant name.
         running: name of the variant that is being measured. If the process dies, this variant is the cause.
-        results: measurements.
         profiles: counts of operations and calls, with ``--profile``.
         changed: callable without arguments, called when another variant starts.
     """
@@ -174,11 +147,7 @@ class Section:
     changed: Callable[[], Any] = lambda: None
 
     def set_running(self, name: str) -> None:
-        """Record which variant is being measured, and call ``changed``.
-
-        Args:
-            name: name of the variant, or "" for none.
-        """
+        """Record which variant is being measured ("" for none), and call ``changed``."""
         self.running = name
         self.changed()
 
@@ -187,9 +156,6 @@ class Section:
         """Context manager that records an exception in ``failed`` instead of raising it.
 
         CUDA errors are raised, because they make the GPU unusable for all other variants.
-
-        Args:
-            name: name of the variant measured in the context.
         """
         self.set_running(name)
         try:
@@ -207,17 +173,8 @@ class Section:
 def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
     """Check the results of all variants of a task, and list the jobs to measure.
 
-    Args:
-        task: task to measure.
-        section: results of the task. Its notes, peers, checks and failures are filled in place.
-
-    Returns:
-        A list of pairs: a case, and functions keyed by variant name. Each function prepares the job that
-        measures this variant in the case.
-
-    Raises:
-        InputError: ``--with`` or ``--without`` names an unknown variant, or no variant remains to be
-            measured.
+    The notes, peers, checks and failures of ``section`` are filled in. Each case is returned with functions,
+    keyed by variant name, that prepare the job to measure.
     """
     variants = select(task.variants(), task.args.with_, task.args.without)
     # Names of the variants skipped in some cases, keyed by reason. A dictionary preserves their order.
@@ -247,19 +204,7 @@ def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callab
 
 
 def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[str]) -> Dict[str, Any]:
-    """Select the variants to measure, as given by ``--with`` and ``--without``.
-
-    Args:
-        variants: all variants, keyed by name.
-        wanted: names of optional variants to include.
-        unwanted: names of variants to exclude.
-
-    Returns:
-        The selected variants, keyed by name, in the order of ``variants``.
-
-    Raises:
-        InputError: A name is unknown.
-    """
+    """Select the variants to measure, as given by ``--with`` (wanted) and ``--without`` (unwanted)."""
     for option, names in (("--with", wanted), ("--without", unwanted)):
         for name in names:
             if name not in variants:
@@ -270,22 +215,10 @@ def select(variants: Dict[str, Any], wanted: Sequence[str], unwanted: Sequence[s
 
 
 def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float = 1e-4) -> float:
-    """Check that two tensors are equal up to rounding.
+    """Check that two tensors are equal up to rounding. Return the error divided by the tolerance.
 
-    The error is the relative RMS of the difference. If all expected values are zero up to rounding, the error
-    is the RMS of the difference.
-
-    Args:
-        what: beginning of the error message, such as "its output differs from the definition".
-        actual: tensor to check.
-        expected: tensor of the same shape.
-        tolerance: largest allowed error (default: 1e-4).
-
-    Returns:
-        The error divided by the tolerance.
-
-    Raises:
-        InputError: The error exceeds the tolerance, or is NaN.
+    The error is the relative RMS of the difference, or its RMS if all expected values are zero up to
+    rounding. ``what`` begins the error message, such as "its output differs from the definition".
     """
     scale, least = expected.double().norm(), expected.numel() ** 0.5
     difference = (actual.double() - expected.double()).norm()
@@ -296,33 +229,14 @@ def require_equal(what: str, actual: Tensor, expected: Tensor, tolerance: float 
 
 
 class BatchSize(NamedTuple):
-    """Size of a batch, written as 32x30 on the command line.
-
-    Attributes:
-        sentences: number of sentences.
-        T: sentence length in tokens.
-    """
+    """Size of a batch: number of sentences, and sentence length T in tokens."""
 
     sentences: int
     T: int
 
     @classmethod
     def parse(cls, text: str) -> "BatchSize":
-        """Parse a batch size, for ``type=`` of an argparse option.
-
-        Args:
-            text: command-line argument, such as "32x30".
-
-        Returns:
-            The batch size.
-
-        Raises:
-            argparse.ArgumentTypeError: The argument has a different format.
-
-        Example:
-            >>> BatchSize.parse("32x30")
-            BatchSize(sentences=32, T=30)
-        """
+        """Parse a command-line argument such as "32x30"."""
         match = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
         if match is None:
             raise argparse.ArgumentTypeError(f"{text!r} is not SENTENCESxTOKENS, such as 32x30")
@@ -330,18 +244,9 @@ class BatchSize(NamedTuple):
 
 
 def number_options(**options: Any) -> Dict[str, Any]:
-    """Define command-line options that take positive integers.
+    """Define command-line options that take positive integers, given their names in NUMBERS and defaults.
 
-    Args:
-        **options: default value of each option. Allowed names are the keys of :data:`NUMBERS`, which holds
-            the help texts. If the default is a list, the option takes several numbers. None means no default.
-
-    Returns:
-        Arguments for ``add_argument``, keyed by option name, for :attr:`Task.options`.
-
-    Example:
-        >>> number_options(batch=4)["--batch"]["default"]
-        4
+    An option whose default is a list takes several numbers.
     """
     found: Dict[str, Any] = {}
     for name, default in options.items():
@@ -355,13 +260,5 @@ def number_options(**options: Any) -> Dict[str, Any]:
 
 
 def choice_option(*names: str, help: str) -> Dict[str, Any]:
-    """Define a command-line option that takes one of several names.
-
-    Args:
-        *names: allowed values. The first one is the default.
-        help: help text, to which the default is appended.
-
-    Returns:
-        Arguments for ``add_argument``, a value of :attr:`Task.options`.
-    """
+    """Define a command-line option that takes one of several names, the first one by default."""
     return {"choices": names, "default": names[0], "help": f"{help} (default: {names[0]})"}

@@ -65,23 +65,12 @@ class Train(ModelTask):
         self.task = args.task.replace("-", "_")
 
     def cases(self) -> List[Case]:
-        """Return one case per batch size in ``--batch``.
-
-        Returns:
-            Cases such as ``{"sentences": 32, "T": 30}``: number of sentences, and sentence length in tokens.
-        """
         return [batch._asdict() for batch in self.args.batch or [TASKS[self.args.task]]]
 
     def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
         """Create a random batch, and return a function that computes its loss in the same way as fairseq.
 
-        Args:
-            model: model to train.
-            batch: size of the batch.
-            lengths: number of tokens in each sentence, excluding padding (default: no padding).
-
-        Returns:
-            A callable that takes no arguments and returns the loss as a scalar tensor.
+        lengths: number of tokens in each sentence, excluding padding (none: no padding).
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)
@@ -112,15 +101,6 @@ class Train(ModelTask):
         return loss
 
     def prepare_job(self, variant: ModelVariant, case: Case) -> Job:
-        """Build a model, and return a function that runs one training step.
-
-        Args:
-            variant: model to measure.
-            case: batch size "sentences", and length "T" of the sentences in tokens.
-
-        Returns:
-            The function to time. It takes no arguments.
-        """
         model = self.make_model(variant, case["T"])
         torch.manual_seed(self.args.seed)  # the same batch for every model
         return partial(step, model, self.prepare_loss(model, BatchSize(**case)))
@@ -128,18 +108,8 @@ class Train(ModelTask):
     def check(self, variant: ModelVariant) -> float:
         """Compare a model's loss and gradients with those of a reference with explicit attention weights.
 
-        For long sentences, Luna applies some projection weights to its short packed sequence P instead of the
-        tokens. The sentences in this check are short, so the check is repeated with this optimization
-        enabled.
-
-        Args:
-            variant: model to check.
-
-        Returns:
-            The largest error divided by the tolerance.
-
-        Raises:
-            InputError: An error exceeds the tolerance.
+        For long sentences, Luna projects its short packed sequence P instead of the tokens. The sentences in
+        this check are short, so the check is repeated with this optimization enabled.
         """
         actual = [self.loss_and_gradients(variant)]
         with absorb_projections_everywhere():
@@ -153,15 +123,7 @@ class Train(ModelTask):
         return max(error for form in actual for error in map(require_equal, messages, form, expected))
 
     def loss_and_gradients(self, variant: ModelVariant) -> Tuple[torch.Tensor, torch.Tensor]:
-        """Compute the loss and all gradients of a padded batch, in float32 and without dropout.
-
-        Args:
-            variant: model to build.
-
-        Returns:
-            - loss, a scalar tensor.
-            - gradients of all parameters, concatenated into one vector.
-        """
+        """Compute the loss and all gradients (one vector) of a padded batch, in float32, without dropout."""
         batch = BatchSize(len(CHECKED), CHECKED[0])
         model = self.make_model(variant, batch.T, dropout=0.0).float()
         torch.manual_seed(self.args.seed)
@@ -195,13 +157,6 @@ class LongRangeArena(Train):
 
 
 def step(model: torch.nn.Module, loss: Loss) -> None:
-    """Run the forward and backward passes, and free the gradients.
-
-    A training loop also frees the gradients, after the optimizer step.
-
-    Args:
-        model: model to train.
-        loss: callable that takes no arguments and computes the loss.
-    """
+    """Run the forward and backward passes, and free the gradients."""
     loss().backward()
     model.zero_grad(set_to_none=True)

@@ -15,8 +15,6 @@ MODULES = [
     "luna_fairseq.anchored.softmax_cross",
     "luna_fairseq.anchored.strengths",
     "luna_fairseq.anchored.window",
-    "luna_fairseq.benchmark.measure",
-    "luna_fairseq.benchmark.page",
     "luna_fairseq.checks.bounds",
     "luna_fairseq.checks.names",
     "luna_fairseq.checks.same_training",
