@@ -3,9 +3,10 @@
 import argparse
 import os
 import re
+from dataclasses import fields
 from pathlib import Path
 from textwrap import TextWrapper
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Type, TypeVar
 
 from luna_fairseq.checks.bounds import SEED, describe, is_within
 
@@ -47,6 +48,16 @@ class Number:
     def __repr__(self) -> str:
         # Shown in argparse's message if the argument is not a number.
         return "number"
+
+
+Options = TypeVar("Options")
+
+
+def read_options(kind: Type[Options], args: argparse.Namespace, **values: Any) -> Options:
+    """Build a dataclass of options from the parsed arguments of the same names, and from ``values``."""
+    given = vars(args)
+    known = {field.name: given[field.name] for field in fields(kind) if field.name in given}  # type: ignore[arg-type]
+    return kind(**{**known, **values})
 
 
 positive = Number(int, least=1)

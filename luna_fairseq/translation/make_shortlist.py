@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Sequence, Tuple
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.translation.languages import find_language_pairs
 
 PROGRAM = "luna-make-shortlist"
 EXAMPLE = f"{PROGRAM} data-bin/en-de --output data-bin/en-de/shortlist"
@@ -54,7 +55,7 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
     Raises:
         InputError: The folder does not contain exactly one matching language pair.
     """
-    found = sorted({tuple(path.name.split(".")[1].split("-")) for path in folder.glob("train.*-*.*.idx")})
+    found = find_language_pairs(folder)
     if source is not None and target is not None:
         # The pair in the file names may have the other order.
         pairs = [(source, target)] if {source, target} in map(set, found) else []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 from collections import Counter
 from functools import partial
 from itertools import chain, islice
@@ -30,7 +29,9 @@ from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, describe_u
 from luna_fairseq.text.indexed import Encoded, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import SUBWORD_METHODS
+from luna_fairseq.translation.languages import check_language
 from luna_fairseq.translation.pair_data import PairData
+from luna_fairseq.translation.prepare_bitext import BitextOptions
 
 # Part of every key. Increase it when the output of a step changes, so that old output counts as unfinished.
 VERSION = 6
@@ -53,10 +54,8 @@ class Preparation:
     """Stepwise preparation of parallel text in a data folder. Finished steps are skipped.
 
     Args:
-        args: parsed command-line arguments of ``luna-prepare-bitext``, or a namespace with the same
-            attributes.
-        method: subword method, from :mod:`luna_fairseq.text.subword` (default: the method selected by
-            ``args.subword``).
+        options: text and options of its encoding.
+        method: subword method, from :mod:`luna_fairseq.text.subword` (default: ``options.subword``).
 
     Attributes:
         data: data folder for fairseq-train. ``data.path`` is the data argument.
@@ -67,25 +66,27 @@ class Preparation:
         InputError: The source and the target language are the same.
     """
 
-    def __init__(self, args: argparse.Namespace, method: Any = None) -> None:
-        if args.source_lang == args.target_lang:
+    def __init__(self, options: BitextOptions, method: Any = None) -> None:
+        for option, language in (("-s", options.source_lang), ("-t", options.target_lang)):
+            check_language(option, language)
+        if options.source_lang == options.target_lang:
             raise InputError(
-                f"--source-lang and --target-lang are both {args.source_lang}. Give two languages."
+                f"--source-lang and --target-lang are both {options.source_lang}. Give two languages."
             )
-        self.args = args
-        self.method: Any = method or SUBWORD_METHODS[args.subword]
+        self.options = options
+        self.method: Any = method or SUBWORD_METHODS[options.subword]
         self.models = list(filter(None, [self.method.model_file]))
-        self.model = args.destdir / self.method.model_file
-        self.languages = (args.source_lang, args.target_lang)
+        self.model = options.destdir / self.method.model_file
+        self.languages = (options.source_lang, options.target_lang)
         self.text: Dict[str, Bitext] = {}
         self.documents: Dict[str, List[int]] = {}
         self.pieces: Dict[str, List[DocumentPiece]] = {}
-        self.prefixes = {"train": args.trainpref}
-        for split, prefixes in (("valid", args.validpref), ("test", args.testpref)):
+        self.prefixes = {"train": options.trainpref}
+        for split, prefixes in (("valid", options.validpref), ("test", options.testpref)):
             for number, prefix in enumerate(prefixes.split(",") if prefixes else ()):
                 self.prefixes[f"{split}{number or ''}"] = prefix
-        lengths = LengthFilter(args.max_length, args.max_ratio)
-        self.data = PairData(args.destdir, self.languages, self.prefixes, lengths, args.shards)
+        lengths = LengthFilter(options.max_length, options.max_ratio)
+        self.data = PairData(options.destdir, self.languages, self.prefixes, lengths, options.shards)
 
     def check(self) -> None:
         """Read and check all text. Nothing is written.
@@ -93,7 +94,7 @@ class Preparation:
         Raises:
             InputError: A file is missing or malformed, or the two sides of a text are not aligned.
         """
-        has_documents = self.args.documents is not None  # then empty lines may divide documents
+        has_documents = self.options.documents is not None  # then empty lines may divide documents
         for split, prefix in self.prefixes.items():
             by_lines = has_documents and not Path(f"{prefix}.{IDS}").is_file()
             may_be_empty = has_documents or split == "train"
@@ -110,8 +111,8 @@ class Preparation:
         """
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
-            if getattr(self.args, name) is not None:
-                identity[f"--{name.replace('_', '-')}"] = str(getattr(self.args, name))
+            if getattr(self.options, name) is not None:
+                identity[f"--{name.replace('_', '-')}"] = str(getattr(self.options, name))
         return identity
 
     def run(self) -> None:
@@ -123,19 +124,19 @@ class Preparation:
         if not self.text:
             self.check()
         owned = [*self.models, *self.data.names()]
-        steps = FinishedSteps(self.args.destdir, "prepare_bitext.json", owned)
+        steps = FinishedSteps(self.options.destdir, "prepare_bitext.json", owned)
         digests = {split: part.digest for split, part in self.text.items()}
         key = digest(VERSION, self.method.name, self.method.versions, self.languages)
         if self.method.tokenize:
             steps.do("tokenise", digest(key, digests), self._tokenise)
-        key = digest(key, digests["train"], self.args.vocab_size)
+        key = digest(key, digests["train"], self.options.vocab_size)
         if self.models:
             steps.do("learn", key, self._learn)
-        key = digest(key, digests, self.args.max_length, self.args.max_ratio)
+        key = digest(key, digests, self.options.max_length, self.options.max_ratio)
         if self.documents:
-            key = digest(key, self.args.documents, self.documents)
-        counts = steps.do("encode", digest(key, self.args.shards), self._encode)
-        check_unknown(counts["unknown"], counts["tokens"], self.args.max_unknown)
+            key = digest(key, self.options.documents, self.documents)
+        counts = steps.do("encode", digest(key, self.options.shards), self._encode)
+        check_unknown(counts["unknown"], counts["tokens"], self.options.max_unknown)
         self.longest = counts["longest"]
         self._report(counts)
 
@@ -147,7 +148,9 @@ class Preparation:
         """
         for split, part in self.text.items():
             sides = [f"{split}.{language}" for language in self.languages]
-            tokens = ", ".join(f"{counts['tokens'][side]:,} {side.split('.')[1]}" for side in sides)
+            tokens = ", ".join(
+                f"{counts['tokens'][side]:,} {language}" for side, language in zip(sides, self.languages)
+            )
             reasons = Counter(counts["dropped"]) if split == "train" else Counter()
             dropped = "".join(f", {number:,} dropped ({reason})" for reason, number in reasons.items())
             if self.documents:
@@ -177,6 +180,8 @@ class Preparation:
         if self.method.is_joint:
             sizes = [f"{entries[self.languages[0]]:,}"]
         print(f"dictionary: {', '.join(sizes)} entries; data for fairseq-train: {self.data.path}")
+        if any(mark in language for mark in "-." for language in self.languages):
+            print(f"give fairseq-train -s {self.languages[0]} -t {self.languages[1]}, which it cannot infer")
         if "valid1" in self.text:
             named = ",".join(split for split in self.text if split.startswith("valid"))
             print(
@@ -218,7 +223,7 @@ class Preparation:
         names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
-            names += self._write("tokenised", split, map_batches(tokenize, pairs, self.args.workers))
+            names += self._write("tokenised", split, map_batches(tokenize, pairs, self.options.workers))
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
@@ -233,7 +238,7 @@ class Preparation:
         """
         if not self.method.tokenize:
             return progress(self.text[split].pairs(), description)
-        paths = [self.args.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
+        paths = [self.options.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
@@ -244,7 +249,7 @@ class Preparation:
             counts: empty dictionary, because this step counts nothing.
         """
         lines = chain.from_iterable(self._pairs("train", "learn"))
-        model = self.method.learn(lines, self.args.vocab_size)
+        model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
             temporary.write_bytes(model)
         return self.models, {}
@@ -259,9 +264,9 @@ class Preparation:
             names: files that were written, relative to the data folder.
             counts: numbers of tokens, dropped pairs, document pieces and dictionary entries.
         """
-        remove_checksums(self.args.destdir)
+        remove_checksums(self.options.destdir)
         separators = [SEPARATOR] if self.documents else []
-        counts = self.data.write(self.method, self.model, self._batches, separators, self.args.max_unknown)
+        counts = self.data.write(self.method, self.model, self._batches, separators, self.options.max_unknown)
         names = self.data.names()
         for split in self.prefixes:
             if split != "train":
@@ -269,8 +274,8 @@ class Preparation:
         for split, pieces in self.pieces.items():
             if split != "train":
                 names.append(f"plain/{split}.pieces")
-                write_pieces(self.args.destdir / names[-1], pieces)
-        names.append(write_checksums(self.args.destdir, [*names, *self.models]))
+                write_pieces(self.options.destdir / names[-1], pieces)
+        names.append(write_checksums(self.options.destdir, [*names, *self.models]))
         counts["pieces"] = {split: len(pieces) for split, pieces in self.pieces.items()}
         return names, counts
 
@@ -289,11 +294,11 @@ class Preparation:
             [select_sentences(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
             for batch in encoder.encode(lines)
         )
-        if not self.documents:
+        if self.options.documents is None:
             yield from sentences
             return
         self.pieces[split] = []
-        limit, separator, training = self.args.documents, encoder.add(SEPARATOR), split == "train"
+        limit, separator, training = self.options.documents, encoder.add(SEPARATOR), split == "train"
         joined = split_into_pieces(sentences, self.documents[split], limit, separator, training)
         for batch in iter(lambda: list(islice(joined, LINES)), []):
             self.pieces[split] += [piece for piece, _ in batch if piece is not None]
@@ -312,7 +317,7 @@ class Preparation:
             Names of the two files, relative to the data folder.
         """
         names = [f"{folder}/{split}.{language}" for language in self.languages]
-        with replacing_lines([self.args.destdir / name for name in names]) as files:
+        with replacing_lines([self.options.destdir / name for name in names]) as files:
             for pair in pairs:
                 for file, line in zip(files, pair):
                     file.write(line + "\n")

@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional
 
-from luna_fairseq.commands.arguments import CommandParser, Number
+from luna_fairseq.commands.arguments import CommandParser, Number, read_options
 from luna_fairseq.commands.reporting import console_script
 
 PROGRAM = "luna-prepare-bitext"
@@ -25,6 +28,43 @@ EXAMPLE = (
 )
 # Names of luna_fairseq.text.subword.SUBWORD_METHODS. That module imports fairseq, which takes seconds.
 SUBWORD = ("sentencepiece", "moses")
+
+
+@dataclass
+class BitextOptions:
+    """Text to prepare and options of its encoding. luna-prepare-bitext has the same options.
+
+    Attributes:
+        source_lang: source language, the suffix of its files.
+        target_lang: target language.
+        trainpref: path of the training text without the language.
+        validpref: paths of the validation texts, separated by commas.
+        testpref: paths of the test texts, separated by commas, or None.
+        destdir: folder to write to.
+        vocab_size: number of pieces or merges. None for a method that learns none.
+        subword: key of :data:`luna_fairseq.text.subword.SUBWORD_METHODS`.
+        max_length: maximum number of pieces of a side of a training pair, or None.
+        max_ratio: maximum ratio of the lengths of a training pair, or None.
+        shards: number of parts of the training text.
+        documents: maximum number of source tokens in a document piece, or None to translate sentences.
+        max_unknown: maximum percentage of unknown tokens in a text.
+        workers: number of processes.
+    """
+
+    source_lang: str
+    target_lang: str
+    trainpref: str
+    validpref: str
+    testpref: Optional[str]
+    destdir: Path
+    vocab_size: Optional[int]
+    subword: str = "sentencepiece"
+    max_length: Optional[int] = None
+    max_ratio: Optional[float] = None
+    shards: int = 1
+    documents: Optional[int] = None
+    max_unknown: float = 2.0
+    workers: int = 1
 
 
 def build_parser() -> CommandParser:
@@ -53,11 +93,7 @@ def build_parser() -> CommandParser:
 
 
 def add_text_arguments(parser: CommandParser) -> None:
-    """Add the subword and length-filter options, shared by all commands that prepare parallel text.
-
-    Args:
-        parser: parser to add the options to.
-    """
+    """Add the options that all commands share that prepare parallel text."""
     add = parser.add_argument
     add(
         "--subword",
@@ -81,7 +117,7 @@ def _run(args: argparse.Namespace) -> None:
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.translation.preparation import Preparation
 
-    Preparation(args).run()
+    Preparation(read_options(BitextOptions, args)).run()
 
 
 main = console_script(PROGRAM, build_parser, _run, path_argument="destdir")

@@ -21,6 +21,7 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.download import RemoteFile, fetch
 from luna_fairseq.text.bitext import Bitext
+from luna_fairseq.translation.prepare_bitext import BitextOptions
 
 PROGRAM = "luna-prepare-iwslt15-en-vi"
 SITE = "https://nlp.stanford.edu/projects/nmt/data/iwslt15.en-vi"
@@ -46,28 +47,23 @@ def build_parser() -> CommandParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Download, check and encode the text, and print the size of each split.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Raises:
-        InputError: A file cannot be downloaded or does not have the published number of lines.
-    """
+    """Download, check and encode the text, and print the size of each split."""
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.text.subword import word_method
     from luna_fairseq.translation.preparation import Preparation
 
-    text = argparse.Namespace(
-        **vars(args),
-        **{f"{split}pref": download(split, args.destdir / "archives", args.mirror) for split in PARTS},
+    train, valid, test = (download(split, args.destdir / "archives", args.mirror) for split in PARTS)
+    text = BitextOptions(
         source_lang=LANGUAGES[0],
         target_lang=LANGUAGES[1],
-        max_unknown=100.0,  # rare words are unknown
+        trainpref=train,
+        validpref=valid,
+        testpref=test,
+        destdir=args.destdir,
         vocab_size=None,
-        max_ratio=None,
-        documents=None,
-        shards=1,
+        max_length=args.max_length,
+        max_unknown=100.0,  # rare words are unknown
+        workers=args.workers,
     )
     preparation = Preparation(text, word_method(args.min_count))
     preparation.check()
@@ -77,12 +73,7 @@ def prepare(args: argparse.Namespace) -> None:
 
 
 def download(split: str, folder: Path, mirror: Optional[str]) -> str:
-    """Download both sides of a split.
-
-    Args:
-        split: "train", "valid" or "test".
-        folder: folder to download to.
-        mirror: folder or address to use in place of stanford.edu. None downloads the published files.
+    """Download both sides of a split to a folder, from ``mirror`` or else from stanford.edu.
 
     Returns:
         Path of the two files without the language extension, such as ``archives/tst2012``.
@@ -93,14 +84,7 @@ def download(split: str, folder: Path, mirror: Optional[str]) -> str:
 
 
 def check_published(text: Mapping[str, Bitext]) -> None:
-    """Check that each split has the published number of lines.
-
-    Args:
-        text: mapping from the name of a split to its parallel text.
-
-    Raises:
-        InputError: A split has a different number of lines.
-    """
+    """Raise InputError if a split has another number of lines than the published one."""
     for split, part in text.items():
         if part.lines != PARTS[split][1]:
             raise InputError(

@@ -15,12 +15,12 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Tuple
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, read_options
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.files.checksums import digest
 from luna_fairseq.files.download import fetch
 from luna_fairseq.files.finished_steps import FinishedSteps
-from luna_fairseq.translation.prepare_bitext import add_text_arguments
+from luna_fairseq.translation.prepare_bitext import BitextOptions, add_text_arguments
 from luna_fairseq.translation.wmt14 import LANGUAGES, PARTS, text_files, write_text
 
 PROGRAM = "luna-prepare-wmt14-en-de"
@@ -31,24 +31,21 @@ VERSION = 1
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Download WMT'14 English-German, convert it to plain text, and write the data for fairseq-train.
-
-    Args:
-        args: parsed command-line arguments.
-    """
+    """Download WMT'14 English-German, convert it to plain text, and write the data for fairseq-train."""
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.translation.preparation import Preparation
 
     make_text(args.destdir, args.mirror)
-    text = {
+    text = read_options(
+        BitextOptions,
+        args,
         **{f"{split}pref": str(args.destdir / "text" / split) for split in ("train", "valid", "test")},
-        "source_lang": LANGUAGES[0],
-        "target_lang": LANGUAGES[1],
-        "vocab_size": args.vocab_size or VOCAB_SIZES[args.subword],
-        "destdir": args.destdir / args.subword,
-        "documents": None,
-    }
-    Preparation(argparse.Namespace(**{**vars(args), **text})).run()
+        source_lang=LANGUAGES[0],
+        target_lang=LANGUAGES[1],
+        vocab_size=args.vocab_size or VOCAB_SIZES[args.subword],
+        destdir=args.destdir / args.subword,
+    )
+    Preparation(text).run()
 
 
 def build_parser() -> CommandParser:
@@ -70,11 +67,7 @@ def build_parser() -> CommandParser:
 def make_text(folder: Path, mirror: Optional[str]) -> None:
     """Download the archives and write the plain text of all splits, unless the text is up to date.
 
-    The number of sentence pairs of each corpus is printed.
-
-    Args:
-        folder: folder of the command (``--destdir``). The text is written to its subfolder ``text``.
-        mirror: folder or address to use in place of statmt.org. None downloads the published archives.
+    The text is written to the subfolder ``text``. ``mirror`` is a folder or address in place of statmt.org.
     """
     files = [f"text/{name}" for name in text_files()]
     steps = FinishedSteps(folder, "prepare_wmt14.json", files)

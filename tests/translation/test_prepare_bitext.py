@@ -5,7 +5,8 @@ from demo_corpus import draw_corpus, write_corpus
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.text import joint_bpe
 from luna_fairseq.text.subword import SUBWORD_METHODS
-from luna_fairseq.translation import preparation, prepare_bitext
+from luna_fairseq.translation import make_shortlist, preparation, prepare_bitext
+from luna_fairseq.translation.languages import find_language_pairs
 
 MODEL = "sentencepiece.bpe.model"
 
@@ -310,3 +311,27 @@ def test_several_texts_are_named(prepare, text, tmp_path):
 def test_the_command_names_all_routes():
     """The command repeats their names, because importing the methods takes seconds."""
     assert list(prepare_bitext.SUBWORD) == list(SUBWORD_METHODS)
+
+
+@pytest.mark.parametrize("languages", [("en-GB", "de"), ("tok.en", "zh-Hans"), ("de", "x.de")])
+def test_languages_with_hyphens_and_dots(languages, text, tmp_path, capsys):
+    for path in text.iterdir():
+        path.rename(path.with_suffix(f".{languages[path.suffix == '.de']}.new"))
+    for path in text.iterdir():
+        path.rename(path.with_suffix(""))
+    words = ["-s", languages[0], "-t", languages[1], "--vocab-size", "200", "--workers", "1"]
+    for split in ("train", "valid", "test"):
+        words += [f"--{split}pref", str(text / split)]
+    assert prepare_bitext.main([*words, "--destdir", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert f"-s {languages[0]} -t {languages[1]}" in said
+    assert said.startswith("learn") and all(f" {one}" in said.splitlines()[2] for one in languages)
+    assert find_language_pairs(tmp_path / "out") == [languages]
+    words = [str(tmp_path / "out"), "--output", str(tmp_path / "shortlist")]
+    assert make_shortlist.main(words) == 0
+
+
+@pytest.mark.parametrize("language", ["", "e n", "../en", "en,de"])
+def test_a_language_that_cannot_name_a_file(language, prepare):
+    status, _, error = prepare("--source-lang", language)
+    assert status == 1 and repr(language) in error
