@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -46,6 +47,14 @@ def run_and_report(program: str, function: Callable[[], Any], location: Optional
         print(f"{program}: error: {message}", file=sys.stderr)
         return 1
     return 0
+
+
+def _prepare_output() -> None:
+    """Print "?" for letters that the terminal lacks, and nothing if standard output is closed."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")
+    elif hasattr(sys.stdout, "reconfigure"):
+        sys.stdout.reconfigure(errors="replace")
 
 
 def offer_quiet(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +102,7 @@ def console_script(
     """
 
     def main(argv: Optional[Sequence[str]] = None) -> int:
+        _prepare_output()
         words, extra = list(sys.argv[1:] if argv is None else argv), []
         if takes_words:
             if words[:1] in (["-h"], ["--help"]):

@@ -58,7 +58,7 @@ def build_parser() -> CommandParser:
     parser = export_parser(PROGRAM, __doc__, EXAMPLE)
     shown = (
         "scores.json that luna-evaluate wrote, to be shown in README.md (default: the file in the folder of "
-        "the checkpoint's run, if there is one)"
+        "the checkpoint's run, if it has the scores of this checkpoint)"
     )
     parser.path("--scores", shown)
     return parser
@@ -107,7 +107,7 @@ def export(
         head: name of the classification head of a masked language model; "none" exports the language model
             (default: None, the only head, or the language model if there is no head).
         scores: scores.json written by luna-evaluate, to show in README.md (default: None, the file in the run
-            folder of the checkpoint, if it exists).
+            folder of the checkpoint, if it has the scores of this checkpoint).
         ema: export the moving average of the weights stored by ``fairseq-train --store-ema`` (default:
             False).
 
@@ -127,9 +127,9 @@ def export(
         raise InputError(f"--scores {scores} does not exist. Give a scores.json that luna-evaluate wrote.")
     checkpoint, kind, model, tokenizer = convert_checkpoint(path, data, folder, head, ema)
     from luna_fairseq.huggingface.comparison import check_logits
-    from luna_fairseq.huggingface.model_card import build_model_card, find_score_files
+    from luna_fairseq.huggingface.model_card import build_model_card, find_scores
 
-    card = build_model_card(checkpoint, kind, find_score_files(path) if scores is None else [scores])
+    card = build_model_card(checkpoint, kind, find_scores(path, ema, scores))
 
     with replacing_folder(folder) as temporary:
         write_model(model, temporary)

@@ -1,10 +1,10 @@
 """Model card of an exported model, written as README.md."""
 
-import json
 from pathlib import Path
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, Optional
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.scores import SCORES, describe_settings, read_scores, select_scores
 from luna_fairseq.huggingface.checkpoint import Checkpoint
 from luna_fairseq.huggingface.conversion import ModelKind
 
@@ -31,23 +31,9 @@ tokenizer = AutoTokenizer.from_pretrained(FOLDER, trust_remote_code=True)
 """
 
 
-def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: List[Path]) -> str:
-    """Build the model card of an exported checkpoint.
-
-    The card shows how to load the model and contains a table of training details, scores and options.
-
-    Args:
-        checkpoint: exported checkpoint.
-        kind: kind of model.
-        scores: paths of score files. The first existing file is shown.
-
-    Returns:
-        Contents of README.md.
-
-    Raises:
-        InputError: The score file was not written by luna-evaluate or luna-score.
-    """
-    rows = {**_training_details(checkpoint), **_read_scores(scores), **_model_options(checkpoint)}
+def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, str]) -> str:
+    """Return README.md: how to load the model, training details, ``scores`` as text by name, and options."""
+    rows = {**_training_details(checkpoint), **scores, **_model_options(checkpoint)}
     lines = ["| {} | {} |".format(name, str(value).replace("|", r"\|")) for name, value in rows.items()]
     return _CARD.format(title=kind.title, auto=kind.auto_class, rows="\n".join(lines))
 
@@ -93,41 +79,37 @@ def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
     return None if epoch is None else epoch - 1
 
 
-def find_score_files(path: Path) -> List[Path]:
-    """Return the paths at which luna-evaluate may have written the scores of a checkpoint.
+def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str, str]:
+    """Return the scores of a checkpoint with their settings, as text keyed by the name of the score.
 
     Args:
         path: checkpoint file, in the run folder or in its subfolder ``checkpoints``.
-
-    Returns:
-        Paths of scores.json. The files need not exist.
-    """
-    run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
-    return [folder / "scores.json" for folder in (path.parent, run, run / "results")]
-
-
-def _read_scores(files: List[Path]) -> Dict[str, str]:
-    """Read the scores from the first existing file.
-
-    Args:
-        files: paths of score files, from :func:`find_score_files`.
-
-    Returns:
-        Score and signature as text, keyed by the name of the score. Empty if no file exists.
+        ema: the moving average of its weights is exported.
+        given: file of luna-evaluate or luna-score (default: the files of the run that name this checkpoint).
 
     Raises:
-        InputError: The file contains no scores.
+        InputError: A file contains no scores, or ``given`` contains those of another checkpoint.
     """
-    path = next((file for file in files if file.is_file()), None)
-    if path is None:
-        return {}
-    try:
-        scores = json.loads(path.read_text(encoding="utf-8"))
-        return {score["name"]: f"{score['value']:.2f} (`{score['signature']}`)" for score in scores}
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError(
-            f"{path} contains no scores. Give a scores.json that luna-evaluate wrote."
-        ) from error
+    run = path.parent.parent if path.parent.name == "checkpoints" else path.parent
+    places = (path.parent, run, run / "results")
+    files = [folder / SCORES for folder in places] if given is None else [given]
+    for file in filter(Path.is_file, files):
+        scores = read_scores(file)
+        found = select_scores(scores, path, ema, accept_unknown=given is not None)
+        if given is not None and not found and scores:
+            weights = "averaged weights" if scores[0].get("ema") else "weights"
+            raise InputError(
+                f"--scores {file} has the scores of the {weights} of {scores[0]['checkpoint']}, which differ "
+                f"from those of {path}. Evaluate the checkpoint that is exported."
+            )
+        if found:
+            return {score["name"]: _format_score(score) for score in found}
+    return {}
+
+
+def _format_score(score: Dict[str, Any]) -> str:
+    settings = describe_settings(score)
+    return f"{score['value']:.2f} (`{score['signature']}`{f'; {settings}' if settings else ''})"
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:

@@ -22,8 +22,9 @@ from typing import Any, Dict, List, Optional, Sequence, Tuple
 from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.scores import describe_settings
 from luna_fairseq.progress import progress
-from luna_fairseq.report.options import differing_options
+from luna_fairseq.report.options import differing_options, get_option
 from luna_fairseq.report.page import Page, build_page
 from luna_fairseq.report.runs import Run, find_runs, summarize_run
 from luna_fairseq.report.translations import Translations, bleu_by_length, choose_samples, read_translations
@@ -170,9 +171,17 @@ def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
         "name": run.name,
         "path": str(run.folder),
         "summary": {**summarize_run(run), **scores},
-        "signatures": [f"{score['name']}: {score['signature']}" for score in translations.scores],
+        "signatures": [_describe_score(score) for score in translations.scores],
         "notes": [*run.notes, *([translations.note] if translations.note else [])],
     }
+
+
+def _describe_score(score: Dict[str, Any]) -> str:
+    """Return a score's name and signature and, if they are known, its checkpoint and settings."""
+    known = [Path(score["checkpoint"]).name] if "checkpoint" in score else []
+    known += ["moving average"] if score.get("ema") else []
+    known += [settings] if (settings := describe_settings(score)) else []
+    return f"{score['name']}: {score['signature']}" + (f" ({', '.join(known)})" if known else "")
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
@@ -188,14 +197,15 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
     Raises:
         InputError: ``results`` is not a folder.
     """
+    language = get_option(run.options, "target_lang")
     if results is not None:
         if not results.is_dir():
             raise InputError(f"--results {results} is not a folder. Give a folder that luna-evaluate wrote.")
-        return read_translations(results)
+        return read_translations(results, language)
     # The parent folder is searched only if it belongs to the same run.
     main_folder = run.folder.parent if run.folder.name == "checkpoints" else run.folder
     for folder in [run.folder, main_folder, *(main_folder / name for name in RESULT_FOLDERS)]:
-        translations = read_translations(folder)
+        translations = read_translations(folder, language)
         if translations.sentences or translations.scores:
             return translations
     return Translations()

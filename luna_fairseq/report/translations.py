@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
@@ -11,9 +10,10 @@ import numpy as np
 from sacrebleu.metrics import BLEU, CHRF
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.scores import SCORES, find_translation, read_scores
 from luna_fairseq.translation.generated import GenerateOutput
+from luna_fairseq.translation.scores import choose_tokenizer, make_bleu
 
-SCORES = "scores.json"
 GENERATED = ("generate-test*.txt", "generate.txt", "generate-valid*.txt")
 # Largest number of source words in each length group. One more group contains all longer sources.
 LENGTHS = (10, 20, 30, 40, 60, 100)
@@ -41,52 +41,53 @@ class Translations:
 
     Attributes:
         sentences: translations, keyed by sentence index in the test set.
-        scores: scores written by luna-evaluate or luna-score, as dictionaries with the keys ``name``,
-            ``value`` and ``signature`` (of sacreBLEU).
-        note: remark about missing translations, or an empty string.
+        scores: scores from :func:`luna_fairseq.files.scores.read_scores`.
+        note: remark about missing translations or scores, or an empty string.
+        tokenizer: sacreBLEU's tokenizer, or None if it is not installed.
     """
 
     sentences: Dict[int, Translation] = field(default_factory=dict)
     scores: List[Dict[str, Any]] = field(default_factory=list)
     note: str = ""
+    tokenizer: Optional[str] = "13a"
 
 
-def read_translations(folder: Path) -> Translations:
+def read_translations(folder: Path, language: Optional[str] = None) -> Translations:
     """Read the output of luna-evaluate, luna-score or fairseq-generate from a folder.
 
-    Output on the test set takes precedence over output on the validation set. If several files match, the
-    newest is read.
-
-    Args:
-        folder: folder that contains ``scores.json``, ``generate-test.txt`` or similar files.
-
-    Returns:
-        Translations and scores, both empty if the folder contains none.
+    The translation that was scored is read. Without scores, this is the newest translation of the test set
+    or, if there is none, of the validation set. ``language`` is the target language, which chooses the
+    tokenizer of BLEU if no score names one.
     """
-    translations = Translations(scores=_read_scores(folder / SCORES))
-    for pattern in GENERATED:
-        files = sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime)
-        if files:
-            translations.sentences, translations.note = read_generated(files[-1])
-            break
-    return translations
-
-
-def _read_scores(path: Path) -> List[Dict[str, Any]]:
-    """Read the scores written by luna-evaluate or luna-score.
-
-    Args:
-        path: path of ``scores.json``.
-
-    Returns:
-        One dictionary per score, with the keys ``name``, ``value`` and ``signature``. Empty if the file is
-        missing or damaged.
-    """
+    translations = Translations()
+    notes = []
+    if (folder / SCORES).is_file():
+        try:
+            translations.scores = read_scores(folder / SCORES)
+        except InputError as error:
+            notes.append(str(error))
+    path = find_translation(translations.scores, folder)
+    if path is None:
+        found = (sorted(folder.glob(pattern), key=lambda file: file.stat().st_mtime) for pattern in GENERATED)
+        path = next((files[-1] for files in found if files), None)
+        if path is not None and translations.scores:
+            translations.scores = []
+            notes.append(
+                f"{folder / SCORES} does not belong to {path.name}. Run luna-evaluate or luna-score."
+            )
+    settings = [score.get("settings", {}) for score in translations.scores]
+    recorded = next((one["tokenize"] for one in settings if "tokenize" in one), None)
     try:
-        scores = json.loads(path.read_text(encoding="utf-8"))
-        return [{key: score[key] for key in ("name", "value", "signature")} for score in scores]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+        translations.tokenizer = choose_tokenizer(recorded, language)
+        make_bleu(translations.tokenizer)
+    except InputError as error:
+        notes.append(str(error))
+        translations.tokenizer = None
+    if path is not None:
+        translations.sentences, note = read_generated(path)
+        notes.append(note)
+    translations.note = " ".join(filter(None, notes))
+    return translations
 
 
 def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
@@ -213,7 +214,9 @@ def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
         matching n-grams of order 1 to 4, and total numbers of n-grams of order 1 to 4.
     """
     # Generated text may be tokenized. ``force`` silences sacreBLEU's warning about it.
-    bleu = BLEU(effective_order=True, force=True)
+    if run.tokenizer is None:
+        return {}
+    bleu = make_bleu(run.tokenizer, effective_order=True, force=True)
     statistics: Dict[str, np.ndarray] = {}
     for sentence in run.sentences.values():
         score = bleu.sentence_score(sentence.hypothesis, [sentence.reference])

@@ -15,20 +15,62 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import List
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Optional, Sequence
 
-from luna_fairseq.commands.arguments import CommandParser, Number
+from luna_fairseq.commands.arguments import CommandParser, Number, read_options
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.translation.score import add_score_arguments
 
 PROGRAM = "luna-evaluate"
 EXAMPLE = "luna-evaluate data --path checkpoints/averaged.pt --results results --tune-lenpen -- --fp16"
-# Options of fairseq-generate that the command gives itself.
+# Options of fairseq-generate that the command sets itself, or with which the scores would not be the model's.
 _OWN = (
     *("--path", "--gen-subset", "--results-path", "--source-lang", "-s", "--target-lang", "-t", "--beam"),
-    *("--nbest", "--lenpen", "--quiet"),
+    *("--nbest", "--lenpen", "--quiet", "--int8", "--shortlist", "--remove-bpe", "--post-process"),
+    # These translate a part of the text, or begin with the reference.
+    *("--num-shards", "--shard-id", "--score-reference", "--prefix-size"),
 )
 LENGTH_PENALTIES = (0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 1.4)
+
+
+@dataclass
+class EvaluationOptions:
+    """Options of an evaluation. luna-evaluate has the same options.
+
+    Attributes:
+        data: folder of the prepared text.
+        path: checkpoint to evaluate.
+        results: folder to write to.
+        beam: beam size.
+        lenpen: length penalty.
+        tune_lenpen: length penalties to try on the validation text. Empty for the default values, None to use
+            ``lenpen``.
+        max_tokens: maximum number of source tokens in a batch.
+        int8: use 8-bit weights.
+        shortlist: file of luna-make-shortlist.
+        ema: evaluate the moving average of the weights.
+        tokenize: sacreBLEU's tokenizer, or None to choose it by the target language.
+        test_set: name of the test set that the reference must match, or "none".
+        samples: number of translations to print.
+        generate: more options of fairseq-generate.
+    """
+
+    data: Path
+    path: Path
+    results: Path
+    beam: int = 5
+    lenpen: float = 1.0
+    tune_lenpen: Optional[Sequence[float]] = None
+    max_tokens: int = 4096
+    int8: bool = False
+    shortlist: Optional[Path] = None
+    ema: bool = False
+    tokenize: Optional[str] = None
+    test_set: str = "none"
+    samples: int = 0
+    generate: Sequence[str] = ()
 
 
 def build_parser() -> CommandParser:
@@ -58,7 +100,7 @@ def _run(args: argparse.Namespace, extra: List[str]) -> None:
     # Imported here so that --help does not wait for fairseq.
     from luna_fairseq.translation.evaluation import Evaluation
 
-    Evaluation(args, extra).run()
+    Evaluation(read_options(EvaluationOptions, args, generate=extra)).run()
 
 
 main = console_script(PROGRAM, build_parser, _run, path_argument="results", passes_on=_OWN)

@@ -6,7 +6,7 @@ import html
 import re
 import unicodedata
 from pathlib import Path
-from typing import Dict, Iterator, List, Mapping, Sequence, Tuple
+from typing import Dict, Iterator, List, Mapping, Optional, Sequence, Tuple
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.bitext import read_lines
@@ -91,7 +91,7 @@ class GenerateOutput:
         return lines
 
     def compare(
-        self, reference: Path, references: Sequence[str], source: Path, sources: Sequence[str]
+        self, reference: Path, references: Sequence[str], source: Optional[Path], sources: Sequence[str]
     ) -> List[str]:
         """Check that a reference and a source file match the text that was translated.
 
@@ -113,7 +113,7 @@ class GenerateOutput:
                 raise InputError(
                     f"{reference} is the source that {self.path} translates. Give the reference."
                 )
-        if sources:
+        if source is not None and sources:
             notes += _compare_lines(source, sources, self.sources, f"S- lines of {self.path}")
         return notes
 

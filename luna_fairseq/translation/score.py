@@ -11,16 +11,17 @@ FILE is the output of fairseq-generate (or generate-*.txt of --results-path). Ru
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from dataclasses import asdict
-from typing import List, Optional
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Dict, List, Optional
 
 from sacrebleu.metrics import BLEU
 
-from luna_fairseq.commands.arguments import CommandParser, Number
+from luna_fairseq.commands.arguments import CommandParser, Number, read_options
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.scores import write_scores
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.documents import read_pieces
@@ -28,7 +29,10 @@ from luna_fairseq.translation.generated import GenerateOutput
 from luna_fairseq.translation.scores import (
     TEST_SETS,
     Translations,
+    choose_tokenizer,
+    describe_tokenizer,
     document_scores,
+    make_bleu,
     plain_scores,
     split_score,
     unigram_score,
@@ -36,6 +40,41 @@ from luna_fairseq.translation.scores import (
 
 PROGRAM = "luna-score"
 EXAMPLE = f"{PROGRAM} generate-test.txt --reference data/plain/test.de --samples 5 --scores scores.json"
+
+
+@dataclass
+class ScoreOptions:
+    """Translation to score, the scores to compute, and the files to write. luna-score has these options.
+
+    Attributes:
+        generated: output of fairseq-generate.
+        reference: plain reference text.
+        source: plain source text, shown beside the samples.
+        output: file for the plain hypotheses.
+        scores: file for the scores.
+        tokenize: sacreBLEU's tokenizer, or None to choose it by the target language.
+        bleu_1: also compute BLEU of single words.
+        detokenize: "moses" if the hypotheses are Moses tokens.
+        split_compounds: also compute BLEU of Moses tokens with hyphens split.
+        target_lang: target language, or None for the suffix of the reference.
+        documents: file of the document pieces, to compute s-BLEU and d-BLEU.
+        test_set: name of the test set that the reference must match, or "none".
+        samples: number of translations to print.
+    """
+
+    generated: Path
+    reference: Path
+    source: Optional[Path] = None
+    output: Optional[Path] = None
+    scores: Optional[Path] = None
+    tokenize: Optional[str] = None
+    bleu_1: bool = False
+    detokenize: Optional[str] = None
+    split_compounds: bool = False
+    target_lang: Optional[str] = None
+    documents: Optional[Path] = None
+    test_set: str = "none"
+    samples: int = 0
 
 
 def build_parser() -> CommandParser:
@@ -47,12 +86,6 @@ def build_parser() -> CommandParser:
     parser.path("--source", "plain source text, shown beside the samples (default: not shown)")
     parser.path("--output", "file to write the plain hypotheses to, one a line (default: none)")
     parser.path("--scores", "JSON file to write the scores to (default: none)")
-    add(
-        "--tokenize",
-        choices=sorted(BLEU.TOKENIZERS),
-        default=BLEU.TOKENIZER_DEFAULT,
-        help="sacreBLEU's tokenizer (default: %(default)s)",
-    )
     bleu_1 = "also print BLEU of single words (for tokenised text, add --tokenize none)"
     add("--bleu-1", action="store_true", help=bleu_1)
     add(
@@ -66,7 +99,11 @@ def build_parser() -> CommandParser:
         action="store_true",
         help="also print BLEU of Moses tokens with hyphens split, which the literature reports for WMT'14",
     )
-    add("--target-lang", metavar="LANG", help="target language, needed by --detokenize and --split-compounds")
+    language = (
+        "target language, needed by --detokenize and --split-compounds. It also chooses the tokenizer "
+        "(default: the suffix of the reference, for the tokenizer only)"
+    )
+    add("--target-lang", metavar="LANG", help=language)
     parser.path(
         "--documents",
         "print BLEU of sentences (s-BLEU) and of documents joined to a line each (d-BLEU). The file is "
@@ -77,74 +114,84 @@ def build_parser() -> CommandParser:
 
 
 def add_score_arguments(parser: CommandParser) -> None:
-    """Add the options ``--test-set`` and ``--samples``, shared by luna-score and luna-evaluate.
-
-    Args:
-        parser: parser to add the options to.
-    """
+    """Add the options of scoring that luna-score and luna-evaluate share."""
+    add_tokenize(parser)
     test_set = "refuse a reference that does not belong to this test set (default: %(default)s)"
     parser.add_argument("--test-set", choices=[*TEST_SETS, "none"], default="none", help=test_set)
     samples = "number of translations to print (default: %(default)s)"
     parser.add_argument("--samples", type=Number(int, least=0), default=0, metavar="N", help=samples)
 
 
-def score(args: argparse.Namespace) -> None:
-    """Score an output file of fairseq-generate, print the scores and write the requested files.
+def add_tokenize(parser: CommandParser) -> None:
+    """Add the option ``--tokenize``."""
+    parser.add_argument(
+        "--tokenize",
+        choices=sorted(BLEU.TOKENIZERS),
+        help="sacreBLEU's tokenizer (default: as in sacreBLEU, zh for Chinese, ja-mecab for Japanese, "
+        "ko-mecab for Korean and 13a for all other target languages)",
+    )
+
+
+def score(options: ScoreOptions, origin: Optional[Dict[str, Any]] = None) -> None:
+    """Score an output file of fairseq-generate, write the requested files, and then print the scores.
 
     Args:
-        args: parsed command-line arguments of luna-score.
+        options: files and scores.
+        origin: checkpoint and settings that the scores belong to, from
+            :func:`luna_fairseq.files.scores.describe_checkpoint` (default: unknown).
 
     Raises:
         InputError: A file is missing, or does not match the translated text.
         OSError: A file cannot be written.
     """
-    if args.target_lang is None and (args.detokenize or args.split_compounds):
+    if options.target_lang is None and (options.detokenize or options.split_compounds):
         raise InputError("--detokenize and --split-compounds need a language. Give --target-lang.")
-    references = list(read_lines(args.reference))
-    generated = GenerateOutput(args.generated)
-    pieces = read_pieces(args.documents) if args.documents else []
+    language = options.target_lang or options.reference.suffix[1:]
+    tokenizer = choose_tokenizer(options.tokenize, language)
+    make_bleu(tokenizer)  # raises if the tokenizer is not installed
+    references = list(read_lines(options.reference))
+    generated = GenerateOutput(options.generated)
+    pieces = read_pieces(options.documents) if options.documents else []
     if pieces and len(generated.best) == len(pieces) < len(references):
         raise InputError(
-            f"{args.generated} has a translation of each piece, not of each sentence. Give the file "
+            f"{options.generated} has a translation of each piece, not of each sentence. Give the file "
             "generate-test-lenpen*.txt that luna-evaluate wrote to its --results."
         )
     hypotheses = generated.hypotheses(references)
-    sources = list(read_lines(args.source)) if args.source else None
+    sources = list(read_lines(options.source)) if options.source else None
     if sources is not None and len(sources) != len(references):
         raise InputError(
-            f"{args.source} has {len(sources)} lines and {args.reference} has {len(references)}. Give the "
-            "source and the reference of the same text."
+            f"{options.source} has {len(sources)} lines and {options.reference} has {len(references)}. "
+            "Give the source and the reference of the same text."
         )
-    notes = generated.compare(args.reference, references, args.source, sources or [])
+    notes = generated.compare(options.reference, references, options.source, sources or [])
+    text = Translations.read(hypotheses, references, options.detokenize, options.target_lang)
+    test_set = TEST_SETS.get(options.test_set)
+    scores = plain_scores(text, tokenizer, test_set)
+    if options.documents:
+        scores[:1] = document_scores(text, pieces, scores[0], tokenizer)
+    if options.bleu_1:
+        scores.append(unigram_score(text, tokenizer))
+    if options.split_compounds:
+        scores.append(split_score(text, str(options.target_lang), test_set))
+    # Written before anything is printed, because a closed terminal ends the command.
+    if options.output:
+        write_text(options.output, "".join(f"{line}\n" for line in text.hypotheses))
+    if options.scores:
+        settings = {**(origin or {}).get("settings", {}), "tokenize": tokenizer}
+        origin = {**(origin or {}), "settings": settings}
+        write_scores(options.scores, [asdict(result) for result in scores], options.generated, origin)
     print(*(f"note: {note}\n" for note in [*generated.notes, *notes]), sep="", end="")
-    text = Translations.read(hypotheses, references, args.detokenize, args.target_lang)
-    test_set = TEST_SETS.get(args.test_set)
-    scores = plain_scores(text, args.tokenize, test_set)
-    if args.documents:
-        scores[:1] = document_scores(text, pieces, scores[0], args.tokenize)
-    if args.bleu_1:
-        scores.append(unigram_score(text, args.tokenize))
-    if args.split_compounds:
-        scores.append(split_score(text, args.target_lang, test_set))
+    print(describe_tokenizer(tokenizer, language), end="")
     for result in scores:
         print(f"{result.details}  signature: {result.signature}")
     exact = sum(hypothesis == reference for hypothesis, reference in zip(text.hypotheses, references))
     print(f"identical to the reference: {exact} of {len(references)}")
-    _show_samples(text, sources, args.samples)
-    if args.output:
-        write_text(args.output, "".join(f"{line}\n" for line in text.hypotheses))
-    if args.scores:
-        write_text(args.scores, json.dumps([asdict(result) for result in scores], indent=1) + "\n")
+    _show_samples(text, sources, options.samples)
 
 
 def _show_samples(text: Translations, sources: Optional[List[str]], number: int) -> None:
-    """Print evenly spaced translations with their references and sources.
-
-    Args:
-        text: translations and references.
-        sources: source lines, or None to print no sources.
-        number: number of translations to print.
-    """
+    """Print evenly spaced translations with their references and, unless None, their sources."""
     number = min(max(number, 0), len(text.hypotheses))
     for index in (step * len(text.hypotheses) // number for step in range(number)):
         print(f"\n[{index + 1}]")
@@ -153,7 +200,11 @@ def _show_samples(text: Translations, sources: Optional[List[str]], number: int)
         print(f"  hypothesis {text.hypotheses[index]}\n  reference  {text.references[index]}")
 
 
-main = console_script(PROGRAM, build_parser, score)
+def _run(args: argparse.Namespace) -> None:
+    score(read_options(ScoreOptions, args))
+
+
+main = console_script(PROGRAM, build_parser, _run)
 
 
 if __name__ == "__main__":

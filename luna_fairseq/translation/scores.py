@@ -57,6 +57,63 @@ class Score:
     signature: str
 
 
+# sacreBLEU's tokenizer by target language (ISO 639-1 and 639-3); it uses 13a for all others.
+_TOKENIZERS = {
+    **dict.fromkeys(("zh", "zho", "chi", "cmn"), "zh"),
+    **dict.fromkeys(("ja", "jpn"), "ja-mecab"),
+    **dict.fromkeys(("ko", "kor"), "ko-mecab"),
+}
+# Languages written without spaces for which sacreBLEU has no tokenizer of its own.
+_WITHOUT_SPACES = {"th", "tha", "lo", "lao", "km", "khm", "my", "mya", "bo", "bod"}
+
+
+def choose_tokenizer(tokenizer: Optional[str], language: Optional[str]) -> str:
+    """Return the given tokenizer, or else the one that sacreBLEU uses for a target language.
+
+    Example:
+        >>> choose_tokenizer(None, "zh-Hans"), choose_tokenizer(None, "de"), choose_tokenizer("char", "zh")
+        ('zh', '13a', 'char')
+    """
+    if tokenizer is not None:
+        return tokenizer
+    return _TOKENIZERS.get(_base_language(language), BLEU.TOKENIZER_DEFAULT)
+
+
+def has_spaces(language: Optional[str]) -> bool:
+    """Return True if a language is written with spaces between words."""
+    base = _base_language(language)
+    return base not in _TOKENIZERS and base not in _WITHOUT_SPACES
+
+
+def describe_tokenizer(tokenizer: str, language: Optional[str]) -> str:
+    """Return a line about another tokenizer than 13a, or about a language that 13a cannot divide, or ""."""
+    if tokenizer != BLEU.TOKENIZER_DEFAULT:
+        return f"tokenizer of BLEU: {tokenizer}\n"
+    if _base_language(language) in _WITHOUT_SPACES:
+        return (
+            f"BLEU: {tokenizer} does not divide {language} into words. Give --tokenize flores200 or char.\n"
+        )
+    return ""
+
+
+def _base_language(language: Optional[str]) -> str:
+    return (language or "").replace("_", "-").split("-")[0].lower()
+
+
+def make_bleu(tokenizer: str, **options: Any) -> BLEU:
+    """Return sacreBLEU's BLEU, or raise InputError if a package or model of the tokenizer is missing."""
+    try:
+        return BLEU(tokenize=tokenizer, **options)
+    except OSError as error:  # some tokenizers download a model
+        raise InputError(f"--tokenize {tokenizer}: sacreBLEU cannot download its model: {error}") from error
+    except (ImportError, RuntimeError) as error:
+        extra = tokenizer.split("-")[0]
+        raise InputError(
+            f'--tokenize {tokenizer} needs more packages: pip install "sacrebleu[{extra}]". '
+            "Or give another --tokenize, such as char."
+        ) from error
+
+
 @dataclass(frozen=True)
 class Translations:
     """Hypotheses and their references.
@@ -76,19 +133,9 @@ class Translations:
     def read(
         cls, hypotheses: List[str], references: List[str], detokenizer: Optional[str], language: Optional[str]
     ) -> Translations:
-        """Create translations from the output lines of a system, detokenized if necessary.
+        """Create translations from plain lines or, if ``detokenizer`` is "moses", from Moses tokens.
 
-        Args:
-            hypotheses: output lines of the system, plain text or Moses tokens.
-            references: references as plain text.
-            detokenizer: "moses" if the hypotheses are Moses tokens, None if they are plain text.
-            language: target language, needed for Moses tokens.
-
-        Returns:
-            Translations as plain text.
-
-        Raises:
-            InputError: The references, or hypotheses that should be plain text, are tokenized.
+        Raises InputError if the references, or hypotheses that should be plain text, are tokenized.
         """
         _check_plain(references, "the reference is", "Give the plain text.")
         if detokenizer is None:
@@ -99,16 +146,7 @@ class Translations:
 
 
 def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
-    """Raise InputError if lines contain ``@-@``, the mark of a split hyphen in Moses tokens.
-
-    Args:
-        lines: lines that should be plain text.
-        subject: beginning of the message, such as "the hypotheses are".
-        remedy: end of the message, which says what to do.
-
-    Raises:
-        InputError: A line contains ``@-@``.
-    """
+    """Raise InputError if lines contain ``@-@``, the mark of a split hyphen in Moses tokens."""
     number = sum(f" {HYPHEN} " in f" {line} " for line in lines)
     if number:
         raise InputError(
@@ -118,18 +156,7 @@ def _check_plain(lines: Sequence[str], subject: str, remedy: str) -> None:
 
 
 def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTestSet] = None) -> List[Score]:
-    """Compute BLEU and chrF of plain text with sacreBLEU.
-
-    Args:
-        text: translations to score.
-        tokenizer: tokenizer name in sacreBLEU, such as "13a".
-        test_set: test set that the references must match. None (default) accepts any references.
-
-    Returns:
-        BLEU and chrF, in this order.
-
-    Raises:
-        InputError: The references do not match the test set, or the tokenizer model cannot be downloaded.
+    """Compute BLEU and chrF of plain text with sacreBLEU, if the references match the test set.
 
     Example:
         >>> text = Translations(["A man sits here."], ["A man sits here."])
@@ -139,11 +166,7 @@ def plain_scores(text: Translations, tokenizer: str, test_set: Optional[KnownTes
     if test_set is not None:
         check_reference(test_set, text.references)
     scores = []
-    try:
-        bleu = BLEU(tokenize=tokenizer)
-    except OSError as error:  # some tokenizers download a model
-        raise InputError(f"--tokenize {tokenizer}: sacreBLEU cannot download its model: {error}") from error
-    for metric in progress((bleu, CHRF()), "score", "metrics"):
+    for metric in progress((make_bleu(tokenizer), CHRF()), "score", "metrics"):
         score = metric.corpus_score(text.hypotheses, [text.references])
         signature = metric.get_signature()
         if test_set is not None:
@@ -160,15 +183,9 @@ def document_scores(
 
     Args:
         text: translations, one line per sentence.
-        pieces: document pieces (document number and number of sentences), in the order of the text.
+        pieces: document pieces, in the order of the text.
         sentences: BLEU with one sentence per line, returned under the name s-BLEU.
         tokenizer: tokenizer name in sacreBLEU, such as "13a".
-
-    Returns:
-        s-BLEU and d-BLEU, in this order.
-
-    Raises:
-        InputError: The pieces have more or fewer sentences than the text.
     """
     number = sum(piece.sentences for piece in pieces)
     if number != len(text.references):
@@ -185,60 +202,32 @@ def document_scores(
         joined.append([" ".join(parts) for parts in documents.values()])
     return [
         replace(sentences, name="s-BLEU", details=f"s-{sentences.details}"),
-        _bleu(joined[0], joined[1], "d-BLEU", f"documents:{len(joined[0])}", tokenize=tokenizer),
+        _bleu(joined[0], joined[1], "d-BLEU", f"documents:{len(joined[0])}", tokenizer),
     ]
 
 
 def _bleu(
-    hypotheses: List[str], references: List[str], name: str, signature_suffix: str, **options: Any
+    hypotheses: List[str], references: List[str], name: str, suffix: str, tokenizer: str, **options: Any
 ) -> Score:
-    """Compute BLEU with sacreBLEU, and return it under another name with an extended signature.
-
-    Args:
-        hypotheses: hypotheses to score.
-        references: references, in the same order.
-        name: name of the score, such as "d-BLEU".
-        signature_suffix: text to append to sacreBLEU's signature.
-        **options: arguments of :class:`sacrebleu.metrics.BLEU`.
-
-    Returns:
-        Score with the given name.
-    """
-    metric = BLEU(**options)
+    """Compute BLEU with sacreBLEU under another name, with ``suffix`` appended to its signature."""
+    metric = make_bleu(tokenizer, **options)
     score = metric.corpus_score(hypotheses, [references])
     details = str(score).replace(score.name, name, 1)
-    return Score(name, score.score, details, f"{metric.get_signature()}|{signature_suffix}")
+    return Score(name, score.score, details, f"{metric.get_signature()}|{suffix}")
 
 
 def unigram_score(text: Translations, tokenizer: str) -> Score:
-    """Compute BLEU-1: the unigram precision, multiplied by the brevity penalty.
-
-    Args:
-        text: translations to score.
-        tokenizer: tokenizer name in sacreBLEU, such as "13a".
-
-    Returns:
-        Score with the name "BLEU-1".
-    """
-    options = {"tokenize": tokenizer, "max_ngram_order": 1, "force": True}
-    return _bleu(text.hypotheses, text.references, "BLEU-1", "order:1", **options)
+    """Compute BLEU-1: the unigram precision, multiplied by the brevity penalty."""
+    return _bleu(
+        text.hypotheses, text.references, "BLEU-1", "order:1", tokenizer, max_ngram_order=1, force=True
+    )
 
 
 def split_score(text: Translations, language: str, test_set: Optional[KnownTestSet] = None) -> Score:
     """Compute BLEU of Moses tokens with split hyphens, as in the literature on WMT'14.
 
-    If the system generated Moses tokens, these tokens are scored without further tokenization.
-
-    Args:
-        text: translations to score.
-        language: target language.
-        test_set: test set that the references must match. None (default) accepts any references.
-
-    Returns:
-        Score with the name "BLEU of tokens".
-
-    Raises:
-        InputError: The token count of the references does not match the test set.
+    If the system generated Moses tokens, these tokens are scored without further tokenization. Raises
+    InputError if the token count of the references does not match the test set.
     """
     references = [_tokenize_moses(line, language) for line in progress(text.references, "tokenise")]
     if test_set is not None:
@@ -251,10 +240,9 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
     hypotheses = text.tokens or [
         _tokenize_moses(line, language) for line in progress(text.hypotheses, "tokenise")
     ]
-    signature_suffix = f"moses:{language},sacremoses{import_package('sacremoses').__version__}"
+    suffix = f"moses:{language},sacremoses{import_package('sacremoses').__version__}"
     name = "BLEU of tokens, hyphens split"
-    score = _bleu(hypotheses, references, name, signature_suffix, tokenize="none", force=True)
-    return replace(score, name="BLEU of tokens")
+    return replace(_bleu(hypotheses, references, name, suffix, "none", force=True), name="BLEU of tokens")
 
 
 def _tokenize_moses(line: str, language: str) -> str:
@@ -262,27 +250,12 @@ def _tokenize_moses(line: str, language: str) -> str:
 
     As in the scripts behind published results, typographic apostrophes are converted to ``'``, but other
     punctuation is not normalized.
-
-    Args:
-        line: line of plain text.
-        language: language code, such as "en".
-
-    Returns:
-        Tokens, separated by spaces.
     """
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 
 
 def check_reference(test_set: KnownTestSet, references: Sequence[str]) -> None:
-    """Check that plain references match a published test set.
-
-    Args:
-        test_set: expected test set.
-        references: lines of the plain reference.
-
-    Raises:
-        InputError: The number of lines or tokens differs.
-    """
+    """Raise InputError if the number of lines or tokens of plain references differs from a test set's."""
     remedy = "Give --test-set none to score another text."
     if len(references) != test_set.lines:
         raise InputError(

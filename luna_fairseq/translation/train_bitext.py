@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Callable, List
 
 import luna_fairseq
-from luna_fairseq.commands.arguments import CommandParser, Number, describe_command
+from luna_fairseq.commands.arguments import CommandParser, Number, describe_command, read_options
 from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
@@ -26,6 +26,8 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import check_same_run, parse_options
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.translation import evaluate, prepare_bitext
+from luna_fairseq.translation.score import add_tokenize
+from luna_fairseq.translation.scores import choose_tokenizer, make_bleu
 
 PROGRAM = "luna-train-bitext"
 EXAMPLE = (
@@ -50,6 +52,7 @@ def build_parser() -> CommandParser:
     parser.count("--average", 5, "number of epochs whose checkpoints are averaged at the end")
     samples = "number of translations to print (default: %(default)s)"
     parser.add_argument("--samples", type=Number(int, least=0), default=10, metavar="N", help=samples)
+    add_tokenize(parser)
     return parser
 
 
@@ -72,13 +75,10 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     if args.testpref is None:
         raise InputError("--testpref is missing. Give the text to translate and score.")
+    tokenizer = choose_tokenizer(args.tokenize, args.target_lang)
+    make_bleu(tokenizer)  # raises before the training if the tokenizer is not installed
     recipe = read_recipe(args.recipe, FAMILY)
     settings = parse_options([*recipe.words(), *extra])
-    epochs = int(settings.get("--max-epoch", 0))
-    if 0 < epochs < args.average:
-        raise InputError(
-            f"--average {args.average} exceeds the {epochs} epochs of training. Give --average {epochs}."
-        )
     if "--sentence-diagonal" in settings and args.documents is None:
         raise InputError("--sentence-diagonal needs documents. Give --documents 256, or another --recipe.")
     out, data, checkpoints = args.destdir, args.destdir / "data", args.destdir / "checkpoints"
@@ -91,18 +91,25 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     # Parse fairseq-train's options now, so that it does not reject them after the preparation.
     words = ["data", *train.launch_here(recipe, training).options]
     luna_fairseq.register()
-    options.parse_args_and_arch(options.get_training_parser(), words)
+    parser = options.get_training_parser()
+    parser.prog, parser.usage = PROGRAM, "%(prog)s [options] [-- fairseq-train options]"
+    epochs = options.parse_args_and_arch(parser, words).max_epoch or 0
+    if 0 < epochs < args.average:
+        raise InputError(
+            f"--average {args.average} exceeds the {epochs} epochs of training. Give --average {epochs}."
+        )
     _print_step(f"prepare: {data}")
-    preparation = Preparation(argparse.Namespace(**{**vars(args), "destdir": data}))
+    preparation = Preparation(read_options(prepare_bitext.BitextOptions, args, destdir=data))
     preparation.check()
     # Check this before replacing the data that the checkpoints were trained on.
     check_same_run(out, "--destdir", preparation.resume_settings(), ["checkpoints/checkpoint_last.pt"])
     preparation.run()
     preparation.check_positions(settings)
-    model = SUBWORD_METHODS[
-        args.subword
-    ].model_file  # from_pretrained looks for the file next to the checkpoint
+    # from_pretrained looks for the model of the subwords next to the checkpoint, and refuses two of them.
+    model = SUBWORD_METHODS[args.subword].model_file
     copy_file(data / model, checkpoints / model)
+    for name in {method.model_file for method in SUBWORD_METHODS.values()} - {model}:
+        (checkpoints / name).unlink(missing_ok=True)
 
     log = out / "train.log"
     _print_step(f"train: {checkpoints} (output of fairseq-train: {log})")
@@ -116,6 +123,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     _print_step(f"translate and score: {out}")
     words = [str(data), "--path", str(averaged), "--results", str(out), "--samples", str(args.samples)]
+    words += ["--tokenize", tokenizer]
     _run_command(evaluate.main, words + (["--", "--cpu"] if "--cpu" in extra else []))
 
 
@@ -125,36 +133,20 @@ def _print_step(title: str) -> None:
 
 
 def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
-    """Run another command of this package, and exit with its status if it fails.
-
-    Args:
-        command: main function of the command, which returns an exit status.
-        words: command-line arguments, without the program name.
-
-    Raises:
-        SystemExit: The status is not 0.
-    """
+    """Run the ``main`` function of another command, and exit with its status if it fails."""
     status = command(words)
     if status:
         raise SystemExit(status)
 
 
 def _averaging_options(checkpoints: Path, average: int) -> List[str]:
-    """Return the luna-average-checkpoints options that select the last checkpoints.
+    """Return the luna-average-checkpoints options that select the last ``average`` epochs or fewer.
 
-    If training ended early, fewer than ``average`` checkpoints are selected. If training ended within its
-    first epoch, ``checkpoint_last.pt`` is selected.
-
-    Args:
-        checkpoints: checkpoint folder.
-        average: maximum number of checkpoints to average.
-
-    Returns:
-        Command-line arguments.
+    Without a checkpoint of an epoch, ``checkpoint_last.pt`` is selected.
     """
     there = sum(bool(re.fullmatch(r"checkpoint\d+\.pt", path.name)) for path in checkpoints.iterdir())
     if there == 0:
-        print("training ended within its first epoch: checkpoint_last.pt is used without averaging")
+        print(f"{checkpoints} has no checkpoint of an epoch: checkpoint_last.pt is used without averaging")
         return ["--inputs", str(checkpoints / "checkpoint_last.pt")]
     if there < average:
         print(f"only {there} epochs can be averaged, fewer than --average {average}")

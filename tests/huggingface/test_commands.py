@@ -14,7 +14,10 @@ from tiny_luna import OPTIONS, Task, build_perturbed
 from tiny_models import LM_VARIANTS, classifier, language_model
 
 from fairseq import checkpoint_utils
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.scores import describe_checkpoint, write_scores
 from luna_fairseq.huggingface import checkpoint as checkpoint_module
+from luna_fairseq.huggingface.model_card import find_scores
 from luna_fairseq.peers.models import PeerTransformer
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
@@ -127,15 +130,25 @@ def test_another_vocabulary_of_the_same_size_is_refused(name, tmp_path, capsys, 
 def test_the_model_card_shows_the_training_and_its_score(tmp_path, capsys):
     scores = tmp_path / "results" / "scores.json"
     scores.parent.mkdir()
+    checkpoint, export, _ = exported("translation", "tied", tmp_path)
+    translation = tmp_path / "generate-test.txt"
+    translation.touch()
     score = {"name": "BLEU", "value": 27.304, "signature": "nrefs:1|tok:13a"}
-    scores.write_text(json.dumps([score]), encoding="utf-8")
-    _, export, _ = exported("translation", "tied", tmp_path)
-    card = (tmp_path / "hf" / "README.md").read_text(encoding="utf-8")
-    assert (
-        "| updates | 12 |" in card
-        and "| epochs | 40 |" in card
-        and "| BLEU | 27.30 (`nrefs:1\\|tok:13a`) |" in card
-    )
+    origin = {**describe_checkpoint(checkpoint), "settings": {"beam": 5, "lenpen": 0.6}}
+    write_scores(scores, [score], translation, origin)
+    assert command("export", tmp_path / "hf1", *export) == 0
+    card = (tmp_path / "hf1" / "README.md").read_text(encoding="utf-8")
+    assert "| updates | 12 |" in card and "| epochs | 40 |" in card
+    assert "| BLEU | 27.30 (`nrefs:1\\|tok:13a`; beam 5, lenpen 0.6) |" in card
+
+    # The scores of other weights are not shown, and are refused if the user names them.
+    for other in ({**origin, "checkpoint_sha256": "0"}, {**origin, "ema": True}, {}):
+        write_scores(scores, [score], translation, other)
+        assert find_scores(checkpoint, ema=False) == {}
+        if other:
+            with pytest.raises(InputError, match="--scores"):
+                find_scores(checkpoint, False, scores)
+    assert find_scores(checkpoint, False, scores) == {"BLEU": "27.30 (`nrefs:1|tok:13a`)"}
     scores.write_text("{}", encoding="utf-8")
     assert command("export", tmp_path / "hf2", *export, "--scores", scores.with_name("none.json")) == 1
     scores.write_text("[1]", encoding="utf-8")

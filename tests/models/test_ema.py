@@ -76,8 +76,8 @@ def test_evaluation(trained):
     results = trained.folder / "results"
     results.mkdir()
     steps = FinishedSteps(results, "evaluate.json", ["scores.json"])
-    evaluation = SimpleNamespace(args=SimpleNamespace(path=trained.path, results=results), steps=steps)
+    evaluation = SimpleNamespace(path=trained.path, options=SimpleNamespace(results=results), steps=steps)
     Evaluation._write_ema(evaluation)
-    assert evaluation.args.path == results / "ema.pt"
+    assert evaluation.path == results / "ema.pt"
     state = torch.load(str(results / "ema.pt"), weights_only=False)
     assert torch.equal(state["model"][NAME], trained.trained + 1)

@@ -1,9 +1,12 @@
 """Translations of several runs: samples, BLEU by length, and scores."""
 
+import os
+
 import pytest
 import sacrebleu
 from training_logs import write_translations
 
+from luna_fairseq.report.training import _describe_score
 from luna_fairseq.report.translations import bleu_by_length, choose_samples, read_generated, read_translations
 
 REFERENCES = [f"the cat number {number} sat on the mat" + " again" * (number % 25) for number in range(80)]
@@ -66,6 +69,33 @@ def test_sentences_without_a_reference_or_hypothesis_are_skipped(tmp_path):
 
 
 def test_scores_with_their_signature(two, tmp_path):
-    assert two[0].scores == [{"name": "BLEU", "value": 27.3, "signature": "nrefs:1|case:mixed|tok:13a"}]
+    (score,) = two[0].scores
+    assert (score["value"], score["signature"]) == (27.3, "nrefs:1|case:mixed|tok:13a")
+    assert _describe_score(score) == "BLEU: nrefs:1|case:mixed|tok:13a (averaged.pt, beam 5, lenpen 1.0)"
     (tmp_path / "good" / "scores.json").write_text("{damaged", encoding="utf-8")
     assert read_translations(tmp_path / "good").scores == []
+    assert "scores.json" in read_translations(tmp_path / "good").note
+
+
+def test_the_translation_that_was_scored_is_shown(two, tmp_path):
+    """Translations of another length penalty may be newer, and the scored file may be written again."""
+    folder = tmp_path / "good"
+    newer = folder / "generate-test-lenpen0.4.txt"
+    newer.write_text("S-0\ta\nT-0\tb\nH-0\t-1\tnewer\n", encoding="utf-8")
+    os.utime(str(newer), (2e9, 2e9))
+    found = read_translations(folder)
+    assert len(found.sentences) == 80 and len(found.scores) == 1 and not found.note
+    scored = folder / "generate-test-lenpen1.txt"
+    scored.write_text(scored.read_text(encoding="utf-8").replace("cat", "dog"), encoding="utf-8")
+    found = read_translations(folder)
+    assert found.sentences[0].hypothesis == "newer" and not found.scores and newer.name in found.note
+
+
+def test_bleu_by_length_of_chinese(tmp_path):
+    lines = ["今天天气很好。", "我昨天买了一本书。"] * 15
+    hypotheses = ["今天天气好。", "我昨天买了一本书。"] * 15
+    found = translated(tmp_path / "zh", hypotheses, lines, lines)
+    assert bleu_by_length([found])[-1]["runs"][0][1] < 60  # the tokenizer is 13a, which divides nothing
+    found = read_translations(tmp_path / "zh", "zh")
+    expected = sacrebleu.metrics.BLEU(tokenize="zh").corpus_score(hypotheses, [lines]).score
+    assert bleu_by_length([found])[-1]["runs"][0][1] == round(expected, 2)

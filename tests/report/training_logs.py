@@ -1,8 +1,9 @@
 """Logs of fairseq-train for tests: logs/ has those of a tiny run, and ``write_run`` writes long ones."""
 
-import json
 import math
 from pathlib import Path
+
+from luna_fairseq.files.scores import write_scores
 
 LOGS = Path(__file__).parent / "logs"
 INNER = (
@@ -15,6 +16,9 @@ VALID = (
     "nll_loss {nll:.3f} | ppl {ppl:.2f} | bleu {bleu:.2f} | wps 24 | wpb 36 | bsz 8 | "
     "num_updates {update} | best_loss {loss:.3f}\n"
 )
+
+
+ORIGIN = {"checkpoint": "run/averaged.pt", "checkpoint_sha256": "", "settings": {"beam": 5, "lenpen": 1.0}}
 
 
 def options_line(**changed):
@@ -69,4 +73,4 @@ def write_translations(folder, hypotheses, sources, references):
             file.write(f"S-{number}\t{source}\nT-{number}\t{reference}\n")
             file.write(f"H-{number}\t-0.5\t{hypothesis}\nD-{number}\t-0.5\t{hypothesis}\nP-{number}\t-0.1\n")
     scores = [{"name": "BLEU", "value": 27.3, "details": "", "signature": "nrefs:1|case:mixed|tok:13a"}]
-    (folder / "scores.json").write_text(json.dumps(scores), encoding="utf-8")
+    write_scores(folder / "scores.json", scores, folder / "generate-test-lenpen1.txt", ORIGIN)

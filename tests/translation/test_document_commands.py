@@ -6,7 +6,7 @@ from functools import partial
 import demo_corpus
 import numpy as np
 import pytest
-from test_train_bitext import LANGUAGES, TINY
+from test_train_bitext import TINY
 
 from fairseq.data import Dictionary, indexed_dataset
 from fairseq.data.data_utils import post_process
@@ -33,7 +33,18 @@ def trained(forked_commands, tmp_path_factory):
     corpus = folder / "corpus"
     sizes = [word for split, number in SIZES.items() for word in (f"--{split}", str(number))]
     demo_corpus.main(["--destdir", str(corpus), *sizes])
-    words = [*LANGUAGES, "--recipe", "small_documents", "--average", "1", "--destdir", str(folder / "out")]
+    words = [
+        "-s",
+        "en",
+        "-t",
+        "de",
+        "--recipe",
+        "small_documents",
+        "--average",
+        "1",
+        "--destdir",
+        str(folder / "out"),
+    ]
     for split in SIZES:
         words += [f"--{split}pref", str(corpus / split)]
         for language in ("en", "de"):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from luna_fairseq.commands.arguments import read_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.subword import SUBWORD_METHODS
 from luna_fairseq.translation import evaluate, evaluation
@@ -12,9 +13,15 @@ def data(tmp_path):
     """Folder with the files by which luna-evaluate recognises a prepared data folder."""
     folder = tmp_path / "data"
     (folder / "plain").mkdir(parents=True)
-    for name in (SUBWORD_METHODS["sentencepiece"].model_file, "train.en-de.en.idx", "checkpoint.pt"):
+    names = ["train.en-de.en.idx", "dict.en.txt", "dict.de.txt", "checkpoint.pt"]
+    for name in (SUBWORD_METHODS["sentencepiece"].model_file, *names):
         (folder / name).touch()
     return folder
+
+
+def evaluate_with(words, extra=()):
+    args = evaluate.build_parser().parse_args(words)
+    return evaluation.Evaluation(read_options(evaluate.EvaluationOptions, args, generate=extra))
 
 
 @pytest.mark.parametrize("text, message", [("ein Satz\n", "wmt14/full"), (None, "test.de does not exist")])
@@ -33,11 +40,12 @@ def test_shards_and_the_lengths_that_the_model_reads(sharded, data, tmp_path, mo
     """Test text is in the first shard, and the maximum positions are those of the model."""
     folder = data / "shard0" if sharded else data
     folder.mkdir(exist_ok=True)
-    (data / "train.en-de.en.idx").rename(folder / "train.en-de.en.idx")
+    for name in ("train.en-de.en.idx", "dict.en.txt", "dict.de.txt"):
+        (data / name).rename(folder / name)
     state = {"cfg": {"model": {"max_source_positions": 77, "max_target_positions": 88}}}
     monkeypatch.setattr(evaluation.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
-    found = evaluation.Evaluation(evaluate.build_parser().parse_args(words), ["--cpu"])
+    found = evaluate_with(words, ["--cpu"])
     options = found._generate_options(found.folder, "test", 1.0)
     assert options[0] == str(folder) and options[-1] == "--cpu"
     assert options[options.index("--max-source-positions") + 1] == "77"
@@ -58,7 +66,7 @@ def test_a_translation_is_bounded_by_its_source(extra, expected, data, tmp_path,
     monkeypatch.setattr(evaluation.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
     words = [str(data), "--path", str(tmp_path / f"{len(extra)}.pt"), "--results", str(tmp_path / "out")]
     (tmp_path / f"{len(extra)}.pt").touch()
-    found = evaluation.Evaluation(evaluate.build_parser().parse_args(words), extra.split())
+    found = evaluate_with(words, extra.split())
     options = found._generate_options(found.folder, "test", 1.0)
     values = [options[options.index(n) + 1] if n in options else None for n in ("--max-len-a", "--max-len-b")]
     assert values == expected
@@ -68,10 +76,41 @@ def test_a_shortlist_is_passed_on(data, tmp_path, monkeypatch):
     state = {"cfg": {"model": {}}}
     monkeypatch.setattr(evaluation.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
-    args = evaluate.build_parser().parse_args([*words, "--shortlist", str(tmp_path / "shortlist")])
-    with pytest.raises(InputError, match="shortlist does not exist. Make it with luna-make-shortlist"):
-        evaluation.Evaluation(args, [])
-    args.shortlist.touch()
-    found = evaluation.Evaluation(args, [])
+    words += ["--shortlist", str(tmp_path / "shortlist")]
+    with pytest.raises(InputError, match="shortlist does not exist"):
+        evaluate_with(words)
+    (tmp_path / "shortlist").touch()
+    found = evaluate_with(words)
     options = found._generate_options(found.folder, "test", 1.0)
-    assert options[options.index("--shortlist") + 1] == str(args.shortlist)
+    assert options[options.index("--shortlist") + 1] == str(tmp_path / "shortlist")
+
+
+@pytest.mark.parametrize(
+    "languages", [("en", "zh-Hans"), ("pt-BR", "en"), ("tok.en", "de"), ("en", "en-GB"), ("a-b", "b")]
+)
+def test_languages_with_hyphens_and_dots(languages, data, tmp_path):
+    for path in [*data.glob("dict.*"), *data.glob("train.*")]:
+        path.unlink()
+    for name in (
+        f"train.{'-'.join(languages)}.{languages[0]}.idx",
+        *(f"dict.{one}.txt" for one in languages),
+    ):
+        (data / name).touch()
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    found = evaluate_with(words)
+    assert found.languages == languages
+
+
+@pytest.mark.parametrize("option", ["--score-reference", "--prefix-size", "--num-shards", "--remove-bpe"])
+def test_options_with_which_the_scores_would_not_be_the_models(option, data, tmp_path, capsys):
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    assert evaluate.main([*words, "--", option]) == 1
+    assert option in capsys.readouterr().err
+
+
+def test_the_tokenizer_follows_the_target_language(data, tmp_path, monkeypatch):
+    (data / "dict.de.txt").rename(data / "dict.zh.txt")
+    (data / "train.en-de.en.idx").rename(data / "train.en-zh.en.idx")
+    words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
+    assert evaluate_with(words).tokenizer == "zh"
+    assert evaluate_with([*words, "--tokenize", "char"]).tokenizer == "char"

@@ -1,7 +1,13 @@
+import io
+import sys
+from unittest.mock import Mock
+
 import pytest
 import sacrebleu
 
-from luna_fairseq.translation import score
+from luna_fairseq.commands.arguments import read_options
+from luna_fairseq.files.scores import find_translation, read_scores
+from luna_fairseq.translation import score, scores
 
 REFERENCES = [
     "Der Mann kauft heute das alte Buch.",
@@ -156,3 +162,55 @@ def test_lines_that_were_decoded_twice(run):
     )
     out = run(text)
     assert "decoded twice" in out and out.split("\n", 1)[1] == run(generated(HYPOTHESES))
+
+
+ZH = ["今天天气很好。", "我昨天买了一本书。", "他在花园里睡觉。"]
+
+
+@pytest.mark.parametrize("words, suffix", [(["--target-lang", "zh-Hans"], "txt"), ([], "zh")])
+def test_chinese_is_scored_as_sacrebleu_does(words, suffix, tmp_path, capsys):
+    hypotheses = ["今天天气好。", "我昨天买了一本书。", "他在屋子里睡觉。"]
+    (tmp_path / "generate.txt").write_text(generated(hypotheses, targets=ZH), encoding="utf-8")
+    (tmp_path / f"test.{suffix}").write_text("".join(f"{line}\n" for line in ZH), encoding="utf-8")
+    words += [str(tmp_path / "generate.txt"), "--reference", str(tmp_path / f"test.{suffix}")]
+    expected = sacrebleu.metrics.BLEU(trg_lang="zh").corpus_score(hypotheses, [ZH]).score
+    for more, value in (([], expected), (["--tokenize", "13a"], None)):
+        assert score.main([*words, *more]) == 0
+        out = capsys.readouterr().out
+        assert (f"BLEU = {expected:.2f}" in out) == (value is not None)
+        assert (("tokenizer of BLEU: zh" in out) and "tok:zh" in out) == (value is not None)
+
+
+def test_a_language_without_spaces_and_a_tokenizer_that_is_not_installed(run, monkeypatch):
+    assert "flores200" in run(generated(HYPOTHESES), "--target-lang", "th")
+    monkeypatch.setattr(scores, "BLEU", Mock(side_effect=RuntimeError("MeCab"), TOKENIZER_DEFAULT="13a"))
+    assert "sacrebleu[ja]" in run(generated(HYPOTHESES), "--target-lang", "ja")
+
+
+class Closed(io.StringIO):
+    def write(self, text):
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("kind", ["closed", "ascii"])
+def test_files_are_written_whatever_the_terminal_does(kind, tmp_path, monkeypatch):
+    (tmp_path / "generate.txt").write_text(generated(HYPOTHESES), encoding="utf-8")
+    (tmp_path / "test.de").write_text("".join(f"{line}\n" for line in REFERENCES), encoding="utf-8")
+    output = io.BytesIO()
+    stream = Closed() if kind == "closed" else io.TextIOWrapper(output, encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", stream)
+    words = [str(tmp_path / "generate.txt"), "--reference", str(tmp_path / "test.de"), "--samples", "3"]
+    options = read_options(score.ScoreOptions, score.build_parser().parse_args(words))
+    options.output, options.scores = tmp_path / "hypotheses.de", tmp_path / "scores.json"
+    if kind == "closed":
+        with pytest.raises(BrokenPipeError):
+            score.score(options)
+    else:
+        files = ["--output", str(options.output), "--scores", str(options.scores)]
+        assert score.main([*words, *files]) == 0
+        stream.flush()
+        assert b"gef?ttert" in output.getvalue()
+    assert options.output.read_text(encoding="utf-8").split("\n")[1] == HYPOTHESES[1]
+    found = read_scores(options.scores)
+    assert [one["name"] for one in found] == ["BLEU", "chrF2"]
+    assert find_translation(found, tmp_path) == tmp_path / "generate.txt"

@@ -1,16 +1,19 @@
 """luna-train-bitext on a few dozen sentence pairs with a tiny model, in forked processes."""
 
+from unittest.mock import Mock
+
 import demo_corpus
 import pytest
 
-from luna_fairseq.translation import train_bitext
+from luna_fairseq.translation import scores, train_bitext
 
 TINY = (
     "--cpu --encoder-layers 1 --decoder-layers 1 --encoder-attention-heads 2 --decoder-attention-heads 2"
     " --encoder-embed-dim 16 --decoder-embed-dim 16 --encoder-ffn-embed-dim 24 --decoder-ffn-embed-dim 24"
     " --projection-length 4 --warmup-updates 2 --milestones 4"
 ).split()
-LANGUAGES = ["-s", "en", "-t", "de"]
+SOURCE, TARGET = "en-GB", "tok.de"  # codes that file names could be divided at
+LANGUAGES = ["-s", SOURCE, "-t", TARGET]
 
 
 @pytest.fixture(scope="module")
@@ -18,6 +21,8 @@ def trained(forked_commands, tmp_path_factory):
     folder = tmp_path_factory.mktemp("bitext")
     corpus = folder / "corpus"
     demo_corpus.main(["--destdir", str(corpus), "--train", "45", "--valid", "5", "--test", "13"])
+    for path in sorted(corpus.iterdir()):
+        path.rename(path.with_suffix(f".{SOURCE if path.suffix == '.en' else TARGET}"))
     words = [*LANGUAGES, "--recipe", "demo", "--average", "2", "--destdir", str(folder / "out")]
     for split in ("train", "valid", "test"):
         words += [f"--{split}pref", str(corpus / split)]
@@ -34,7 +39,7 @@ def test_from_text_to_score_and_on(trained, capfd):
     said = capfd.readouterr().out
     assert "luna-train: batch: 1 GPU x 1,000 tokens x --update-freq 1" in said and "| valid |" in said
     assert "BLEU = " in said and "signature: " in said and said.count("  reference  ") == 10
-    assert len((out / "hypotheses.de").read_text(encoding="utf-8").split("\n")) == 13 + 1
+    assert len((out / f"hypotheses.{TARGET}").read_text(encoding="utf-8").split("\n")) == 13 + 1
     checkpoints = {f"checkpoint{name}.pt" for name in ("1", "2", "_best", "_last")}
     found = {path.name for path in (out / "checkpoints").iterdir()}
     assert found == {*checkpoints, "averaged.pt", "run.json", "sentencepiece.bpe.model"}
@@ -48,9 +53,9 @@ def test_from_text_to_score_and_on(trained, capfd):
     assert not (out / "checkpoints" / "checkpoint1.pt").exists()
 
     # Other options and other text are refused in a folder with checkpoints, before anything is written.
-    binarised = out / "data" / "train.en-de.en.bin"
+    binarised = out / "data" / f"train.{SOURCE}-{TARGET}.{SOURCE}.bin"
     before = binarised.read_bytes()
-    swapped = [{"en": "de", "de": "en"}.get(word, word) for word in words]
+    swapped = [{SOURCE: TARGET, TARGET: SOURCE}.get(word, word) for word in words]
     for changed, size, named in (
         (words, "160", "--vocab-size 150 before, --vocab-size 160 now"),
         (swapped, "150", "lang"),
@@ -62,19 +67,19 @@ def test_from_text_to_score_and_on(trained, capfd):
     line = capfd.readouterr().err.splitlines()[-1]
     assert "--seed" in line and "Use another --destdir" in line and binarised.read_bytes() == before
 
-    text = (corpus / "train.en").read_bytes()
-    (corpus / "train.en").write_bytes(text.replace(b"\n", b" too\n", 1))
+    text = (corpus / f"train.{SOURCE}").read_bytes()
+    (corpus / f"train.{SOURCE}").write_bytes(text.replace(b"\n", b" too\n", 1))
     assert train(words, "150", "3") == 1
     assert "other training text" in capfd.readouterr().err
-    (corpus / "train.en").write_bytes(text)
+    (corpus / f"train.{SOURCE}").write_bytes(text)
 
 
 @pytest.mark.parametrize(
     "change, more, message",
     [
-        ("test", [], "test.en has a line of"),
-        ("valid", [], "valid.en has a line of"),
-        ("test", ["--max-source-positions", "2000"], "test.en has a line of"),
+        ("test", [], f"test.{SOURCE} has a line of"),
+        ("valid", [], f"valid.{SOURCE} has a line of"),
+        ("test", ["--max-source-positions", "2000"], f"test.{SOURCE} has a line of"),
         (None, ["--max-epoch", "1"], "--average 2 exceeds the 1 epochs of training"),
         (None, ["--decoder-output-dim", "8"], "--decoder-output-dim 8 differs from --decoder-embed-dim"),
         (None, ["--sentence-diagonal"], "--sentence-diagonal needs documents. Give --documents"),
@@ -88,7 +93,7 @@ def test_dead_ends_are_found_before_training(change, more, message, trained, tmp
     words = [*words]
     words[words.index("--destdir") + 1] = str(tmp_path / "out")
     if change:
-        for language in ("en", "de"):
+        for language in (SOURCE, TARGET):
             lines = (corpus / f"{change}.{language}").read_text(encoding="utf-8") + "hund " * 9000 + "\n"
             (tmp_path / f"{change}.{language}").write_text(lines, encoding="utf-8")
         words[words.index(f"--{change}pref") + 1] = str(tmp_path / change)
@@ -101,6 +106,34 @@ def test_dead_ends_are_found_before_training(change, more, message, trained, tmp
     assert change or not (tmp_path / "out").exists()
 
 
+@pytest.mark.parametrize("option", ["--max-epoch", "--max-update", "--max-source-positions"])
+def test_a_value_that_is_no_number(option, trained, tmp_path, capsys):
+    words = [*trained[1]]
+    words[words.index("--destdir") + 1] = str(tmp_path / "out")
+    with pytest.raises(SystemExit) as error:
+        train_bitext.main([*words, "--vocab-size", "150", "--", *TINY, option, "abc"])
+    said = capsys.readouterr().err
+    assert error.value.code == 2 and option in said and "abc" in said and said.count("\n") == 2
+
+
+def test_a_tokenizer_that_is_not_installed_is_missed_before_training(trained, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(train_bitext, "train_logged", lambda *_: pytest.fail("it trains"))
+    monkeypatch.setattr(scores, "BLEU", Mock(side_effect=RuntimeError("MeCab")))
+    words = [*trained[1], "--tokenize", "ja-mecab", "--vocab-size", "150"]
+    assert train_bitext.main(words) == 1
+    assert "--tokenize ja-mecab" in capsys.readouterr().err
+
+
+def test_the_model_of_another_subword_method_is_removed(trained, capfd):
+    """A run that was stopped before its first checkpoint may be started again with another --subword."""
+    out, words, _ = trained
+    other = out / "checkpoints" / "bpe.codes"
+    other.write_text("#version: 0.2\n")
+    assert train(words, "150", "3") == 0
+    assert not other.exists() and (out / "checkpoints" / "sentencepiece.bpe.model").is_file()
+    capfd.readouterr()
+
+
 def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):
     words = [*trained[1]]
     words[words.index("--destdir") + 1] = str(tmp_path)
@@ -111,7 +144,7 @@ def test_a_training_that_fails_names_its_log(trained, tmp_path, capfd):
 
 @pytest.mark.parametrize(
     "words, message",
-    [(["--recipe", "huge"], "there is no recipe huge. "), ([], "a.en does not exist")],
+    [(["--recipe", "huge"], "there is no recipe huge. "), ([], f"a.{SOURCE} does not exist")],
 )
 def test_bad_input_is_one_line(words, message, tmp_path, capsys):
     text = f"--trainpref {tmp_path}/a --validpref {tmp_path}/a --testpref {tmp_path}/a".split()

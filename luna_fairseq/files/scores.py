@@ -1,0 +1,94 @@
+"""Scores of translations in ``scores.json``, each with the checkpoint and the settings that it belongs to."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any, Dict, List, Mapping, Optional, Sequence
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import sha256
+from luna_fairseq.files.writing import write_text
+
+SCORES = "scores.json"
+
+
+def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
+    """Return the entries of a score that name the checkpoint whose translation was scored.
+
+    Args:
+        path: checkpoint file.
+        ema: the moving average of the weights in this checkpoint was used.
+    """
+    return {"checkpoint": str(path), "checkpoint_sha256": sha256(path), "ema": ema}
+
+
+def write_scores(
+    path: Path, scores: Sequence[Mapping[str, Any]], translation: Path, origin: Mapping[str, Any]
+) -> None:
+    """Write scores, each with its origin and the name and checksum of the scored translation.
+
+    Args:
+        path: file to write.
+        scores: scores with "name", "value" and "signature".
+        translation: output of fairseq-generate that was scored.
+        origin: entries of :func:`describe_checkpoint`, and "settings" of the search. Empty if unknown.
+    """
+    scored = {
+        "translation": os.path.relpath(str(translation), str(path.absolute().parent)),
+        "translation_sha256": sha256(translation),
+    }
+    write_text(path, json.dumps([{**score, **origin, **scored} for score in scores], indent=1) + "\n")
+
+
+def read_scores(path: Path) -> List[Dict[str, Any]]:
+    """Read a file that :func:`write_scores` wrote. Raise InputError if it contains no scores."""
+    try:
+        scores = json.loads(path.read_text(encoding="utf-8"))
+        for score in scores:
+            score["name"], score["signature"], float(score["value"])  # raises if an entry is missing
+        return list(scores)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} contains no scores. Give a {SCORES} that luna-evaluate wrote.") from error
+
+
+def select_scores(
+    scores: Sequence[Dict[str, Any]], checkpoint: Path, ema: bool, accept_unknown: bool = False
+) -> List[Dict[str, Any]]:
+    """Return the scores that belong to a checkpoint.
+
+    Args:
+        scores: scores from :func:`read_scores`.
+        checkpoint: checkpoint file.
+        ema: select the scores of the moving average of its weights.
+        accept_unknown: also return scores that name no checkpoint.
+    """
+    named = [score for score in scores if "checkpoint_sha256" in score]
+    checksum = sha256(checkpoint) if named else None
+    return [
+        score
+        for score in scores
+        if (accept_unknown and score not in named)
+        or (score.get("checkpoint_sha256"), score.get("ema")) == (checksum, ema)
+    ]
+
+
+def describe_settings(score: Mapping[str, Any]) -> str:
+    """Return the settings of a score's search, such as "beam 5, lenpen 0.6". Empty if unknown."""
+    return ", ".join(f"{name} {value}" for name, value in (score.get("settings") or {}).items())
+
+
+def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optional[Path]:
+    """Return the scored translation, or None if it is unknown, missing or has been written again.
+
+    Args:
+        scores: scores from :func:`read_scores`.
+        folder: folder of the score file.
+    """
+    for score in scores:
+        if "translation" in score:
+            path = folder / score["translation"]
+            unchanged = path.is_file() and sha256(path) == score.get("translation_sha256")
+            return path if unchanged else None
+    return None
