@@ -289,4 +289,4 @@ def key_gradient_kernel(
             dy = tl.where(side == 0, dk, dv) + x_offset
             tl.store(dy + at, tl.trans(to_y), mask=inside & (side + SIDES > 1))
             state, other = other, state
-        tl.debug_barrier()
+            tl.debug_barrier()  # the next side loads what other threads have stored in da and scratch

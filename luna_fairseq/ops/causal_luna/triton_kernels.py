@@ -315,6 +315,8 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
             if WIDTH > BLOCK_L:
                 tl.store(memory + at, state)
         state, other = other, state
+    if STATES and WIDTH > BLOCK_L:
+        tl.debug_barrier()  # other threads load what this thread has stored
     return state, other, memory
 
 
