@@ -18,26 +18,10 @@ WAITING_PER_WORKER = 3
 def map_batches(
     function: Callable[[List[Any]], List[Any]], items: Iterable[Any], workers: int, batch: int = BATCH
 ) -> Iterator[Any]:
-    """Apply a function to batches of items, optionally in multiple processes.
+    """Apply a function to batches of items, in this process or, if ``workers`` > 1, in several.
 
-    Only a few batches are in memory at a time, so ``items`` need not fit into memory.
-
-    Args:
-        function: function that maps a list of items to a list of results of the same length. Must be
-            picklable if ``workers`` is greater than 1.
-        items: items to process. The iterable is consumed batch by batch.
-        workers: number of processes. If 1, the function runs in the current process.
-        batch: number of items per batch (default: 2,000).
-
-    Returns:
-        Iterator over the results, in the order of the items.
-
-    Raises:
-        InputError: A worker process was killed, for example because it ran out of memory.
-
-    Example:
-        >>> list(map_batches(lambda lines: [len(line) for line in lines], ["a", "bcd"], workers=1))
-        [1, 3]
+    Only a few batches are in memory at a time. ``function`` maps a list to a list of the same length, and
+    must be picklable for several processes. The results come in the order of the items.
     """
     items = iter(items)
     batches = iter(lambda: list(islice(items, batch)), [])
@@ -49,21 +33,7 @@ def map_batches(
 def _map_in_processes(
     function: Callable[[List[Any]], List[Any]], batches: Iterator[List[Any]], workers: int
 ) -> Iterator[List[Any]]:
-    """Apply a function to batches in a pool of processes, preserving their order.
-
-    At most three batches per process are in flight at a time, which bounds the memory use.
-
-    Args:
-        function: picklable function that maps a list of items to a list of results.
-        batches: iterator over lists of items.
-        workers: number of processes.
-
-    Yields:
-        List of results for one batch.
-
-    Raises:
-        InputError: A worker process was killed.
-    """
+    """Apply a function to batches in a pool of processes, and yield the results in order."""
     with ProcessPoolExecutor(workers) as pool:
         waiting: Deque[Future] = deque()
         try:

@@ -29,13 +29,9 @@ class Bitext:
     """Pair of line-aligned text files, created by :func:`check_bitext`.
 
     Attributes:
-        source: absolute path of the source file.
-        target: absolute path of the target file.
-        lines: number of lines in each file.
-        empty: number of pairs with an empty side. :meth:`pairs` skips these pairs.
+        empty: number of pairs with an empty side.
         digest: SHA-256 digest of the contents of both files.
-        control_lines: number of lines with control characters or U+2581, which are read as spaces (default:
-            0).
+        control_lines: number of lines with control characters or U+2581, which are read as spaces.
     """
 
     source: Path
@@ -46,33 +42,17 @@ class Bitext:
     control_lines: int = 0
 
     def pairs(self) -> Iterator[Tuple[str, str]]:
-        """Iterate over the pairs (source line, target line) in file order.
-
-        Pairs with an empty side are skipped.
-        """
+        """Iterate over the pairs (source line, target line), without pairs that have an empty side."""
         return (pair for pair in zip(read_lines(self.source), read_lines(self.target)) if all(pair))
 
 
 def read_lines(
     path: Path, keep_piece_marks: bool = False, control_counts: Optional[Counter] = None
 ) -> Iterator[str]:
-    """Read the lines of a UTF-8 file, stripped of surrounding whitespace.
+    """Read the lines of a UTF-8 file, stripped of surrounding whitespace and of a byte order mark.
 
-    A byte order mark at the start of the file is removed. Control characters are replaced with spaces.
-
-    Args:
-        path: path of a regular file.
-        keep_piece_marks: If True, keep U+2581, the mark of the beginning of a word in sentencepiece output.
-            If False (default), replace U+2581 with a space.
-        control_counts: counter of the lines in which a character was replaced with a space, keyed by path and
-            updated in place. If None (default), nothing is counted.
-
-    Yields:
-        Text of a line, possibly empty.
-
-    Raises:
-        InputError: The file is missing, is not a regular file or cannot be read, or a line is not UTF-8 or
-            contains a NUL.
+    keep_piece_marks: keep U+2581, which marks the beginning of a word in sentencepiece output.
+    control_counts: number of lines in which a character was replaced with a space, by path; updated in place.
     """
     pattern = _CONTROL if keep_piece_marks else _CONTROL_OR_SPACE
     for number, raw in enumerate(_read_raw_lines(path), 1):
@@ -86,28 +66,10 @@ def read_lines(
 def check_bitext(
     prefix: str, source_lang: str, target_lang: str, drop_empty: bool, documents: bool = False
 ) -> Bitext:
-    """Read both files of a parallel text in full and check that they are aligned.
+    """Read both files ``PREFIX.LANG`` of a parallel text in full, and check that they are aligned.
 
-    Args:
-        prefix: path of the two files without ``.LANG``.
-        source_lang: extension of the source file, such as "de".
-        target_lang: extension of the target file, such as "en".
-        drop_empty: If True, allow pairs with an empty side, because the caller skips them. If False, an empty
-            line is an error.
-        documents: If True, empty lines separate documents and must be at the same positions in both files
-            (default: False).
-
-    Returns:
-        Paths, counts and checksum of the text.
-
-    Raises:
-        InputError: A file is missing, empty or not UTF-8; the line counts differ; a line that must not be
-            empty is empty; or every pair has an empty side.
-
-    Example:
-        >>> text = check_bitext("corpus/train", "de", "en", drop_empty=True)  # doctest: +SKIP
-        >>> next(text.pairs())  # doctest: +SKIP
-        ('Ein Hund läuft.', 'A dog runs.')
+    drop_empty: allow pairs with an empty side, because the caller skips them.
+    documents: empty lines separate documents, and must be at the same positions in both files.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()
@@ -138,13 +100,7 @@ def check_bitext(
 
 
 def _check_counts(paths: List[Path], counts: List[int], empty: int) -> None:
-    """Raise InputError if a file is empty, the line counts differ, or every pair has an empty side.
-
-    Args:
-        paths: paths of the source and the target file.
-        counts: number of lines in each file.
-        empty: number of pairs with an empty side.
-    """
+    """Raise InputError if a file is empty, the line counts differ, or every pair has an empty side."""
     for path, count in zip(paths, counts):
         if not count:
             raise InputError(f"{path} is empty. Give a file with one sentence on each line.")
@@ -169,19 +125,7 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
 
 
 def _decode(raw: bytes, path: Path, number: int) -> str:
-    """Decode a line as UTF-8 and strip surrounding whitespace.
-
-    Args:
-        raw: bytes of the line.
-        path: path of the file, for the error message.
-        number: one-based line number. A byte order mark is removed from line 1.
-
-    Returns:
-        Decoded line, without surrounding whitespace.
-
-    Raises:
-        InputError: The line is not UTF-8 or contains a NUL. The message names the line.
-    """
+    """Decode a line as UTF-8, and strip surrounding whitespace and, from line 1, a byte order mark."""
     try:
         text = raw.decode("utf-8-sig" if number == 1 else "utf-8")  # a file may begin with a byte order mark
     except UnicodeDecodeError as error:
@@ -197,15 +141,7 @@ def _decode(raw: bytes, path: Path, number: int) -> str:
 
 
 def _replace_controls(text: str, pattern: Pattern[str] = _CONTROL_OR_SPACE) -> str:
-    """Replace the characters that match ``pattern`` with spaces, and strip the line.
-
-    Args:
-        text: text of a line.
-        pattern: characters to replace (default: control characters and U+2581).
-
-    Returns:
-        Line without surrounding whitespace.
-    """
+    """Replace the characters that match ``pattern`` with spaces, and strip the line."""
     # Most lines contain no such character. These checks are faster than the regular expression.
     if text.isprintable() and "\u2581" not in text:
         return text

@@ -1,7 +1,8 @@
 """Split documents into pieces that are translated as one sequence, and split the translations into sentences.
 
 A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. Do not
-confuse document pieces with subword pieces.
+confuse document pieces with subword pieces. In this file, ``documents`` are the numbers of sentences of all
+documents of a text.
 """
 
 from __future__ import annotations
@@ -25,12 +26,7 @@ IDS = "doc"
 
 
 class DocumentPiece(NamedTuple):
-    """Consecutive sentences of a document that are translated together.
-
-    Attributes:
-        document: zero-based index of the document.
-        sentences: number of sentences in the piece.
-    """
+    """Consecutive sentences of one document (a zero-based index) that are translated together."""
 
     document: int
     sentences: int
@@ -42,17 +38,6 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
     Documents are separated by empty lines at the same positions in both files. If the file ``PREFIX.doc``
     exists, it defines the documents instead. It contains one document identifier per line, and consecutive
     lines with the same identifier form a document.
-
-    Args:
-        prefix: path of the text without ``.LANG``.
-        text: parallel text, checked by :func:`luna_fairseq.text.bitext.check_bitext`.
-
-    Returns:
-        Number of sentences per document.
-
-    Raises:
-        InputError: A document is empty, a line contains ``<sep>``, or ``PREFIX.doc`` does not match the text.
-            The message names the file and the line.
     """
     ids = Path(f"{prefix}.{IDS}")
     if ids.is_file():
@@ -72,18 +57,7 @@ def document_lengths(prefix: str, text: Bitext) -> List[int]:
 
 
 def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
-    """Count the sentences in each document, given a file with the document identifier of each line.
-
-    Args:
-        path: file with one document identifier per line.
-        text: parallel text with the same number of lines.
-
-    Returns:
-        Number of sentences per document.
-
-    Raises:
-        InputError: The line counts differ, or a line of the text is empty or contains ``<sep>``.
-    """
+    """Count the sentences in each document, given a file with the document identifier of each line."""
     ids = list(read_lines(path))
     if len(ids) != text.lines:
         raise InputError(
@@ -101,17 +75,7 @@ def _count_by_identifiers(path: Path, text: Bitext) -> List[int]:
 
 
 def _iterate_numbered_pairs(text: Bitext) -> Iterator[Tuple[int, Tuple[str, str]]]:
-    """Iterate over the lines of a parallel text, and check that they do not contain ``<sep>``.
-
-    Args:
-        text: checked parallel text.
-
-    Yields:
-        One-based line number, and the pair (source line, target line).
-
-    Raises:
-        InputError: A line contains ``<sep>``.
-    """
+    """Iterate over the line numbers and line pairs of a text. A line that contains ``<sep>`` is an error."""
     for number, pair in enumerate(zip(read_lines(text.source), read_lines(text.target)), 1):
         for path, line in zip((text.source, text.target), pair):
             if SEPARATOR in line:
@@ -127,14 +91,9 @@ def cut_documents(
 ) -> Iterator[DocumentPiece]:
     """Split documents at sentence boundaries into pieces that are as long as the limit allows.
 
-    Args:
-        documents: number of sentences per document.
-        sentences: lengths of each sentence in tokens, one per side that the limit applies to.
-        limit: maximum number of tokens per piece on each of these sides, including separators. A longer
-            sentence becomes a piece of its own.
-
-    Yields:
-        Document pieces, in the order of the text.
+    sentences: lengths of each sentence in tokens, one per side that the limit applies to.
+    limit: maximum number of tokens per piece, including separators. A longer sentence becomes a piece of its
+    own.
 
     Example:
         >>> list(cut_documents([3], iter([(2,), (3,), (4,)]), limit=6))
@@ -158,22 +117,12 @@ def cut_documents(
 def split_into_pieces(
     batches: Iterable[Sequence[Encoded]], documents: Sequence[int], limit: int, separator: int, training: bool
 ) -> Iterator[Tuple[Optional[DocumentPiece], List[np.ndarray]]]:
-    """Split an encoded parallel text into document pieces.
+    """Split an encoded parallel text into document pieces, each with the piece IDs of source and target.
 
     In training text, the limit applies to the source and the target. Each sentence of a longer piece is also
-    yielded on its own, so that the model learns to translate single sentences. In validation and test text,
-    the limit applies to the source only, because the target is unknown at translation time.
-
-    Args:
-        batches: batches of encoded text, each a pair (source sentences, target sentences).
-        documents: number of sentences per document.
-        limit: maximum number of tokens per piece, including separators.
-        separator: piece ID of the separator.
-        training: True for training text, False for validation and test text.
-
-    Yields:
-        piece: the document piece, or None for a sentence that is yielded on its own.
-        sides: piece IDs of the source and the target, as two integer arrays.
+    yielded on its own (with None as the piece), so that the model learns to translate single sentences. In
+    validation and test text, the limit applies to the source only, because the target is unknown at
+    translation time.
     """
     for_cutting, for_joining = tee(_iterate_sentences(batches))
     limited_sides = 2 if training else 1
@@ -187,15 +136,7 @@ def split_into_pieces(
 
 
 def _iterate_sentences(batches: Iterable[Sequence[Encoded]]) -> Iterator[Tuple[np.ndarray, ...]]:
-    """Iterate over the sentence pairs of encoded batches.
-
-    Args:
-        batches: batches of encoded text. Each side of a batch is a pair (concatenated piece IDs, sentence
-            lengths).
-
-    Yields:
-        Piece IDs of one sentence, one array per side.
-    """
+    """Iterate over the sentence pairs of encoded batches, with one array of piece IDs per side."""
     for sides in batches:
         sentences_by_side = []
         for ids, lengths in sides:
@@ -211,77 +152,28 @@ def _join_tokens(sentences: Sequence[np.ndarray], separator: int) -> np.ndarray:
 
 
 def join_sentences(sentences: Sequence[str]) -> str:
-    """Join encoded sentences into a document piece.
-
-    Args:
-        sentences: encoded sentences, each a string of space-separated subword pieces.
-
-    Returns:
-        Document piece as a string, with ``<sep>`` between the sentences.
-
-    Example:
-        >>> join_sentences(["a b", "c"])
-        'a b <sep> c'
-    """
+    """Join encoded sentences into a document piece, such as "a b <sep> c"."""
     return f" {SEPARATOR} ".join(sentences)
 
 
 def split_sentences(text: str, sentences: int) -> Optional[List[str]]:
-    """Split the translation of a document piece into sentences.
-
-    Args:
-        text: translation of the piece, with ``<sep>`` between the sentences.
-        sentences: expected number of sentences.
-
-    Returns:
-        List of sentences. None if there are more or fewer sentences than expected, or if a sentence is empty.
-
-    Example:
-        >>> split_sentences("A B <sep> C", 2)
-        ['A B', 'C']
-    """
+    """Split the translation of a document piece into sentences, or return None if their number is wrong."""
     parts = [" ".join(part.split()) for part in text.split(SEPARATOR)]
     return parts if len(parts) == sentences and all(parts) else None
 
 
 def remove_separators(text: str) -> str:
-    """Remove every ``<sep>`` that a model generated in the translation of a single sentence.
-
-    Args:
-        text: translation of the sentence.
-
-    Returns:
-        Translation without separators, with single spaces between words.
-
-    Example:
-        >>> remove_separators("A B <sep> C")
-        'A B C'
-    """
+    """Remove every ``<sep>`` that a model generated in the translation of a single sentence."""
     return " ".join(text.replace(SEPARATOR, " ").split())
 
 
 def write_pieces(path: Path, pieces: Sequence[DocumentPiece]) -> None:
-    """Write the document pieces of a text to a file, one per line: document number, tab, number of sentences.
-
-    Args:
-        path: path of the file.
-        pieces: document pieces, in the order of the text.
-    """
+    """Write document pieces to a file, one per line: document number, tab, number of sentences."""
     write_text(path, "".join(f"{piece.document}\t{piece.sentences}\n" for piece in pieces))
 
 
 def read_pieces(path: Path) -> List[DocumentPiece]:
-    """Read a file written by :func:`write_pieces`.
-
-    Args:
-        path: path of the file.
-
-    Returns:
-        Document pieces, in file order.
-
-    Raises:
-        InputError: The file is missing, or a line is not a pair of numbers.
-    """
+    """Read a file written by :func:`write_pieces`."""
     lines = list(read_lines(path))
     try:
         return [DocumentPiece(*map(int, line.split("\t"))) for line in lines]

@@ -25,15 +25,9 @@ WORDS = 100_000  # number of words whose pieces are cached
 
 
 def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_percent: float) -> None:
-    """Raise InputError if too many tokens of a text are unknown to the dictionary.
+    """Raise InputError if more than ``max_percent`` of the tokens of a text are unknown to the dictionary.
 
-    Args:
-        unknown: mapping from the name of a text to its number of unknown tokens.
-        tokens: mapping from the name of a text to its total number of tokens.
-        max_percent: maximum percentage of unknown tokens in each text.
-
-    Raises:
-        InputError: The percentage exceeds the maximum in one of the texts.
+    unknown, tokens: number of unknown tokens and of all tokens of each text, by the text's name.
     """
     for name, number in unknown.items():
         if number > max_percent / 100 * tokens[name]:
@@ -44,19 +38,7 @@ def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_per
 
 
 def describe_unknown(unknown: int, tokens: int) -> str:
-    """Format the number and the percentage of unknown tokens.
-
-    Args:
-        unknown: number of unknown tokens.
-        tokens: total number of tokens.
-
-    Returns:
-        Description for use in messages.
-
-    Example:
-        >>> describe_unknown(3, 1200)
-        '3 of 1,200 tokens unknown (0.25 %)'
-    """
+    """Format a number of unknown tokens, such as "3 of 1,200 tokens unknown (0.25 %)"."""
     return f"{unknown:,} of {tokens:,} tokens unknown ({100 * unknown / max(tokens, 1):.2g} %)"
 
 
@@ -65,10 +47,8 @@ class Encoder:
 
     Args:
         encode: function that maps an iterable of lines to an iterable of lists of piece IDs.
-        pieces: mapping from a piece to its ID. Some encoders add pieces on their first occurrence.
-
-    Attributes:
-        pieces: mapping from a piece to its ID, sorted by ID.
+        pieces: mapping from a piece to its ID, sorted by ID. Some encoders add pieces on their first
+            occurrence.
 
     Example:
         >>> encoder = words_encoder()
@@ -84,51 +64,21 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Encode lines in batches of 10,000.
-
-        Args:
-            lines: lines of text. An empty line yields no pieces.
-
-        Yields:
-            Pair of int32 arrays: the concatenated piece IDs of a batch, and the number of pieces per line.
-        """
+        """Encode lines in batches of 10,000."""
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 
     def add(self, piece: str) -> int:
-        """Add a piece that does not occur in the text, such as a separator.
-
-        Args:
-            piece: piece to add. A known piece keeps its ID.
-
-        Returns:
-            ID of the piece.
-        """
+        """Add a piece that does not occur in the text, such as a separator, and return its ID."""
         return self.pieces.setdefault(piece, len(self.pieces))
 
     def dictionary_indices(self, dictionary: Dictionary) -> np.ndarray:
-        """Map piece IDs to the indices of a fairseq dictionary.
-
-        Args:
-            dictionary: fairseq dictionary.
-
-        Returns:
-            int64 array whose entry n is the dictionary index of piece ID n. Pieces that are not in the
-            dictionary are mapped to the index of the unknown token.
-        """
+        """Return the dictionary index of each piece ID, or the index of the unknown token."""
         return np.array([dictionary.index(piece) for piece in self.pieces], dtype=np.int64)
 
 
 def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, int]:
-    """Count the occurrences of each piece in several encoded texts.
-
-    Args:
-        encoder: encoder that encoded the texts.
-        texts: encoded texts.
-
-    Returns:
-        Mapping from a piece to its number of occurrences. Pieces that do not occur are omitted.
-    """
+    """Count the occurrences of each piece in several encoded texts. Pieces that do not occur are omitted."""
     counts = np.zeros(len(encoder.pieces), dtype=np.int64)
     for text in texts:
         counts[: len(text.counts)] += text.counts
@@ -136,15 +86,7 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
 
 
 def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) -> Encoder:
-    """Build an encoder that splits lines at spaces, encodes each word separately and caches the result.
-
-    Args:
-        encode: function that maps a word to its piece IDs.
-        pieces: mapping from a piece to its ID. A piece must not span several words.
-
-    Returns:
-        Encoder for lines of text.
-    """
+    """Build an encoder that splits lines at spaces, encodes each word separately and caches the result."""
     cached = lru_cache(maxsize=WORDS)(encode)
     return Encoder(
         lambda lines: (list(chain.from_iterable(map(cached, line.split()))) for line in lines), pieces
@@ -152,47 +94,20 @@ def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) ->
 
 
 def sentencepiece_encoder(model: Path) -> Encoder:
-    """Build an encoder for plain text from a sentencepiece model in which no piece spans several words.
-
-    Words are encoded separately, and their encodings are cached. Models learned by
-    :func:`luna_fairseq.text.joint_bpe.learn_bpe` meet this condition.
-
-    Args:
-        model: path of the model file.
-
-    Returns:
-        Encoder for lines of text.
-    """
+    """Build an encoder for plain text from a sentencepiece model in which no piece spans several words."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     return _word_encoder(processor.encode, _sentencepiece_pieces(processor))
 
 
 def sentencepiece_line_encoder(model: Path, workers: int) -> Encoder:
-    """Build an encoder for plain text from any sentencepiece model.
-
-    Whole lines are encoded, because pieces of the model may span several words.
-
-    Args:
-        model: path of the model file.
-        workers: number of threads.
-
-    Returns:
-        Encoder for lines of text.
-    """
+    """Build an encoder for plain text from any sentencepiece model. Lines are encoded as a whole."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     encode = partial(processor.encode, num_threads=workers)
     return Encoder(partial(map_batches, encode, workers=1), _sentencepiece_pieces(processor))
 
 
 def subword_nmt_encoder(codes: Path) -> Encoder:
-    """Build an encoder for tokenized text from merges learned with subword-nmt.
-
-    Args:
-        codes: path of the BPE codes file of subword-nmt.
-
-    Returns:
-        Encoder for lines of text. Pieces are numbered in order of first occurrence.
-    """
+    """Build an encoder for tokenized text from a BPE codes file of subword-nmt."""
     with codes.open(encoding="utf-8") as file:
         merges = import_package("subword_nmt.apply_bpe").BPE(file)
     merges.cache = _DisabledCache()
@@ -200,35 +115,19 @@ def subword_nmt_encoder(codes: Path) -> Encoder:
 
 
 class _DisabledCache(Dict[str, Any]):
-    """Dictionary that ignores new entries.
-
-    It replaces the cache of subword-nmt, which would grow without bound.
-    """
+    """Dictionary that ignores new entries, unlike subword-nmt's cache, which would grow without bound."""
 
     def __setitem__(self, word: str, pieces: Any) -> None:
         pass
 
 
 def words_encoder() -> Encoder:
-    """Build an encoder for tokenized text that uses whole words as pieces.
-
-    Returns:
-        Encoder for lines of text. Words are numbered in order of first occurrence.
-    """
+    """Build an encoder for tokenized text that uses whole words as pieces."""
     return _numbering_encoder(lambda word: [word])
 
 
 def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
-    """Build an encoder that numbers pieces in order of first occurrence.
-
-    subword-nmt segments words into pieces but does not number the pieces.
-
-    Args:
-        segment: function that maps a word to its pieces.
-
-    Returns:
-        Encoder for lines of text.
-    """
+    """Build an encoder that numbers the pieces from ``segment(word)`` in order of first occurrence."""
     numbers: Dict[str, int] = {}
 
     def encode(word: str) -> List[int]:
@@ -238,21 +137,9 @@ def _numbering_encoder(segment: Callable[[str], List[str]]) -> Encoder:
 
 
 def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
-    """Build an encoder for plain text from the byte-pair encoding of GPT-2.
+    """Build an encoder for plain text from GPT-2's ``encoder.json`` (pieces) and ``vocab.bpe`` (merges).
 
-    As in fairseq's RoBERTa data, the dictionary symbol of a piece is its GPT-2 ID as a decimal string, such
-    as "464" for "The".
-
-    Args:
-        encoder_json: path of ``encoder.json``, which maps pieces to IDs.
-        vocab_bpe: path of ``vocab.bpe``, the list of merges.
-        workers: number of processes.
-
-    Returns:
-        Encoder for lines of text.
-
-    Raises:
-        InputError: ``encoder_json`` is missing or malformed.
+    As in fairseq's RoBERTa data, the dictionary symbol of a piece is its ID, such as "464" for "The".
     """
     largest = max(map(int, gpt2_symbols(encoder_json)))
     pieces = {str(number): number for number in range(largest + 1)}
@@ -261,17 +148,7 @@ def gpt2_encoder(encoder_json: Path, vocab_bpe: Path, workers: int) -> Encoder:
 
 
 def gpt2_symbols(encoder_json: Path) -> List[str]:
-    """Return the dictionary symbols of all GPT-2 pieces: their IDs as decimal strings, in increasing order.
-
-    Args:
-        encoder_json: path of ``encoder.json``, which maps pieces to IDs.
-
-    Returns:
-        List of symbols, such as ``["0", "1", ..., "50256"]``.
-
-    Raises:
-        InputError: The file is missing or malformed.
-    """
+    """Return the dictionary symbols of all GPT-2 pieces: "0", "1", ..., "50256"."""
     try:
         table: Dict[str, int] = json.loads(require_regular_file(encoder_json).read_text(encoding="utf-8"))
         return [str(number) for number in sorted(table.values())]
@@ -284,16 +161,7 @@ def _sentencepiece_pieces(processor: sentencepiece.SentencePieceProcessor) -> Di
 
 
 def _encode_gpt2_lines(encoder_json: str, vocab_bpe: str, lines: List[str]) -> List[List[int]]:
-    """Encode lines with GPT-2's byte-pair encoding. Each process loads the two files once.
-
-    Args:
-        encoder_json: path of ``encoder.json``.
-        vocab_bpe: path of ``vocab.bpe``.
-        lines: lines of plain text.
-
-    Returns:
-        Piece IDs of each line.
-    """
+    """Encode lines with GPT-2's byte-pair encoding. Each process loads the two files once."""
     return [_load_gpt2(encoder_json, vocab_bpe).encode(line) for line in lines]
 
 

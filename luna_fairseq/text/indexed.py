@@ -1,7 +1,7 @@
 """Store encoded text on disk, first in scratch files and then in fairseq's indexed format.
 
 The dictionary is known only after the whole training text has been encoded. Until then, scratch files hold
-the piece IDs of the encoder.
+the piece IDs of the encoder. A ``table`` holds the dictionary index of each piece ID.
 """
 
 from __future__ import annotations
@@ -28,11 +28,8 @@ SENTENCES = 1 << 16  # number of sentences in memory at a time
 class EncodedText:
     """Encoded sentences, stored in two scratch files rather than in memory.
 
-    Args:
-        path: path of the scratch files without their extensions.
-
     Attributes:
-        counts: int64 array whose entry n is the number of occurrences of piece ID n.
+        counts: number of occurrences of each piece ID.
         longest: number of pieces in the longest sentence.
     """
 
@@ -42,12 +39,7 @@ class EncodedText:
         self.longest = 0
 
     def add(self, ids: np.ndarray, lengths: np.ndarray) -> None:
-        """Append sentences.
-
-        Args:
-            ids: piece IDs of all sentences, concatenated.
-            lengths: number of pieces per sentence.
-        """
+        """Append sentences, given their concatenated piece IDs and their lengths."""
         counts = np.bincount(ids, minlength=len(self.counts))
         counts[: len(self.counts)] += self.counts
         self.counts = counts
@@ -61,26 +53,13 @@ class EncodedText:
         return int(self.counts.sum())
 
     def unknown(self, table: np.ndarray, dictionary: Dictionary) -> int:
-        """Count the tokens that are not in a dictionary.
-
-        Args:
-            table: array whose entry n is the dictionary index of piece ID n.
-            dictionary: fairseq dictionary.
-
-        Returns:
-            Number of unknown tokens.
-        """
+        """Count the tokens that are not in a dictionary."""
         return int(self.counts[table[: len(self.counts)] == dictionary.unk()].sum())
 
     def write(self, prefix: Path, table: np.ndarray, dictionary: Dictionary) -> None:
         """Write the text in fairseq's indexed format to ``PREFIX.bin`` and ``PREFIX.idx``.
 
         Both files are byte-identical to the output of fairseq-preprocess.
-
-        Args:
-            prefix: path of the files without their extensions.
-            table: array whose entry n is the dictionary index of piece ID n.
-            dictionary: fairseq dictionary. Its end-of-sentence symbol is appended to each sentence.
         """
         dtype = best_fitting_int_dtype(len(dictionary))
         table = table.astype(dtype)
@@ -92,13 +71,9 @@ class EncodedText:
                 self._write_index(writer._file, dtype)
 
     def _write_index(self, file: IO[bytes], dtype: Any) -> None:
-        """Write the lengths and offsets of the sentences to the index file, batch by batch.
+        """Write the lengths and offsets of the sentences to the index file, positioned after its header.
 
         fairseq's own writer would keep all lengths in memory.
-
-        Args:
-            file: open index file, positioned after the header.
-            dtype: numpy type of the dictionary indices.
         """
         file.write(struct.pack("<Q", self._sizes.seek(0, 2) // np.dtype(np.int32).itemsize))
         for lengths in self._read_lengths():
@@ -110,7 +85,7 @@ class EncodedText:
             start = int(ends[-1])
 
     def _read_lengths(self) -> Iterator[np.ndarray]:
-        """Iterate over the sentence lengths in int32 arrays of up to 65,536 lengths."""
+        """Iterate over the sentence lengths, in arrays of up to 65,536."""
         self._sizes.seek(0)
         while True:
             lengths = np.fromfile(self._sizes, dtype=np.int32, count=SENTENCES)
@@ -119,11 +94,7 @@ class EncodedText:
             yield lengths
 
     def _read_sentences(self) -> Iterator[Encoded]:
-        """Iterate over the sentences in batches of up to 65,536.
-
-        Yields:
-            Concatenated piece IDs of a batch, and the length of each sentence.
-        """
+        """Iterate over the sentences, in batches of up to 65,536."""
         self._ids.seek(0)
         for lengths in self._read_lengths():
             yield np.fromfile(self._ids, dtype=np.int32, count=int(lengths.sum())), lengths
@@ -136,15 +107,7 @@ class EncodedText:
 
 @contextmanager
 def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, EncodedText]]:
-    """Context manager that creates empty encoded texts and deletes their scratch files on exit.
-
-    Args:
-        folder: folder for the scratch files. It is created, and deleted on exit.
-        names: names of the texts.
-
-    Yields:
-        Mapping from each name to an empty :class:`EncodedText`.
-    """
+    """Context manager that creates an empty :class:`EncodedText` per name, and deletes the files at exit."""
     with scratch_folder(folder), ExitStack() as stack:
         texts = {name: EncodedText(folder / str(number)) for number, name in enumerate(names)}
         for text in texts.values():
@@ -153,18 +116,9 @@ def encoded_texts(folder: Path, names: Sequence[Name]) -> Iterator[Dict[Name, En
 
 
 def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
-    """Load a split in fairseq's indexed format.
+    """Load a split in fairseq's indexed format, such as ``data-bin/train``.
 
-    Args:
-        path: path of the split without extensions, such as ``data-bin/train``.
-        dictionary: dictionary of the split.
-        combine: If True, concatenate the split and its numbered continuations, such as ``train1``.
-
-    Returns:
-        fairseq dataset of token sequences.
-
-    Raises:
-        InputError: The files of the split do not exist.
+    combine: concatenate the split and its numbered continuations, such as ``train1``.
     """
     if not dataset_exists(str(path), impl=None):
         raise InputError(
@@ -174,35 +128,12 @@ def read_indexed(path: Path, dictionary: Dictionary, combine: bool) -> Any:
 
 
 def select_sentences(encoded: Encoded, mask: np.ndarray) -> Encoded:
-    """Select the sentences of a batch for which a mask is True.
-
-    Args:
-        encoded: concatenated piece IDs, and the lengths of the B sentences.
-        mask: boolean array [B], True for the sentences to keep.
-
-    Returns:
-        Concatenated piece IDs and lengths of the selected sentences.
-
-    Example:
-        >>> select_sentences((np.array([5, 6, 7]), np.array([2, 1])), np.array([False, True]))
-        (array([7]), array([1]))
-    """
+    """Select the sentences of a batch for which a mask is True."""
     ids, lengths = encoded
     return ids[np.repeat(mask, lengths)], lengths[mask]
 
 
 def flatten_sentences(sentences: List[List[int]]) -> Encoded:
-    """Concatenate lists of piece IDs into one array.
-
-    Args:
-        sentences: piece IDs of each sentence.
-
-    Returns:
-        Concatenated piece IDs, and the length of each sentence.
-
-    Example:
-        >>> flatten_sentences([[5, 6], [7]])
-        (array([5, 6, 7], dtype=int32), array([2, 1], dtype=int32))
-    """
+    """Concatenate lists of piece IDs into one array, and return it with the lengths of the lists."""
     lengths = np.fromiter(map(len, sentences), dtype=np.int32, count=len(sentences))
     return np.fromiter(chain.from_iterable(sentences), dtype=np.int32, count=int(lengths.sum())), lengths

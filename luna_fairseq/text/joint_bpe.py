@@ -27,26 +27,19 @@ _SENTENCEPIECE_SYMBOLS = re.compile("(<unk|<s|</s)>")
 
 
 def learn_bpe(lines: Iterable[str], vocab_size: int) -> bytes:
-    """Learn a byte-pair encoding from plain text with sentencepiece.
+    """Learn a byte-pair encoding from plain text with sentencepiece, and return the contents of a model file.
 
     The encoding covers all characters and does not normalize them, except that runs of whitespace are
-    collapsed into one space. Decoding therefore restores the text except for whitespace.
-
-    Args:
-        lines: training text in both languages. Up to 500,000 distinct words are kept in memory.
-        vocab_size: number of pieces, including the three special pieces of sentencepiece.
-
-    Returns:
-        Contents of a sentencepiece model file.
-
-    Raises:
-        InputError: The text contains too few words or too many characters for the vocabulary size.
+    collapsed into one space. Decoding therefore restores the text except for whitespace. ``vocab_size``
+    includes the three special pieces of sentencepiece.
     """
     words = count_words(lines)
     model = io.BytesIO()
     with _temporary_working_folder():
         rules = Path("whitespace.tsv")
-        rules.write_text(_whitespace_rules(), encoding="ascii")
+        # fairseq splits text at every whitespace character, but sentencepiece only at spaces.
+        other_spaces = (x for x in map(chr, range(sys.maxunicode + 1)) if x.isspace() and x not in " \n")
+        rules.write_text("".join(f"{ord(x):X}\t20\n" for x in other_spaces), encoding="ascii")
         try:
             sentencepiece.SentencePieceTrainer.train(
                 sentence_iterator=(
@@ -73,17 +66,6 @@ def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
     Whenever the number of distinct words exceeds ``2 * max_words``, only the ``max_words`` most frequent ones
     are kept. Characters that occur only in discarded words are kept as one-character words, so that the
     encoding covers them.
-
-    Args:
-        lines: lines of text.
-        max_words: number of frequent words to keep (default: 250,000).
-
-    Returns:
-        Mapping from a word to its number of occurrences.
-
-    Example:
-        >>> count_words(["the cat", "the dog"])
-        Counter({'the': 2, 'cat': 1, 'dog': 1})
     """
     words: Counter = Counter()
     for line in lines:
@@ -96,16 +78,8 @@ def count_words(lines: Iterable[str], max_words: int = MAX_WORDS) -> Counter:
 
 
 def _break_special_symbols(line: str) -> str:
-    """Insert a space into text that looks like a special symbol of sentencepiece.
-
-    sentencepiece skips such text and does not learn characters that occur nowhere else.
-
-    Args:
-        line: line of plain text.
-
-    Returns:
-        Line in which ``<unk>``, ``<s>`` and ``</s>`` are split before ``>``, such as ``<s >``.
-    """
+    """Insert a space into text that looks like a special symbol of sentencepiece, such as ``<s >``."""
+    # sentencepiece skips such text and does not learn characters that occur nowhere else.
     return _SENTENCEPIECE_SYMBOLS.sub(r"\1 >", line) if "<" in line else line
 
 
@@ -125,28 +99,8 @@ def _temporary_working_folder() -> Iterator[None]:
             os.chdir(before)
 
 
-def _whitespace_rules() -> str:
-    """Return sentencepiece normalization rules that map every whitespace character to a space.
-
-    fairseq splits text at every whitespace character, but sentencepiece only at spaces.
-
-    Returns:
-        Contents of a rules file. Each line consists of a character code, a tab and the code of the space.
-    """
-    kinds = (code for code in range(sys.maxunicode + 1) if chr(code).isspace() and chr(code) not in " \n")
-    return "".join(f"{code:X}\t20\n" for code in kinds)
-
-
 def _explain_error(message: str, vocab_size: int) -> str:
-    """Rewrite an error message of sentencepiece in terms of ``--vocab-size``.
-
-    Args:
-        message: error message of sentencepiece.
-        vocab_size: value of ``--vocab-size``.
-
-    Returns:
-        Error message that says what to change.
-    """
+    """Rewrite an error message of sentencepiece in terms of ``--vocab-size``."""
     too_high = re.search(r"Please set it to a value <= (\d+)", message)
     if too_high:
         return (
@@ -163,16 +117,7 @@ def _explain_error(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """Build a dictionary of all pieces of a sentencepiece model.
-
-    Args:
-        model: path of the model file.
-        counts: mapping from a piece to its number of occurrences in the training text.
-        separators: additional symbols, such as ``<sep>`` (default: none).
-
-    Returns:
-        Dictionary, sorted by decreasing frequency.
-    """
+    """Build a dictionary of all pieces of a sentencepiece model and additional symbols, such as ``<sep>``."""
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = processor.is_control, processor.is_unknown, processor.is_unused
     ordinary = [i for i in range(processor.get_piece_size()) if not any(is_kind(i) for is_kind in special)]

@@ -11,35 +11,15 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LengthFilter:
-    """Filter of sentence pairs by length and length ratio.
-
-    Args:
-        max_length: maximum number of subword pieces on each side. None (default) means no maximum.
-        max_ratio: maximum ratio of the longer side to the shorter side. None (default) means no maximum.
-
-    Example:
-        >>> dropped = Counter()
-        >>> LengthFilter(max_ratio=2).passes(np.array([3, 3]), np.array([4, 9]), dropped)
-        array([ True, False])
-        >>> dropped
-        Counter({'lengths in a ratio above 2': 1})
-    """
+    """Filter of sentence pairs by length in subword pieces, and by ratio of the longer side to the other."""
 
     max_length: Optional[int] = None
     max_ratio: Optional[float] = None
 
     def passes(self, source: np.ndarray, target: np.ndarray, dropped: Counter) -> np.ndarray:
-        """Return a mask of the pairs that pass the filter.
+        """Return a mask [B], True for pairs that pass. Pairs with an empty side never pass.
 
-        Pairs with an empty side never pass.
-
-        Args:
-            source: source lengths [B] of B pairs, in subword pieces.
-            target: target lengths [B].
-            dropped: counter of dropped pairs, keyed by reason and updated in place.
-
-        Returns:
-            Boolean array [B], True for pairs that pass.
+        dropped: number of dropped pairs by reason, updated in place.
         """
         shorter, longer = np.minimum(source, target), np.maximum(source, target)
         mask = np.ones(len(source), dtype=bool)

@@ -20,32 +20,14 @@ _ADVICE = "Give a file that luna-make-shortlist wrote"
 
 
 def write_lexicon(path: Path, candidates: Mapping[str, Sequence[str]]) -> None:
-    """Write a lexicon.
-
-    Args:
-        path: file to write.
-        candidates: mapping from a source piece to the target pieces that may translate it. The key ``""``
-            holds the target pieces for every sentence.
-    """
+    """Write a lexicon, given the target pieces by source piece."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         for source, targets in candidates.items():
             file.write(f"{source}\t{' '.join(targets)}\n")
 
 
 def read_lexicon(path: Path) -> Dict[str, List[str]]:
-    """Read a lexicon.
-
-    Args:
-        path: file to read.
-
-    Returns:
-        Mapping from a source piece to the target pieces that may translate it. The key ``""`` holds the
-        target pieces for every sentence, if the file lists any.
-
-    Raises:
-        InputError: The file does not exist, is not UTF-8 or is empty; a line is malformed; or a source piece
-            is listed twice.
-    """
+    """Read a lexicon, and return the target pieces by source piece."""
     try:
         lines = require_regular_file(path).read_bytes().decode("utf-8").split("\n")
     except UnicodeDecodeError as error:

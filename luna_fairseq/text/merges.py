@@ -17,18 +17,9 @@ from luna_fairseq.requirements import import_package
 
 
 def learn_merges(lines: Iterable[str], merges: int) -> bytes:
-    """Learn the merges of a byte-pair encoding from tokenized text with subword-nmt.
+    """Learn a number of merges from tokenized text with subword-nmt, and return the contents of a codes file.
 
-    Args:
-        lines: training text in both languages. All distinct words are kept in memory.
-        merges: number of merges to learn.
-
-    Returns:
-        Contents of a BPE codes file of subword-nmt.
-
-    Raises:
-        InputError: The text is too small for this number of merges. Only character sequences that occur at
-            least twice are merged.
+    Only character sequences that occur at least twice are merged, so a small text gives fewer merges.
     """
     words = Counter(chain.from_iterable(map(str.split, lines)))
     if all(len(word) == 1 for word in words):

@@ -18,12 +18,6 @@ def _tokenizer(language: str) -> Any:
     """Return sacremoses' tokenizer for a language, with cached sets of letters.
 
     sacremoses itself builds these sets for every word. Caching them makes tokenization 17 times faster.
-
-    Args:
-        language: language code, such as "en".
-
-    Returns:
-        Instance of a subclass of ``sacremoses.MosesTokenizer``. Later calls return the same instance.
     """
     base: Any = import_package("sacremoses").MosesTokenizer
     letters, lower_case = frozenset(base.IsAlpha), frozenset(base.IsLower)
@@ -50,60 +44,23 @@ def _detokenizer(language: str) -> Any:
 
 
 def normalize(line: str, language: str) -> str:
-    """Normalize punctuation, remove control characters, and collapse whitespace.
-
-    Args:
-        line: line of plain text.
-        language: language code, such as "en".
-
-    Returns:
-        Normalized line.
-    """
+    """Normalize punctuation, remove control characters, and collapse whitespace."""
     # Tabs are control characters: removing them first would join the words around a tab.
     return _normalizer(language).normalize(" ".join(line.split()))
 
 
 def tokenize(line: str, language: str) -> List[str]:
-    """Split a line into Moses tokens.
-
-    Args:
-        line: line of normalized text.
-        language: language code, such as "en".
-
-    Returns:
-        List of tokens. A hyphen between letters or digits becomes the token ``@-@``.
-
-    Example:
-        >>> tokenize("A well-known cat.", "en")
-        ['A', 'well', '@-@', 'known', 'cat', '.']
-    """
+    """Split a line of normalized text into Moses tokens."""
     return _tokenizer(language).tokenize(line, aggressive_dash_splits=True)
 
 
 def detokenize(tokens: Sequence[str], language: str) -> str:
-    """Join Moses tokens into plain text, the inverse of :func:`tokenize`.
-
-    Args:
-        tokens: Moses tokens, such as the output of a system that was trained on tokenized text.
-        language: language code, such as "en".
-
-    Returns:
-        Line of plain text.
-    """
+    """Join Moses tokens into plain text, the inverse of :func:`tokenize`."""
     return _detokenizer(language).detokenize(tokens)
 
 
 def tokenize_pairs(languages: Sequence[str], pairs: Sequence[Tuple[str, str]]) -> List[Tuple[str, ...]]:
-    """Normalize and tokenize both sides of sentence pairs.
-
-    Args:
-        languages: language codes of the source and the target.
-        pairs: pairs of plain sentences.
-
-    Returns:
-        Pairs of tokenized sentences, with spaces between the tokens. A sentence that consists of control
-        characters becomes empty.
-    """
+    """Normalize and tokenize both sides of sentence pairs, and join the tokens with spaces."""
 
     def tokenized(line: str, language: str) -> str:
         return " ".join(tokenize(normalize(line, language), language))

@@ -8,22 +8,8 @@ _BY_SOURCE = {"max_len_a": 1.5, "max_len_b": 20}
 
 
 def limits_by_source(user_options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return fairseq-generate options that limit the length of a translation.
+    """Return fairseq-generate's options for a limit of 1.5 tokens per source token, plus 20.
 
-    The limit is 1.5 tokens per source token plus 20 tokens. fairseq computes it from the longest source
-    sentence in the batch.
-
-    Args:
-        user_options: options given by the user, keyed by name. Any option that controls the output length
-            disables the limit.
-
-    Returns:
-        The options ``max_len_a`` and ``max_len_b``, or an empty dictionary if the limit is disabled.
-
-    Example:
-        >>> limits_by_source({"beam": 5})
-        {'max_len_a': 1.5, 'max_len_b': 20}
-        >>> limits_by_source({"max_len_b": 200})
-        {}
+    There is no limit if the user gives an option that controls the output length.
     """
     return {} if {*_BY_SOURCE, "min_len"} & user_options.keys() else dict(_BY_SOURCE)

@@ -15,15 +15,7 @@ SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
-    """Detect the subword encoding of a dictionary from the form of its symbols.
-
-    Args:
-        dictionary: fairseq dictionary.
-
-    Returns:
-        Name of the encoding in fairseq: "sentencepiece", "subword_nmt" or "gpt2". None if the symbols are
-        whole words.
-    """
+    """Detect the subword encoding of a dictionary from the form of its symbols. None means whole words."""
     symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
     if any(symbol.startswith(SPACE) for symbol in symbols):
         return "sentencepiece"
@@ -37,13 +29,6 @@ def is_filler(symbol: str) -> bool:
 
     Such symbols are the mask, the sentence separator, language tags (``__en__``, ``[en_XX]`` or
     ``<lang:en>``), and the ``madeupword`` symbols that pad the size of a dictionary.
-
-    Args:
-        symbol: symbol of a fairseq dictionary.
-
-    Example:
-        >>> is_filler("madeupword0000"), is_filler("cat")
-        (True, False)
     """
     return (
         symbol in (MASK, SEPARATOR)
@@ -53,15 +38,7 @@ def is_filler(symbol: str) -> bool:
 
 
 def check_encoded(text: str, dictionary: Any) -> None:
-    """Raise InputError if a text is not split into subwords, but the dictionary contains subword pieces.
-
-    Args:
-        text: words or subword pieces, separated by spaces.
-        dictionary: fairseq dictionary.
-
-    Raises:
-        InputError: The dictionary contains subword pieces, but the text consists of plain words.
-    """
+    """Raise InputError if a text consists of plain words, but the dictionary contains subword pieces."""
     encoding = detect_encoding(dictionary)
     words = text.split()
     if encoding == "sentencepiece":
@@ -80,16 +57,8 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
     """Raise InputError if a sentencepiece or GPT-2 tokenizer does not match the dictionaries.
 
     Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have a few additional
-    pieces, because the training text need not contain all of them. Other tokenizers are not checked.
-
-    Args:
-        bpe: fairseq wrapper of a tokenizer, or None.
-        dictionaries: fairseq dictionaries.
-        strict: If False, up to a tenth of the symbols may be missing from the tokenizer, and the tokenizer
-            may have any number of additional pieces (default: True).
-
-    Raises:
-        InputError: The tokenizer does not match the dictionaries.
+    pieces, because the training text need not contain all of them. If ``strict`` is False, up to a tenth of
+    the symbols may be missing, and there may be any number of additional pieces.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}

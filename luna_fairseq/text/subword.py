@@ -27,18 +27,15 @@ class SubwordMethod:
         name: value of ``--subword`` that selects the method.
         packages: libraries whose versions affect the output.
         encoder: function that maps the path of the model file to an encoder.
-        dictionary: function ``(model file, counts, separators) -> fairseq dictionary``. ``counts`` maps each
-            piece to its number of occurrences in the training text, and ``separators`` lists additional
-            symbols.
-        remove_bpe: value of ``--remove-bpe`` for fairseq-generate (default: empty, for whole words).
-        model_file: name of the model file in the data folder (default: empty, for methods without a learned
-            model).
+        dictionary: function ``(model file, counts, separators) -> fairseq dictionary``. ``separators`` are
+            additional symbols.
+        remove_bpe: value of ``--remove-bpe`` for fairseq-generate, or "" for whole words.
+        model_file: name of the model file in the data folder, or "" if nothing is learned.
         learn: function ``(lines, vocabulary size) -> contents of the model file``. For subword-nmt, the
-            vocabulary size is the number of merges. None (default) if nothing is learned.
-        tokenize: function ``(languages, pairs of lines) -> tokenized pairs``. None (default) if lines are not
-            tokenized first.
-        is_joint: True (default) if both languages share a dictionary.
-        settings: other values that affect the output (default: none).
+            vocabulary size is the number of merges.
+        tokenize: function ``(languages, pairs of lines) -> tokenized pairs``.
+        is_joint: True if both languages share a dictionary.
+        settings: other values that affect the output.
     """
 
     name: str
@@ -62,15 +59,10 @@ def _merges_dictionary(model: Path, counts: Counts, separators: Sequence[str]) -
     return build_text_dictionary({**dict.fromkeys(separators, 1), **counts})
 
 
-def word_method(min_count: int) -> SubwordMethod:
-    """Return a word-level method for tokenized text, with a separate dictionary per language.
+def whole_word_method(min_count: int) -> SubwordMethod:
+    """Return the method whose pieces are the words of a tokenized text, with a dictionary per language.
 
-    Args:
-        min_count: minimum number of occurrences in the training text. Rarer words are mapped to the unknown
-            token.
-
-    Returns:
-        Subword method that needs no model file.
+    Words that occur fewer than ``min_count`` times in the training text are mapped to the unknown token.
     """
 
     def dictionary(model: Path, counts: Counts, separators: Sequence[str]) -> Dictionary:

@@ -49,7 +49,7 @@ def build_parser() -> CommandParser:
 def prepare(args: argparse.Namespace) -> None:
     """Download, check and encode the text, and print the size of each split."""
     # Imported here so that --help does not wait for fairseq.
-    from luna_fairseq.text.subword import word_method
+    from luna_fairseq.text.subword import whole_word_method
     from luna_fairseq.translation.preparation import Preparation
 
     train, valid, test = (download(split, args.destdir / "archives", args.mirror) for split in PARTS)
@@ -65,7 +65,7 @@ def prepare(args: argparse.Namespace) -> None:
         max_unknown=100.0,  # rare words are unknown
         workers=args.workers,
     )
-    preparation = Preparation(text, word_method(args.min_count))
+    preparation = Preparation(text, whole_word_method(args.min_count))
     preparation.check()
     if args.mirror is None:
         check_published(preparation.text)

@@ -20,7 +20,7 @@ from fairseq.data import Dictionary, encoders
 from fairseq.dataclass.configs import FairseqConfig
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
-from luna_fairseq.text.subword import SUBWORD_METHODS, word_method
+from luna_fairseq.text.subword import SUBWORD_METHODS, whole_word_method
 from luna_fairseq.translation import preparation, prepare_bitext
 
 transformers = pytest.importorskip("transformers")
@@ -55,7 +55,7 @@ def trained(request, tmp_path_factory):
     for split in ("train", "valid"):
         argv += [f"--{split}pref", str(folder / "text" / split)]
     args = prepare_bitext.build_parser().parse_args(argv)
-    preparation.Preparation(args, SUBWORD_METHODS.get(request.param) or word_method(1)).run()
+    preparation.Preparation(args, SUBWORD_METHODS.get(request.param) or whole_word_method(1)).run()
     dictionaries = [Dictionary.load(str(folder / f"dict.{language}.txt")) for language in ("en", "de")]
     task = Namespace(source_dictionary=dictionaries[0], target_dictionary=dictionaries[1])
     model = tiny_luna.tiny_model(torch.float32, task=task, **ONE_LAYER)
