@@ -65,20 +65,20 @@ class Apollo(Optimizer):
         params: parameters, or dictionaries of parameter groups, each of which may override any option.
         lr: learning rate, at least 0. Its scale depends on ``sigma``. With the default sigma, 0.1 is typical
             for translation with large batches, and 0.003 to 0.03 for small datasets.
-        beta: decay rate of the moving average of gradients, in [0, 1) (default: 0.9).
-        eps: term that keeps the first directions finite, greater than 0 (default: 1e-4).
+        beta: decay rate of the moving average of gradients, in [0, 1).
+        eps: term that keeps the first directions finite, greater than 0.
         rebound: lower bound of the curvature. "constant" means sigma, and "belief" means the largest
-            deviation of the gradient from its moving average (default: "constant").
+            deviation of the gradient from its moving average.
         sigma: lower bound of the curvature for the rebound "constant", greater than 0. A learning rate of lr
             with sigma 0.01 is equivalent to 100 lr with sigma 1.0, and both conventions are in use. A warning
-            is issued if the learning rate seems to follow the other convention (default: 0.01).
-        weight_decay: weight decay, at least 0 (default: 0).
+            is issued if the learning rate seems to follow the other convention.
+        weight_decay: weight decay, at least 0.
         weight_decay_type: "L2" adds ``weight_decay * p`` to the gradient of a parameter p, and "decoupled"
-            adds it to the direction. "stable" divides it by the mean curvature and adds it to the direction
-            (default: None, "L2" for the rebound "constant" and "decoupled" for "belief").
-        foreach: use the multi-tensor implementation, which updates several tensors per kernel (default: None,
-            only for parameters on a CUDA device). On a CPU, None updates one tensor at a time, in blocks that
-            fit into the cache.
+            adds it to the direction. "stable" divides it by the mean curvature and adds it to the direction.
+            None is "L2" for the rebound "constant" and "decoupled" for "belief".
+        foreach: use the multi-tensor implementation, which updates several tensors per kernel. None does so
+            only on a CUDA device. On a CPU, None updates one tensor at a time, in blocks that fit into the
+            cache.
 
     Raises:
         InputError: A hyperparameter is out of range. InputError is a ValueError.
@@ -112,12 +112,8 @@ class Apollo(Optimizer):
     def add_param_group(self, param_group: Dict[str, Any]) -> None:
         """Add a parameter group, which may override any option of the optimizer.
 
-        Args:
-            param_group: dictionary with the parameters under "params", and options keyed by name.
-
-        Raises:
-            InputError: A hyperparameter is out of range, or a parameter is not a real floating-point tensor.
-                The group is not added.
+        If a hyperparameter is out of range, or a parameter is not a real floating-point tensor, the group is
+        not added.
         """
         group = {**self.defaults, **param_group}
         _check_hyperparameters(group)
@@ -136,11 +132,7 @@ class Apollo(Optimizer):
             _warn_about_rounded_belief()
 
     def __setstate__(self, state: Dict[str, Any]) -> None:
-        """Restore a pickled optimizer, with defaults for options that were added later.
-
-        Args:
-            state: attributes of the pickled optimizer, keyed by name.
-        """
+        """Restore a pickled optimizer, with defaults for options that were added later."""
         super().__setstate__(state)
         for group in self.param_groups:
             for name in _OPTIONS:  # self.defaults may have additional keys, which torch adds
@@ -150,11 +142,7 @@ class Apollo(Optimizer):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Load the optimizer state, and keep it in float32 for float16 and bfloat16 parameters.
 
-        The overridden method of ``torch.optim.Optimizer`` would convert the state to the dtype of the
-        parameters.
-
-        Args:
-            state_dict: state returned by ``state_dict``.
+        torch would convert the state to the dtype of the parameters.
         """
         if not hasattr(self, "register_load_state_dict_pre_hook"):  # torch < 2.2
             super().load_state_dict(state_dict)
@@ -172,13 +160,7 @@ class Apollo(Optimizer):
                 hook.remove()
 
     def _keep_float32(self, state_dict: Dict[str, Any]) -> None:
-        """Restore the saved state of float16 and bfloat16 parameters in float32.
-
-        torch rounds the loaded state to the dtype of the parameters.
-
-        Args:
-            state_dict: saved state, as returned by ``state_dict``.
-        """
+        """Restore the saved state of float16 and bfloat16 parameters, which torch has rounded."""
         saved_keys = itertools.chain.from_iterable(g["params"] for g in state_dict["param_groups"])
         params = itertools.chain.from_iterable(g["params"] for g in self.param_groups)
         for key, p in zip(saved_keys, params):
@@ -189,14 +171,7 @@ class Apollo(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Optional[Callable[[], Any]] = None) -> Any:
-        """Perform a single optimization step.
-
-        Args:
-            closure: function that recomputes the gradients and returns the loss (default: None).
-
-        Returns:
-            The return value of the closure, or None if there is no closure.
-        """
+        """Update the parameters once. ``closure`` recomputes the gradients and returns the loss."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -221,15 +196,7 @@ class Apollo(Optimizer):
         return loss
 
     def _get_state(self, p: Tensor) -> Dict[str, Any]:
-        """Return the optimizer state of a parameter, which is created on the first call.
-
-        Args:
-            p: parameter.
-
-        Returns:
-            Dictionary of the step count and the state tensors, in the dtype in which the parameter is
-            updated.
-        """
+        """Return the state of a parameter in the dtype of its update, created on the first call."""
         state = self.state[p]
         dtype = _compute_dtype(p)
         if not state:
@@ -244,14 +211,7 @@ class Apollo(Optimizer):
     def _update_bucket(
         self, params: List[Tensor], step: int, device: torch.device, group: Dict[str, Any]
     ) -> None:
-        """Update parameters that have the same device, dtype and step count.
-
-        Args:
-            params: parameters, updated in place.
-            step: number of this update, starting at 1.
-            device: device of the parameters.
-            group: parameter group of these parameters, with the options of :class:`Apollo` keyed by name.
-        """
+        """Update parameters that have the same device, dtype and step count, in place."""
         is_default = group["foreach"] is None
         foreach = device.type == "cuda" if is_default else group["foreach"]
         update = blocked_update if is_default and device.type == "cpu" else single_tensor_update
@@ -270,27 +230,12 @@ class Apollo(Optimizer):
 
 
 def _compute_dtype(p: Tensor) -> torch.dtype:
-    """Return the dtype in which a parameter is updated.
-
-    Args:
-        p: parameter.
-
-    Returns:
-        float32 for float16 and bfloat16 parameters, otherwise the dtype of the parameter.
-    """
+    """Return the dtype in which a parameter is updated, at least float32."""
     return torch.float32 if p.dtype in _LOW_PRECISION else p.dtype
 
 
 def _chunks(params: List[Tensor], limit: int) -> Iterator[List[Tensor]]:
-    """Split a list of tensors into lists of limited size.
-
-    Args:
-        params: tensors to split.
-        limit: maximum total number of elements in a list. A larger tensor gets a list of its own.
-
-    Yields:
-        Lists of tensors, in the order of ``params``.
-    """
+    """Split a list of tensors into lists of at most ``limit`` elements in total, or of one larger tensor."""
     chunk: List[Tensor] = []
     size = 0
     for p in params:
@@ -313,14 +258,7 @@ _RANGES: Dict[str, Tuple[Callable[[float], bool], str]] = {
 
 
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
-    """Check that the options of a parameter group are in range.
-
-    Args:
-        group: parameter group, with the options of :class:`Apollo` keyed by name.
-
-    Raises:
-        InputError: An option is out of range.
-    """
+    """Check that the options of a parameter group are in range."""
     for name, (is_good, wanted) in _RANGES.items():
         value = group[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
@@ -333,13 +271,7 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
-    """Replace a weight decay type of None with the default for the rebound.
-
-    The default is "L2" for the rebound "constant" and "decoupled" for "belief".
-
-    Args:
-        group: parameter group, with the options of :class:`Apollo` keyed by name. Updated in place.
-    """
+    """Replace a weight decay type of None with the default for the rebound."""
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 
@@ -366,10 +298,6 @@ def _warn_about_learning_rate(lr: float, sigma: float) -> None:
 
     The warning is issued for ratios of at least 100. It is also issued for ratios of at most 0.1 if sigma is
     at least 0.1. With sigma 0.01, such a ratio is simply a small learning rate, as in fine-tuning.
-
-    Args:
-        lr: learning rate.
-        sigma: lower bound of the curvature, see :class:`Apollo`.
     """
     ratio = lr / sigma
     if ratio >= 99.9:  # 100, allowing for rounding

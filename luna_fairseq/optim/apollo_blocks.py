@@ -13,17 +13,10 @@ SMALL_TENSOR = 1 << 16
 
 
 def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
-    """Update one parameter tensor and its state in place, block by block.
+    """Update one parameter tensor and its state in place, with the arguments of :func:`single_tensor_update`.
 
-    The result matches :func:`~luna_fairseq.optim.apollo_update.single_tensor_update` up to rounding. The
-    update makes two passes over the tensors. The weight decay "stable" needs a third pass, because it depends
-    on the mean curvature.
-
-    Args:
-        *tensors: five tensors of the same shape: the parameter, its gradient, the moving average of
-            gradients, the approximate Hessian, and the direction of the previous update.
-        step: number of this update, starting at 1.
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
+    The result is the same up to rounding. The update makes two passes over the tensors. The weight decay
+    "stable" needs a third pass, because it depends on the mean curvature.
     """
     if tensors[0].numel() <= SMALL_TENSOR or not all(x.is_contiguous() for x in tensors):
         single_tensor_update(*tensors, step=step, group=group)
@@ -34,16 +27,7 @@ def blocked_update(*tensors: Tensor, step: int, group: Dict[str, Any]) -> None:
     decay_type = group["weight_decay_type"] if decay != 0 else None
 
     def deviation(p: Tensor, g: Tensor, m: Tensor) -> Tensor:
-        """Return the deviation of the gradient, with L2 weight decay, from its moving average.
-
-        Args:
-            p: block of the parameter.
-            g: block of the gradient.
-            m: block of the moving average of gradients.
-
-        Returns:
-            Block of the deviation.
-        """
+        """Return the deviation y of the gradient, with L2 weight decay, from its moving average."""
         return (g.add(p, alpha=decay) if decay_type == "L2" else g) - m
 
     fourth: Any = 0.0

@@ -1,7 +1,8 @@
 """Apollo update for one tensor and for a list of tensors.
 
-The formulas are given in apollo.py. Both functions update parameters and state in place, and leave gradients
-unchanged. All tensors of a call have the same floating-point dtype, device and step count.
+The formulas are given in apollo.py. All functions update parameters and state in place, and leave gradients
+unchanged. All tensors of a call have the same floating-point dtype, device and step count. A ``group`` holds
+the options of :class:`~luna_fairseq.optim.apollo.Apollo` by name, and ``step`` counts the updates from 1.
 """
 
 import math
@@ -14,18 +15,11 @@ from torch import Tensor
 def single_tensor_update(
     p: Tensor, g: Tensor, m: Tensor, hessian: Tensor, d: Tensor, *, step: int, group: Dict[str, Any]
 ) -> None:
-    """Update one parameter tensor and its state in place, following the formulas in apollo.py.
+    """Update one parameter p and its state, given the gradient g. This is the reference for faster functions.
 
-    This is the reference for the faster implementations.
-
-    Args:
-        p: parameter, updated in place.
-        g: gradient, of the same shape as ``p``.
-        m: moving average of gradients, updated in place.
-        hessian: diagonal approximation of the Hessian, updated in place.
-        d: direction of the previous update, overwritten with the new direction.
-        step: number of this update, starting at 1.
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
+    m: moving average of gradients.
+    hessian: diagonal approximation of the Hessian.
+    d: direction of the previous update, overwritten with the new direction.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -61,18 +55,9 @@ def multi_tensor_update(
     step: int,
     group: Dict[str, Any],
 ) -> None:
-    """Update a list of parameter tensors and their states in place with torch's foreach operations.
+    """Update a list of parameters and their states with torch's foreach operations.
 
     The update does not synchronize the CPU with the GPU.
-
-    Args:
-        params: parameters, updated in place.
-        grads: gradients.
-        exp_avg_grads: moving averages of gradients, updated in place.
-        approx_hessians: diagonal approximations of the Hessian, updated in place.
-        updates: directions of the previous update, overwritten with the new directions.
-        step: number of this update, starting at 1.
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
     """
     alpha = (1 - group["beta"]) / (1 - group["beta"] ** step)
     decay = group["weight_decay"]
@@ -104,12 +89,7 @@ def multi_tensor_update(
 
 
 def _clamp_min_(tensors: List[Tensor], least: float) -> None:
-    """Clamp all elements of several tensors to a minimum, in place.
-
-    Args:
-        tensors: tensors to clamp.
-        least: minimum value.
-    """
+    """Clamp all elements of several tensors to a minimum."""
     if hasattr(torch, "_foreach_clamp_min_"):
         torch._foreach_clamp_min_(tensors, least)
     else:  # torch 1.13
@@ -120,17 +100,9 @@ def _clamp_min_(tensors: List[Tensor], least: float) -> None:
 def _update_hessians(
     ys: List[Tensor], hessians: List[Tensor], updates: List[Tensor], alpha: float, norm_offset: float
 ) -> None:
-    """Update the diagonal approximations of the Hessian for several tensors, in place.
+    """Compute ``B -= <alpha * y + B * d, d> / n**4 * d**2`` for several tensors, and overwrite ``ys``.
 
-    The update is ``B -= <alpha * y + B * d, d> / n**4 * d**2``, in the notation of apollo.py. Unlike the
-    formula there, it does not need the normalized direction u as a tensor.
-
-    Args:
-        ys: deviations y of the gradients from their moving averages, overwritten with intermediate results.
-        hessians: diagonal approximations B of the Hessian, updated in place.
-        updates: directions d of the previous update.
-        alpha: factor a of apollo.py, the weight of the newest gradient in the moving average.
-        norm_offset: offset that is added to the norm n of the previous direction.
+    Unlike the formula in apollo.py, this one does not need the normalized direction u as a tensor.
     """
     squares = torch._foreach_mul(updates, updates)
     n = torch.stack(list(torch._foreach_norm(squares, 2))).sqrt_().add_(norm_offset)
@@ -144,16 +116,5 @@ def _update_hessians(
 
 
 def norm_offset(group: Dict[str, Any]) -> float:
-    """Return the small number that is added to the norm of Apollo's previous update direction.
-
-    The update of the Hessian approximation divides by this norm, which could be 0. The option ``rebound``
-    chooses how Apollo bounds small values of the approximation: by the constant ``sigma``, or by the change
-    of the gradient ("belief").
-
-    Args:
-        group: parameter group, with the options of :class:`~luna_fairseq.optim.apollo.Apollo` keyed by name.
-
-    Returns:
-        ``eps / sigma`` for the rebound "constant", and ``eps`` for "belief".
-    """
+    """Return e of apollo.py, the small number that is added to the norm of the previous direction."""
     return group["eps"] / group["sigma"] if group["rebound"] == "constant" else group["eps"]

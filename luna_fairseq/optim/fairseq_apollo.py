@@ -15,21 +15,7 @@ from luna_fairseq.optim.apollo import REBOUNDS, WEIGHT_DECAY_TYPES, Apollo
 
 @dataclass
 class ApolloConfig(FairseqDataclass):
-    """Options of ``--optimizer apollo``.
-
-    Attributes:
-        apollo_beta: decay rate of the moving average of gradients (default: 0.9).
-        apollo_eps: term that keeps the first directions finite (default: 1e-4).
-        apollo_rebound: lower bound of the curvature, "constant" or "belief" (default: "constant").
-        apollo_sigma: lower bound of the curvature for the rebound "constant" (default: 0.01).
-        weight_decay: weight decay (default: 0).
-        weight_decay_type: "L2", "decoupled" or "stable" (default: None, depends on the rebound).
-        clip_mode: "total" applies --clip-norm to the norm of all gradients together, "each" to the gradient
-            of each parameter (default: "total").
-        clip_norm: maximum gradient norm (default: fairseq's --clip-norm).
-        amp: True if training uses fairseq's --amp, which Apollo rejects.
-        lr: learning rates (default: fairseq's --lr).
-    """
+    """Options of ``--optimizer apollo``."""
 
     apollo_beta: float = field(
         default=0.9,
@@ -75,13 +61,6 @@ class FairseqApollo(FairseqOptimizer):
     With ``--clip-mode each``, the gradient of each parameter is clipped in :meth:`step` rather than in
     :meth:`clip_grad_norm`. fairseq's fp16 and bf16 wrappers call the latter before they divide the gradients
     by the loss scale.
-
-    Args:
-        cfg: optimizer options.
-        params: parameters to train.
-
-    Raises:
-        InputError: An option is out of range, or --amp is given.
 
     Example:
         Train a model with Apollo::
@@ -131,19 +110,9 @@ class FairseqApollo(FairseqOptimizer):
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
-        """Return the gradient norm, and clip the gradients if the clip mode is "total".
+        """Clip the gradients if the clip mode is "total", and return the norm of all gradients together.
 
-        Overrides the method of ``FairseqOptimizer``. With the clip mode "each", :meth:`step` clips the
-        gradients.
-
-        Args:
-            max_norm: maximum norm in mode "total"; 0 disables clipping.
-            aggregate_norm_fn: function that aggregates the norms of the shards of several workers. Unused
-                with the clip mode "each" (default: None).
-
-        Returns:
-            Scalar tensor: the norm of all gradients together, or in mode "each" the largest norm of a single
-            gradient.
+        With the clip mode "each", return the largest norm of a single gradient.
         """
         if not self.clips_each_parameter:
             return super().clip_grad_norm(max_norm, aggregate_norm_fn)
@@ -153,16 +122,7 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the optimizer state from a checkpoint.
-
-        Args:
-            state_dict: state returned by ``state_dict``.
-            optimizer_overrides: options that override those of the checkpoint (default: None).
-
-        Raises:
-            InputError: The state does not match the parameters, for example in a checkpoint of the authors'
-                code.
-        """
+        """Load the optimizer state. It does not match in a checkpoint of the authors' code, for example."""
         try:
             super().load_state_dict(state_dict, optimizer_overrides)
         except ValueError as error:
@@ -172,13 +132,7 @@ class FairseqApollo(FairseqOptimizer):
             ) from error
 
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
-        """Update the parameters once, after clipping each gradient if the clip mode is "each".
-
-        Args:
-            closure: function that recomputes the gradients (default: None).
-            scale: divisor of the gradients (default: 1).
-            groups: passed to the overridden method of ``FairseqOptimizer`` (default: None).
-        """
+        """Update the parameters once, after clipping each gradient if the clip mode is "each"."""
         if self.clips_each_parameter:
             if closure is not None:
                 closure()
@@ -196,14 +150,9 @@ class FairseqApollo(FairseqOptimizer):
 
 
 def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
-    """Compute the L2 norm of each tensor.
+    """Compute the L2 norm of each tensor, as a vector on the device of the first one.
 
-    Args:
-        grads: gradients.
-
-    Returns:
-        Vector of norms on the device of the first gradient, in float32, or in float64 if any gradient is in
-        float64.
+    It is in float32, or in float64 if any gradient is in float64.
     """
     if not grads:
         return torch.empty(0)
@@ -212,16 +161,9 @@ def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
 
 
 def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Clip each tensor in place to an L2 norm of at most ``max_norm``.
+    """Clip each tensor in place to an L2 norm of at most ``max_norm`` (0: any), and return the norms before.
 
     A tensor is multiplied by min(1, max_norm / (norm + 1e-6)).
-
-    Args:
-        grads: gradients, updated in place.
-        max_norm: maximum norm; 0 disables clipping.
-
-    Returns:
-        Vector of the norms before clipping.
     """
     norms = gradient_norms(grads)
     if max_norm > 0 and len(norms) > 0:

@@ -20,16 +20,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass
 class MilestoneScheduleConfig(FairseqDataclass):
-    """Options of ``--lr-scheduler milestone``.
-
-    Attributes:
-        warmup_updates: number of updates of the linear warm-up (default: 0).
-        warmup_init_lr: learning rate of the first update of the warm-up (default: -1, which means 0).
-        milestones: update counts after which the learning rate is multiplied by ``lr_decay_rate`` (default:
-            none).
-        lr_decay_rate: factor at each milestone, in (0, 1] (default: 0.1).
-        lr: list of one learning rate, the peak rate after the warm-up (default: fairseq's --lr).
-    """
+    """Options of ``--lr-scheduler milestone``."""
 
     warmup_updates: int = field(
         default=0,
@@ -57,17 +48,6 @@ class _MilestonesAction(argparse.Action):
     """Argparse action that parses integers, separated by spaces or commas: ``--milestones 100 200,300``."""
 
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: Any = None) -> None:
-        """Parse the integers passed to the option, and store them in the namespace.
-
-        Args:
-            parser: unused.
-            namespace: namespace of the parsed options, updated in place.
-            values: command-line words after the option.
-            option_string: unused (default: None).
-
-        Raises:
-            argparse.ArgumentError: A word is not an integer.
-        """
         words = " ".join(values).strip("[]").replace(",", " ").split()
         try:
             setattr(namespace, self.dest, [int(word) for word in words])
@@ -83,13 +63,6 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     The learning rate depends only on the number of completed updates, see
     :func:`~luna_fairseq.optim.milestone_schedule.milestone_lr`.
-
-    Args:
-        cfg: schedule options.
-        optimizer: optimizer whose learning rate is set.
-
-    Raises:
-        InputError: An option is out of range, or --lr has multiple values.
 
     Example:
         Divide the learning rate by 10 after 300,000 and 450,000 updates::
@@ -118,13 +91,7 @@ class MilestoneSchedule(FairseqLRScheduler):
 
     @classmethod
     def add_args(cls, parser: argparse.ArgumentParser) -> None:
-        """Add the schedule options to a parser.
-
-        Overrides the method of ``FairseqLRScheduler``, so that --milestones accepts multiple words.
-
-        Args:
-            parser: parser to which the options are added.
-        """
+        """Add the options to a parser. Unlike in fairseq, ``--milestones`` accepts several words."""
         parser.add_argument(
             "--milestones",
             nargs="+",
@@ -137,38 +104,18 @@ class MilestoneSchedule(FairseqLRScheduler):
         super().add_args(parser)
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Load the best validation loss so far from a checkpoint.
-
-        The learning rate is not loaded, because it is determined by the number of updates.
-
-        Args:
-            state_dict: state returned by ``state_dict``.
-        """
+        """Load the best validation loss so far. The number of updates determines the learning rate."""
         self.best = state_dict.get("best")
 
     def step_update(self, num_updates: int) -> float:
-        """Set the learning rate of the next update, and return it.
-
-        Args:
-            num_updates: number of completed updates.
-
-        Returns:
-            The learning rate of the next update.
-        """
+        """Set the learning rate of the next update, given the number of completed updates, and return it."""
         lr = self.lr_after(num_updates)
         self.optimizer.set_lr(lr)
         return lr
 
 
 def _check(cfg: MilestoneScheduleConfig) -> None:
-    """Check that the schedule options are in range and compatible.
-
-    Args:
-        cfg: schedule options.
-
-    Raises:
-        InputError: An option is out of range or incompatible with another option.
-    """
+    """Check that the schedule options are in range and compatible."""
     options = {field.name: getattr(cfg, field.name) for field in fields(MilestoneScheduleConfig)}
     check_bounds({**options, "milestones": list(cfg.milestones), "lr": list(cfg.lr)}, MilestoneScheduleConfig)
     if len(cfg.lr) != 1:

@@ -22,16 +22,11 @@ def milestone_lr(
     Args:
         num_updates: number of completed updates, at least 0.
         peak_lr: learning rate at the end of the warm-up, reached after exactly ``warmup_updates`` updates.
-        warmup_updates: length of the warm-up in updates. If there is no warm-up, training starts at
-            ``peak_lr`` (default: 0, no warm-up).
-        warmup_init_lr: learning rate of the first update of the warm-up, from which the rate rises linearly
-            (default: 0).
+        warmup_updates: length of the warm-up in updates. Without a warm-up, training starts at ``peak_lr``.
+        warmup_init_lr: learning rate of the first update of the warm-up, from which the rate rises linearly.
         milestones: numbers of completed updates after which the rate is multiplied by ``lr_decay_rate``.
-            Milestones within the warm-up have no effect (default: none).
-        lr_decay_rate: factor at each milestone (default: 0.1).
-
-    Returns:
-        The learning rate.
+            Milestones within the warm-up have no effect.
+        lr_decay_rate: factor at each milestone.
 
     Example:
         >>> milestone_lr(50, peak_lr=0.5, warmup_updates=100, milestones=[200])
