@@ -3,7 +3,7 @@
 DATA is a folder that luna-prepare-task wrote. The size of the model is read from the checkpoint. For each
 combination of batch size, learning rate and dropout, fairseq-train runs in a separate folder inside DIR. A
 run saves the epoch that is best on the validation text, and ends early if the metric has not improved for a
-few epochs. At the end, a table shows all runs and the best run.
+few epochs. At the end, a table shows all runs and the best run. A run that diverges has no result there.
 
 All other settings are those of the paper's Table 9. Options of fairseq-train after -- override these
 settings. If you repeat the command with the same options, it resumes the runs.
@@ -13,15 +13,67 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import List
+from dataclasses import dataclass
+from pathlib import Path
+from typing import List, Optional, Sequence
 
-from luna_fairseq.commands.arguments import CommandParser, Number
+from luna_fairseq.commands.arguments import CommandParser, Number, read_options
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.settings import SEARCH, TABLE_9
 
 PROGRAM = "luna-finetune"
 EXAMPLE = f"{PROGRAM} RTE rte-data --pretrained checkpoint_best.pt --out rte-runs --sweep table-9 -- --bf16"
+# Options of fairseq-train that the command's own options, the task and the checkpoint determine. The names of
+# the runs and the table of their results would be wrong with other values.
+_OWN = (
+    *(*OWN_FOLDER, "--finetune-from-model", "--restore-file", "--task", "--criterion", "--arch", "-a"),
+    *("--lr", "--dropout", "--batch-size", "--max-sentences", "--max-tokens", "--update-freq", "--max-epoch"),
+    *("--patience", "--seed", "--num-classes", "--classification-head-name", "--ranking-head-name"),
+    *(
+        "--init-token",
+        "--separator-token",
+        "--regression-target",
+        "--valid-subset",
+        "--best-checkpoint-metric",
+    ),
+    *("--maximize-best-checkpoint-metric", "--required-batch-size-multiple", "--distributed-world-size"),
+)
+
+
+@dataclass
+class FineTuningOptions:
+    """Options of a sweep of fine-tuning runs. luna-finetune has the same options.
+
+    Attributes:
+        task: name of the task, such as "RTE".
+        data: folder of the prepared task.
+        pretrained: checkpoint from which every run starts.
+        out: folder to write to.
+        sweep: "search", "table-9", or None for the default of the task.
+        batch_sizes: numbers of examples per update, or None for those of the sweep.
+        lrs: learning rates, or None for those of the sweep.
+        at_a_time: number of examples that fit into memory.
+        epochs: maximum number of epochs.
+        patience: number of epochs without improvement that ends a run.
+        head: name of the classification head.
+        seed: seed of the runs.
+        train: more options of fairseq-train.
+    """
+
+    task: str
+    data: Path
+    pretrained: Path
+    out: Path
+    sweep: Optional[str] = None
+    batch_sizes: Optional[Sequence[int]] = None
+    lrs: Optional[Sequence[float]] = None
+    at_a_time: int = 32
+    epochs: int = 20
+    patience: int = 5
+    head: str = "sentence_classification_head"
+    seed: int = 1
+    train: Sequence[str] = ()
 
 
 def build_parser() -> CommandParser:
@@ -64,16 +116,10 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Run the command: fine-tune the model with every setting in the sweep.
-
-    Args:
-        args: parsed command-line arguments.
-        extra: options to pass on to fairseq-train.
-    """
     # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 
-    FineTuning(args, extra).run()
+    FineTuning(read_options(FineTuningOptions, args, train=extra)).run()
 
 
 main = console_script(
@@ -81,7 +127,7 @@ main = console_script(
     build_parser,
     _run,
     path_argument="out",
-    passes_on=(*OWN_FOLDER, "--finetune-from-model"),
+    passes_on=_OWN,
     hides_log=True,
 )
 

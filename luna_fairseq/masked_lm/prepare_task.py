@@ -13,13 +13,36 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
+from pathlib import Path
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, read_options
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.masked_lm.finetuning import TASKS
 
 PROGRAM = "luna-prepare-task"
 EXAMPLE = f"{PROGRAM} RTE glue/RTE --vocabulary data --destdir rte-data"
+
+
+@dataclass
+class TaskOptions:
+    """Options of the preparation of a task. luna-prepare-task has the same options.
+
+    Attributes:
+        task: name of the task, such as "RTE".
+        folder: folder of the task's published files.
+        vocabulary: folder with dict.txt and the tokenizer of the pretrained model.
+        destdir: folder to write to.
+        max_unknown: maximum percentage of unknown tokens in a split.
+        workers: number of processes.
+    """
+
+    task: str
+    folder: Path
+    vocabulary: Path
+    destdir: Path
+    max_unknown: float = 2.0
+    workers: int = 1
 
 
 def build_parser() -> CommandParser:
@@ -36,15 +59,10 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run the command: encode the published files of the task and write them in fairseq's format.
-
-    Args:
-        args: parsed command-line arguments.
-    """
     # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.finetuning.preparation import TaskPreparation
 
-    TaskPreparation(args).run()
+    TaskPreparation(read_options(TaskOptions, args)).run()
 
 
 main = console_script(PROGRAM, build_parser, _run, path_argument="destdir")

@@ -17,7 +17,10 @@ from commands import plugin, succeed
 from copying import PRETRAIN, sentences
 from forked import run_module
 
+from luna_fairseq.files.same_run import parse_options
+from luna_fairseq.masked_lm.finetune import _OWN, FineTuningOptions
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
+from luna_fairseq.masked_lm.finetuning.runs import FineTuning
 from luna_fairseq.models import LunaMaskedLM
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -130,8 +133,8 @@ def test_a_killed_sweep_goes_on(sst2, pretrained, tmp_path, refuses):
     best = re.search(r"^best: (\S+), accuracy ([\d.]+): (\S+)$", output, flags=re.MULTILINE)
     assert best[2] == max((value for _, value in table), key=float) and Path(best[3]).is_file()
 
-    line = refuses("finetune", *command("killed", 8, 16), "--dropout", "0.3")
-    assert "(--dropout 0.1 before, --dropout 0.3 now). Use another --out" in line
+    line = refuses("finetune", *command("killed", 8, 16), "--attention-dropout", "0.3")
+    assert "--attention-dropout 0.1 before, --attention-dropout 0.3 now" in line
     predictions = tmp_path / "predictions"
     words = [sst2, "--path", best[3], "--predictions", predictions]
     assert f"SST-2 valid, 12 examples:  accuracy {best[2]}" in luna("evaluate_task", *words)
@@ -162,8 +165,7 @@ def test_commonsense_qa(forked_commands, text, pretrained, tmp_path, capsys):
         (tmp_path / f"{name}.jsonl").write_text("".join(lines), encoding="utf-8")
     data = tmp_path / "bin"
     words = ["CommonsenseQA", tmp_path, "--vocabulary", text, "--destdir", data, "--workers", 1]
-    words += ["--max-unknown", 10]
-    assert in_this_process("prepare_task", *words) == 0
+    assert in_this_process("prepare_task", *words, "--max-unknown", 10) == 0
     words = ["CommonsenseQA", data, "--pretrained", pretrained, "--out", tmp_path / "out", "--epochs", 1]
     capsys.readouterr()
     assert in_this_process("finetune", *words, "--at-a-time", 8) == 0
@@ -182,6 +184,35 @@ def test_commonsense_qa(forked_commands, text, pretrained, tmp_path, capsys):
         words = [data, "--path", tmp_path / "other.pt", "--split", "test"]
         assert in_this_process("evaluate_task", *words) == 0
         assert f"4 examples{cut}:" in capsys.readouterr().out
+
+
+def test_a_diverging_run_does_not_end_the_sweep(forked_commands, sst2, pretrained, tmp_path, capsys):
+    words = ["SST-2", sst2, "--pretrained", pretrained, "--out", tmp_path / "out", "--epochs", 2]
+    words += ["--batch-sizes", 32, "--lrs"]
+    for attempt in range(2):
+        assert in_this_process("finetune", *words, "1e30", "1e-5") == 0
+        said = capsys.readouterr().out
+        assert re.search(r"^batch32-lr1e\+30 +diverged$", said, flags=re.MULTILINE)
+        assert "best: batch32-lr1e-05, accuracy" in said
+        assert ("batch32-lr1e+30 diverged" in said) == (attempt == 0)  # it is not trained again
+    assert in_this_process("finetune", *words, "1e30") == 1
+    assert "all 1 runs diverged" in capsys.readouterr().err
+
+
+def test_options_that_the_command_sets(sst2, pretrained, tmp_path, refuses):
+    """The names of the runs and the table would tell values that were not used."""
+    words = ["SST-2", sst2, "--pretrained", pretrained, "--out", tmp_path / "out"]
+    own = "--task --criterion --arch --seed --patience --max-epoch --lr --dropout --batch-size".split()
+    own += "--update-freq --max-sentences --classification-head-name --valid-subset --num-classes".split()
+    for name in own:
+        assert name in refuses("finetune", *words, "--", name, "1"), name
+    assert "--activation-fn" in refuses("finetune", *words, "--", "--activation-fn", "tanh")
+    assert not (tmp_path / "out").exists()
+    sweep = FineTuning(FineTuningOptions("SST-2", sst2, pretrained, tmp_path / "out"))
+    given = parse_options(sweep._train_options(tmp_path, next(iter(sweep.runs.values())))[1:])
+    free = parse_options([*sweep.settings.options(10), *sweep.pretrained.options]).keys() - {"--arch"}
+    harmless = {"--user-dir", "--no-epoch-checkpoints", "--log-format", "--log-interval"}
+    assert given.keys() - free - harmless - {"--shorten-method", "--find-unused-parameters"} <= set(_OWN)
 
 
 def test_refused(sst2, pretrained, text, tmp_path, refuses):

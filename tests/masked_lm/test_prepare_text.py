@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fairseq.data import Dictionary, data_utils
-from luna_fairseq.masked_lm import prepare_text
+from luna_fairseq.masked_lm import prepare_task, prepare_text
 from luna_fairseq.models.tokenizers import find_tokenizer
 
 DOCUMENTS = [
@@ -113,3 +113,16 @@ def test_what_is_read_as_a_space_is_counted(text, capsys):
     assert prepare(text, "--vocab-size", 40) == 0
     expected = f"train: control characters or U+2581 in 2 lines of {text / 'train'} were read as spaces"
     assert expected in capsys.readouterr().out
+
+
+def test_unknown_tokens_of_a_task_are_compared_at_every_start(text, capsys):
+    assert prepare(text, "--vocab-size", 40) == 0
+    for split, number in (("train", 20), ("dev", 4)):
+        lines = ["sentence\tlabel", *("the cat\t1", "今日\t0") * number]
+        (text / f"{split}.tsv").write_text("\n".join([*lines, ""]), encoding="utf-8")
+    words = ["SST-2", str(text), "--vocabulary", str(text / "data"), "--destdir", str(text / "bin")]
+    for percent, status in ((1, 1), (80, 0), (1, 1), (80, 0)):
+        capsys.readouterr()
+        assert prepare_task.main([*words, "--workers", "1", "--max-unknown", str(percent)]) == status
+        said = capsys.readouterr()
+        assert "unknown" in (said.err if status else said.out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Tuple
 
 from fairseq.data import Dictionary, encoders
 from luna_fairseq.errors import InputError
@@ -14,6 +14,7 @@ from luna_fairseq.files.regular import is_data
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.prepared import DESCRIPTION, DICTIONARY, PreparedTask, PreparedWriter
+from luna_fairseq.masked_lm.prepare_task import TaskOptions
 from luna_fairseq.models.tokenizers import find_tokenizer
 from luna_fairseq.text.encoders import (
     Encoder,
@@ -26,89 +27,70 @@ from luna_fairseq.text.encoders import (
 from luna_fairseq.text.pieces import check_tokenizer, detect_encoding
 
 # Version of the output. Increase it when the output changes, so that tasks are prepared again.
-VERSION = 1
+VERSION = 2
 
 
 class TaskPreparation:
-    """Conversion of a task's published files into the folders that fairseq reads.
+    """Conversion of a task's published files into the folders that fairseq reads."""
 
-    Args:
-        args: parsed command-line arguments of ``luna-prepare-task``.
-
-    Raises:
-        InputError: The vocabulary folder contains no dictionary, or its tokenizer does not match the
-            dictionary.
-    """
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.args = args
-        self.task = TASKS[args.task]
-        path = args.vocabulary / DICTIONARY
+    def __init__(self, options: TaskOptions) -> None:
+        self.options = options
+        self.task = TASKS[options.task]
+        path = options.vocabulary / DICTIONARY
         if not path.is_file():
             raise InputError(f"{path} does not exist. Give the folder of the pretrained model's data.")
         self.dictionary = Dictionary.load(str(path))
-        self.encoder, self.tokenizer = load_tokenizer(args.vocabulary, self.dictionary, args.workers)
+        self.encoder, self.tokenizer = load_tokenizer(options.vocabulary, self.dictionary, options.workers)
 
     def run(self) -> None:
-        """Prepare the task unless the same input has already been prepared, and print the split sizes.
-
-        Raises:
-            InputError: A published file is missing or malformed, or too many tokens are unknown.
-        """
-        steps = FinishedSteps(self.args.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
-        paths = [self.args.folder / name for name in self.task.splits.values()]
+        """Prepare the task unless the same input has already been prepared, and print the split sizes."""
+        steps = FinishedSteps(self.options.destdir, "prepare_task.json", ["input0", "label", DESCRIPTION])
+        paths = [self.options.folder / name for name in self.task.splits.values()]
         published = (p for path in paths for p in (path, *path.rglob("*")) if p.is_file() and is_data(p.name))
-        files = [*sorted(published), self.args.vocabulary / DICTIONARY, *self.tokenizer]
+        files = [*sorted(published), self.options.vocabulary / DICTIONARY, *self.tokenizer]
         key = digest(VERSION, self.task.name, file_stamps(files))
-        steps.do("prepare", key, self._prepare, announce=False)
-        prepared = PreparedTask.load(self.args.destdir)
+        counts = steps.do("prepare", key, self._prepare, announce=False)
+        self._check_unknown(counts["unknown"], counts["tokens"])
+        prepared = PreparedTask.load(self.options.destdir)
         for split, number in prepared.examples.items():
             answers = "" if split in prepared.labelled else ", without answers"
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
+            if counts["unknown"][split]:
+                print(f"{split}: {describe_unknown(counts['unknown'][split], counts['tokens'][split])}")
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode and write all splits. Test sets and additional validation sets may be missing.
-
-        Returns:
-            names: names of the written files.
-            results: an empty dictionary, because this step has no other results.
-        """
+        """Encode and write all splits, and return the written files and counts of tokens."""
         # All files are read before anything is written, so that invalid lines are found first. Test sets and
         # additional validation sets may be missing.
         examples = {
-            split: self.task.read(self.args.folder, split)
+            split: self.task.read(self.options.folder, split)
             for split, name in self.task.splits.items()
-            if split in ("train", "valid") or (self.args.folder / name).exists()
+            if split in ("train", "valid") or (self.options.folder / name).exists()
         }
-        writer = PreparedWriter(self.args.destdir, self.task, self.dictionary)
+        writer = PreparedWriter(self.options.destdir, self.task, self.dictionary)
         for split in examples:
             writer.write(split, examples[split], self.encoder)
-            if writer.unknown[split]:
-                print(f"{split}: {describe_unknown(writer.unknown[split], writer.tokens[split])}")
-        if self.tokenizer:  # a dictionary of words may be incomplete
-            check_unknown(writer.unknown, writer.tokens, self.args.max_unknown)
-        remove_checksums(self.args.destdir)
+        self._check_unknown(writer.unknown, writer.tokens)
+        remove_checksums(self.options.destdir)
         names = writer.finish()
         for path in self.tokenizer:
-            copy_file(path, self.args.destdir / path.name)
+            copy_file(path, self.options.destdir / path.name)
             names.append(path.name)
-        return [*names, write_checksums(self.args.destdir, names)], {}
+        names.append(write_checksums(self.options.destdir, names))
+        return names, {"unknown": writer.unknown, "tokens": writer.tokens}
+
+    def _check_unknown(self, unknown: Mapping[str, int], tokens: Mapping[str, int]) -> None:
+        """Raise InputError if a split has too many unknown tokens for ``--max-unknown``."""
+        if self.tokenizer:  # a dictionary of words may be incomplete
+            check_unknown(unknown, tokens, self.options.max_unknown)
 
 
 def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[Encoder, List[Path]]:
-    """Load the tokenizer of a pretrained model.
-
-    Args:
-        folder: folder that contains the dictionary and the tokenizer of the pretrained model.
-        dictionary: dictionary of the pretrained model.
-        workers: number of worker processes that encode text.
+    """Load the tokenizer of a pretrained model from the folder of its dictionary.
 
     Returns:
         encoder: encoder that converts text to pieces.
         files: tokenizer files. Empty if the dictionary consists of whole words.
-
-    Raises:
-        InputError: The tokenizer is missing, or does not match the dictionary.
     """
     options = find_tokenizer([folder])
     if not options:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Dict, List, Optional
+from typing import Dict, List, Optional, Sequence
 
 import luna_fairseq.models  # noqa: F401  (registers the classes that a checkpoint may refer to)
 from fairseq import checkpoint_utils
 from fairseq.data import Dictionary
-from luna_fairseq.checks.model_options import command_line, model_name, plain_options
+from luna_fairseq.checks.model_options import command_line, fixed_options, model_name, plain_options
 from luna_fairseq.checks.same_training import check_fingerprints, fingerprint, stored_fingerprints
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import parse_options
+
+# Options of a classification head, which fine-tuning creates.
+_OPTIONS_OF_HEADS = {"pooler_activation_fn", "spectral_norm_classification_head"}
 
 
 @dataclass(frozen=True)
@@ -20,6 +24,7 @@ class PretrainedCheckpoint:
 
     Attributes:
         path: checkpoint file.
+        model: name of the model.
         options: model options, as command-line arguments of fairseq-train.
         positions: maximum number of tokens in a sequence.
         dictionary_size: number of dictionary entries, including ``<mask>``.
@@ -27,6 +32,7 @@ class PretrainedCheckpoint:
     """
 
     path: Path
+    model: str
     options: List[str]
     positions: int
     dictionary_size: int
@@ -34,17 +40,7 @@ class PretrainedCheckpoint:
 
     @classmethod
     def load(cls, path: Path) -> PretrainedCheckpoint:
-        """Read the checkpoint of a masked language model.
-
-        Args:
-            path: checkpoint file.
-
-        Returns:
-            Options and size of the model.
-
-        Raises:
-            InputError: The file does not exist, or is not a masked language model checkpoint.
-        """
+        """Read the checkpoint of a masked language model, or raise InputError if it is none."""
         if not path.is_file():
             raise InputError(f"{path} does not exist. Give the checkpoint of a pretrained model.")
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
@@ -60,17 +56,19 @@ class PretrainedCheckpoint:
         if "embed_positions" in tables:  # two entries are reserved for padding and the index below it
             model["max_positions"] = tables["embed_positions"].size(0) - 2
         options, positions = command_line(model), int(model["max_positions"])
-        return cls(path, options, positions, tables["embed_tokens"].size(0), stored_fingerprints(state))
+        size = tables["embed_tokens"].size(0)
+        return cls(path, model_name(model), options, positions, size, stored_fingerprints(state))
+
+    def check_options(self, words: Sequence[str]) -> None:
+        """Raise InputError if arguments of fairseq-train set an option that the weights depend on."""
+        names = set(fixed_options(self.model)) - _OPTIONS_OF_HEADS
+        fixed = {f"--{name.replace('_', '-')}" for name in names}
+        for name in parse_options(words):
+            if name in fixed:
+                raise InputError(f"{name} after --: {self.path} determines this option. Remove it.")
 
     def check_dictionary(self, path: Path) -> None:
-        """Raise InputError if a dictionary differs from the checkpoint's dictionary.
-
-        Args:
-            path: dictionary file, without ``<mask>``.
-
-        Raises:
-            InputError: The dictionaries differ.
-        """
+        """Raise InputError if a dictionary file, without ``<mask>``, differs from that of the checkpoint."""
         dictionary = Dictionary.load(str(path))
         dictionary.add_symbol("<mask>")  # as fairseq's tasks do
         check_fingerprints(self.path, self.fingerprints, {"source": fingerprint(dictionary)})

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Any, Dict, List, Tuple
 
 from luna_fairseq.commands.logged import fairseq_command, train_logged
 from luna_fairseq.commands.reporting import USER_DIR
@@ -13,6 +12,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CONTENT, checksum_of_data, digest, file_stamps, sha256
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.same_run import check_same_run, select_fixed_options
+from luna_fairseq.masked_lm.finetune import FineTuningOptions
 from luna_fairseq.masked_lm.finetuning import TASKS
 from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
 from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask
@@ -29,40 +29,34 @@ from luna_fairseq.masked_lm.finetuning.settings import (
 )
 
 BEST = "checkpoint_best.pt"
+# Errors of fairseq that end a training whose gradients are NaN or infinite.
+_DIVERGED = ("FloatingPointError: gradients are Nan/Inf", "FloatingPointError: Minimum loss scale reached")
 
 
 class FineTuning:
-    """Sweep of training runs that fine-tune one pretrained checkpoint on one task.
+    """Sweep of training runs that fine-tune one pretrained checkpoint on one task."""
 
-    Args:
-        args: parsed command-line arguments of ``luna-finetune``.
-        extra: options to pass on to fairseq-train.
-
-    Raises:
-        InputError: The data was prepared for a different task or vocabulary, or the checkpoint is not a
-            masked language model.
-    """
-
-    def __init__(self, args: argparse.Namespace, extra: Sequence[str]) -> None:
-        self.args, self.extra = args, list(extra)
-        self.task = TASKS[args.task]
-        self.data = PreparedTask.load(args.data)
-        if self.data.task != args.task:
+    def __init__(self, options: FineTuningOptions) -> None:
+        self.options = options
+        self.task = TASKS[options.task]
+        self.data = PreparedTask.load(options.data)
+        if self.data.task != options.task:
             raise InputError(
-                f"expected data of {args.task}, got {self.data.task} in {args.data}. "
-                f"Give the data of {args.task}."
+                f"expected data of {options.task}, got {self.data.task} in {options.data}. "
+                f"Give the data of {options.task}."
             )
-        self.pretrained = PretrainedCheckpoint.load(args.pretrained)
-        self.pretrained.check_dictionary(args.data / "input0" / "dict.txt")
-        sweep = args.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
-        options = {"batch_sizes": args.batch_sizes, "learning_rates": args.lrs}
-        overrides: Dict[str, Any] = {name: tuple(values) for name, values in options.items() if values}
+        self.pretrained = PretrainedCheckpoint.load(options.pretrained)
+        self.pretrained.check_options(options.train)
+        self.pretrained.check_dictionary(options.data / "input0" / "dict.txt")
+        sweep = options.sweep or (TABLE_9 if self.task.is_multiple_choice else SEARCH)
+        given = {"batch_sizes": options.batch_sizes, "learning_rates": options.lrs}
+        overrides: Dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
         self.settings = replace(choose_settings(self.task, sweep), **overrides)
         self.runs = enumerate_settings(self.settings)
         for batch_size in self.settings.batch_sizes:
-            accumulation_options(batch_size, args.at_a_time)
-        self.task_options = task_options(self.task, args.head)
-        self.steps = FinishedSteps(args.out, "finetune.json")
+            accumulation_options(batch_size, options.at_a_time)
+        self.task_options = task_options(self.task, options.head)
+        self.steps = FinishedSteps(options.out, "finetune.json")
 
     def run(self) -> None:
         """Train all unfinished runs, and print the metrics of all runs and the best run.
@@ -79,84 +73,77 @@ class FineTuning:
         width, metrics = max(map(len, results)), self.task.metrics
         print(f"\n{self.task.name} valid".ljust(width + 1), *(f"{name:>16}" for name in metrics))
         for name, scores in results.items():
-            print(name.ljust(width), *(f"{scores[metric]:16.2f}" for metric in metrics))
-        best = max(results, key=lambda name: results[name][metrics[0]])  # the first one in case of a tie
-        checkpoint = self.args.out / best / BEST
+            cells = [f"{scores[metric]:.2f}" for metric in metrics] if scores else ["diverged"]
+            print(name.ljust(width), *(f"{cell:>16}" for cell in cells))
+        finished = [name for name, scores in results.items() if scores]
+        if not finished:
+            raise InputError(f"all {len(results)} runs diverged. Give smaller learning rates with --lrs.")
+        best = max(finished, key=lambda name: results[name][metrics[0]])  # the first one in case of a tie
+        checkpoint = self.options.out / best / BEST
         print(f"best: {best}, {metrics[0]} {results[best][metrics[0]]:.2f}: {checkpoint}")
         for split in self.data.labelled:
             if split not in ("train", "valid"):
-                scores, _, truncation_note = evaluate(self.data, checkpoint, split, self.args.at_a_time)
+                scores, _, truncation_note = evaluate(self.data, checkpoint, split, self.options.at_a_time)
                 print(
                     f"  {split}{truncation_note}:", *(f"{name} {value:.2f}" for name, value in scores.items())
                 )
 
     def _train_and_evaluate(self, name: str, setting: Setting) -> Dict[str, float]:
-        """Train one run, and compute its metrics on the validation set.
-
-        Runs already finished by an earlier call are skipped.
-
-        Args:
-            name: name of the run and its folder.
-            setting: batch size, learning rate and dropout of the run.
-
-        Returns:
-            Metrics in percent, keyed by name.
-        """
-        folder = self.args.out / name
+        """Train a run, unless it is finished, and return its validation metrics, empty if it diverged."""
+        folder = self.options.out / name
         options = self._train_options(folder, setting)
-        files = sorted(path for path in self.args.data.glob("*/*") if path.is_file())
+        files = sorted(path for path in self.options.data.glob("*/*") if path.is_file())
 
         def train() -> Tuple[List[str], Dict[str, float]]:
             self._check_same_run(folder, options)
-            train_logged(fairseq_command("train", options), folder / "train.log", name, shown=["| valid |"])
-            metrics, _, truncation_note = evaluate(self.data, folder / BEST, "valid", self.args.at_a_time)
+            log = folder / "train.log"
+            start = log.stat().st_size if log.is_file() else 0
+            try:
+                train_logged(fairseq_command("train", options), log, name, shown=["| valid |"])
+            except InputError:
+                text = log.read_bytes()[start:].decode("utf-8", errors="replace")
+                if not any(error in text for error in _DIVERGED):
+                    raise
+                print(f"{name} diverged: its gradients are NaN or infinite. Its log is {log}")
+                return [], {}
+            metrics, _, truncation_note = evaluate(self.data, folder / BEST, "valid", self.options.at_a_time)
             if truncation_note:
                 print(f"valid{truncation_note}")
             return [f"{name}/{BEST}"], metrics
 
-        key = digest(options, file_stamps([self.args.pretrained, *files]))
+        key = digest(options, file_stamps([self.options.pretrained, *files]))
         return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
-        """Check that the unfinished run in a folder uses the same options, data and pretrained model.
-
-        Args:
-            folder: run folder.
-            options: options of fairseq-train.
-
-        Raises:
-            InputError: The checkpoint in the folder belongs to a different run.
-        """
+        """Raise InputError if the unfinished run in a folder has other options or data."""
         must_match = select_fixed_options(options[1:])
-        must_match["pretrained model"] = CONTENT + sha256(self.args.pretrained)
-        must_match["training data"] = checksum_of_data([self.args.data], ("train", "valid"))
+        must_match["pretrained model"] = CONTENT + sha256(self.options.pretrained)
+        must_match["training data"] = checksum_of_data([self.options.data], ("train", "valid"))
         check_same_run(folder, "--out", must_match)
 
     def _train_options(self, folder: Path, setting: Setting) -> List[str]:
-        """Build the fairseq-train command line for one run.
-
-        Args:
-            folder: run folder.
-            setting: batch size, learning rate and dropout of the run.
-
-        Returns:
-            Arguments of fairseq-train.
-        """
-        updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.args.epochs)
+        """Return the arguments of fairseq-train for one run."""
+        updates = number_of_updates(self.data.examples["train"], setting.batch_size, self.options.epochs)
         subsets = [split for split in self.data.labelled if split.startswith("valid")]
         return [
-            *[str(self.args.data), "--user-dir", USER_DIR],
-            *["--save-dir", str(folder), "--finetune-from-model", str(self.args.pretrained)],
-            *["--no-epoch-checkpoints", "--patience", str(self.args.patience), "--seed", str(self.args.seed)],
-            *["--max-epoch", str(self.args.epochs), "--valid-subset", ",".join(subsets)],
+            *[str(self.options.data), "--user-dir", USER_DIR],
+            *["--save-dir", str(folder), "--finetune-from-model", str(self.options.pretrained)],
+            *[
+                "--no-epoch-checkpoints",
+                "--patience",
+                str(self.options.patience),
+                "--seed",
+                str(self.options.seed),
+            ],
+            *["--max-epoch", str(self.options.epochs), "--valid-subset", ",".join(subsets)],
             *[*self.pretrained.options, *self.task_options, *self.settings.options(updates)],
             *["--lr", f"{setting.learning_rate:g}", "--dropout", f"{setting.dropout:g}"],
             *[
-                *accumulation_options(setting.batch_size, self.args.at_a_time),
+                *accumulation_options(setting.batch_size, self.options.at_a_time),
                 "--required-batch-size-multiple",
                 "1",
             ],
             # One process, because fairseq does not sum these metrics over processes.
             *["--distributed-world-size", "1", "--find-unused-parameters"],
-            *["--log-format", "simple", "--log-interval", "100", *self.extra],
+            *["--log-format", "simple", "--log-interval", "100", *self.options.train],
         ]
