@@ -5,7 +5,7 @@ near the centre of segment i: a penalty on the logits increases with the distanc
 strength of its bias. Distances and segments are computed once for all layers (``geometry.py``).
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,7 @@ from luna_fairseq.anchored.strengths import (
 from luna_fairseq.anchored.window import total_window_weights, window_attention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.memory import map_tensors
@@ -127,21 +128,18 @@ class AnchoredAttention(LunaAttention):
         """True if queries attend only to the packed context, not to individual tokens."""
         return not self.reads_tokens
 
-    def build_anchors(self, embed_dim: int, anchor_strength: float, diagonal: bool = False) -> None:
+    def build_anchors(
+        self, anchor_strength: float, diagonal: bool = False, builders: Builders = TORCH
+    ) -> None:
         """Build the parameters that anchored attention adds to Luna attention.
 
         Depending on the enabled features, these are the token projections, the diagonal prior and the
         strengths of the distance bias. Their order is fixed, because the optimizer state in a checkpoint
         stores parameters by order.
-
-        Args:
-            embed_dim: model width.
-            anchor_strength: initial strength gamma of the distance bias in pack attention.
-            diagonal: add a diagonal prior to unpack attention, which favours alignments near the diagonal
-                (default: False).
         """
         if self.reads_tokens:
-            self.token_k_proj, self.token_v_proj = build_projection(embed_dim), build_projection(embed_dim)
+            self.token_k_proj = builders.linear(build_projection(self.embed_dim))
+            self.token_v_proj = builders.linear(build_projection(self.embed_dim))
         if diagonal:
             self.diagonal = DiagonalPrior(self.num_heads)
         if self.packs:
@@ -262,27 +260,6 @@ class AnchoredAttention(LunaAttention):
         """
         return memory
 
-    def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters, and reject checkpoints that lack required token projections.
-
-        Overrides the method of ``nn.Module``.
-
-        Args:
-            state_dict: parameters of the whole model, keyed by name.
-            prefix: prefix of this module's parameter names.
-            *args: remaining arguments of the overridden method.
-
-        Raises:
-            InputError: The checkpoint contains no token projections.
-        """
-        if self.reads_tokens and f"{prefix}pack_anchor.change" in state_dict:
-            if f"{prefix}token_k_proj.weight" not in state_dict:
-                raise InputError(
-                    "The checkpoint has no projections of tokens. Use the options it was trained with, or "
-                    "commit 4553eb0 of luna_fairseq if it was trained with --share-token-projections."
-                )
-        super()._load_from_state_dict(state_dict, prefix, *args)
-
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
     """Return the distances and positions in the context, or raise an error if they are missing.
@@ -321,6 +298,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
         window: odd number of segments in a window, centred on the token's own segment (default: 0, no
             window).
+        builders: functions that build dropout and linear layers (default: torch's).
 
     Raises:
         InputError: The window is even and not 0, or the strength is not positive.
@@ -343,12 +321,13 @@ class AnchoredSelfAttention(AnchoredAttention):
         untie_kv: bool = False,
         anchor_strength: float = 4.0,
         window: int = 0,
+        builders: Builders = TORCH,
     ):
-        super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv)
+        super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv, builders)
         check_window(window)
         self.window = window
         self.reads_tokens = window > 0
-        self.build_anchors(embed_dim, anchor_strength)
+        self.build_anchors(anchor_strength, builders=builders)
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
@@ -489,6 +468,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
         lookup: number of segments whose tokens a query also attends to (default: 0, no look-up).
         diagonal: add a diagonal prior to unpack attention (default: False).
+        builders: functions that build dropout and linear layers (default: torch's).
 
     Raises:
         InputError: The look-up is negative, or the strength is not positive.
@@ -512,12 +492,13 @@ class AnchoredCrossAttention(AnchoredAttention):
         anchor_strength: float = 4.0,
         lookup: int = 0,
         diagonal: bool = False,
+        builders: Builders = TORCH,
     ):
-        super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv)
+        super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv, builders)
         check_lookup(lookup)
         self.lookup = lookup
         self.reads_tokens = lookup > 0
-        self.build_anchors(embed_dim, anchor_strength, diagonal)
+        self.build_anchors(anchor_strength, diagonal, builders)
         if lookup:
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 

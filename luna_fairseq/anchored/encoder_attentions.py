@@ -4,6 +4,7 @@ Anchored attention divides the context into segments, runs of consecutive tokens
 P summarizes segment i.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Optional
 
 from torch import Tensor, nn
@@ -12,8 +13,9 @@ from luna_fairseq.anchored.attention import AnchoredSelfAttention
 from luna_fairseq.anchored.geometry import Needs, context_geometry
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Geometry, Source
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.encoder_attentions import EncoderAttentions, attention_arguments
-from luna_fairseq.modules.options import StackOptions
+from luna_fairseq.modules.options import EncoderOptions
 
 
 class ExtensionOptions(NamedTuple):
@@ -80,72 +82,53 @@ def extension_options(cfg: Any) -> ExtensionOptions:
     return options
 
 
-def choose_encoder_attentions(cfg: Any) -> EncoderAttentions:
-    """Return the factory that builds the attention modules of an encoder with the given configuration.
+def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
+    """Return the factory that builds the attention modules of an encoder.
 
     Args:
-        cfg: object with options as attributes, such as ``anchored_packed`` or ``local_parts``. The
-            configuration of a model is such an object. Missing attributes take their default values.
-
-    Returns:
-        A factory of anchored attention modules if ``cfg.anchored_packed`` is True. Otherwise a factory of the
-        Luna paper's attention modules.
+        cfg: configuration of a model, with options such as ``anchored_packed`` or ``local_parts`` as
+            attributes. Missing attributes take their default values.
+        options: encoder options.
 
     Raises:
         InputError: A look-up, a window or a diagonal prior is enabled without ``anchored_packed``, or a
             look-up is combined with softmax cross-attention.
     """
-    options = extension_options(cfg)
-    return AnchoredEncoderAttentions(options) if options.anchored_packed else EncoderAttentions()
+    extension = extension_options(cfg)
+    if extension.anchored_packed:
+        return AnchoredEncoderAttentions(options, extension)
+    return EncoderAttentions(options)
 
 
+@dataclass(frozen=True)
 class AnchoredEncoderAttentions(EncoderAttentions):
     """Factory that builds the attention modules of an encoder with anchored attention.
 
-    Anchored attention divides the context into segments, runs of consecutive tokens. Row i of the packed
-    sequence P favours the tokens of segment i.
-
-    Args:
-        options: options of anchored attention. The encoder uses ``anchor_strength`` and ``local_parts``.
+    Attributes:
+        options: encoder options.
+        extension: options of anchored attention, of which the encoder uses ``anchor_strength`` and
+            ``local_parts``.
     """
 
-    def __init__(self, options: ExtensionOptions):
-        self.options, self.needs = options, Needs()
+    extension: ExtensionOptions
 
-    def build_attention(self, options: StackOptions) -> nn.Module:
-        """Build the anchored self-attention of one encoder layer.
+    @property
+    def needs(self) -> Needs:
+        """Distances and positions that the attention modules of all layers need."""
+        window = self.extension.local_parts
+        return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 
-        Args:
-            options: encoder options, such as the width and the number of heads.
-
-        Returns:
-            The attention module, an :class:`AnchoredSelfAttention`.
-        """
-        attention = AnchoredSelfAttention(
-            **attention_arguments(options),
-            anchor_strength=self.options.anchor_strength,
-            window=self.options.local_parts,
+    def build_attention(self, builders: Builders = TORCH) -> nn.Module:
+        """Build the anchored self-attention of one layer."""
+        return AnchoredSelfAttention(
+            **attention_arguments(self.options, builders),
+            anchor_strength=self.extension.anchor_strength,
+            window=self.extension.local_parts,
         )
-        self.needs = attention.needs()
-        return attention
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the distances between tokens and segments, once for all layers.
 
-        The input is divided into segments, runs of consecutive tokens. Row i of the packed sequence P
-        summarizes segment i. If the options enable a window, the tokens of the neighbouring segments are also
-        computed for each segment.
-
-        Shapes: S tokens, L rows of P, batch size B, width C.
-
-        Args:
-            context: input X [S, B, C] of the first layer.
-            packed: packed sequence P [L, B, C].
-            source: padding masks of X and of P.
-
-        Returns:
-            A :class:`Geometry` whose attribute ``context`` is a :class:`ContextGeometry`. It contains
-            distances [B, H, L, S] for pack attention with H heads. For unpack attention, it contains
-            distances [B, 1, S, L] or, with a window, the distances and masks of the window.
+        With a window, the tokens of the neighbouring segments are also found for each segment.
         """
         return Geometry(context_geometry(self.needs, context, packed, source))

@@ -11,6 +11,7 @@ from luna_fairseq.anchored.decoding_memory import (
     prepare_places,
 )
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
 from luna_fairseq.modules.memory import map_tensors
@@ -64,6 +65,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         diagonal: add a diagonal prior to the softmax attention, a bias toward source tokens near the position
             expected for a target token. Requires ``anchor_strength`` (default: False).
         packs: update P. False in the last layer, whose packed context is unused (default: True).
+        builders: functions that build dropout and linear layers (default: torch's).
 
     Example:
         >>> import torch
@@ -86,12 +88,14 @@ class SoftmaxCrossAttention(AnchoredAttention):
         anchor_strength: Optional[float] = None,
         diagonal: bool = False,
         packs: bool = True,
+        builders: Builders = TORCH,
     ):
         self.packs = packs
-        super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv)
+        super().__init__(embed_dim, num_heads, num_pack_heads, dropout, untie_kv, builders)
         if anchor_strength is not None:
-            self.build_anchors(embed_dim, anchor_strength, diagonal)
-        self.context_k_proj, self.context_v_proj = build_projection(embed_dim), build_projection(embed_dim)
+            self.build_anchors(anchor_strength, diagonal, builders)
+        self.context_k_proj = builders.linear(build_projection(embed_dim))
+        self.context_v_proj = builders.linear(build_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
         """Return True if this module has the projection with the given name.

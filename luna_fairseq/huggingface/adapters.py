@@ -5,20 +5,15 @@ functions in this file translate a transformers configuration into the options o
 :class:`TransformersStack` adds the methods that transformers calls.
 """
 
-from typing import Any, Dict, Iterable, Optional, Tuple
+from functools import partial
+from typing import Any, Iterable, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from luna_fairseq.modules.embedding import TokenEmbedding
-from luna_fairseq.modules.options import (
-    LEARNED,
-    NO_POSITIONS,
-    SINUSOIDAL,
-    DecoderOptions,
-    EncoderOptions,
-)
+from luna_fairseq.modules.options import LEARNED, DecoderOptions, EncoderOptions, options_from
 
 # fairseq name of an activation function -> transformers name.
 ACTIVATIONS = {
@@ -45,53 +40,12 @@ def get_activation(name: str) -> Any:
     return ACT2FN[ACTIVATIONS[name]]
 
 
-def stack_options(config: Any, side: str, max_positions: int) -> Dict[str, Any]:
-    """Translate the configuration fields that exist for both the encoder and the decoder.
-
-    Args:
-        config: configuration of an exported model, such as :class:`LunaConfig`.
-        side: "encoder" or "decoder". It selects the fields ``{side}_layers``, ``{side}_embed_dim`` and so on.
-        max_positions: maximum sequence length, which is also the number of learned positions.
-
-    Returns:
-        Keyword arguments of :class:`luna_fairseq.modules.options.StackOptions`, such as ``num_layers``.
-    """
-    positions = LEARNED if getattr(config, f"{side}_learned_pos") else SINUSOIDAL
-    return {
-        "embed_dim": getattr(config, f"{side}_embed_dim"),
-        "ffn_embed_dim": getattr(config, f"{side}_ffn_embed_dim"),
-        "num_layers": getattr(config, f"{side}_layers"),
-        "num_heads": getattr(config, f"{side}_attention_heads"),
-        "num_pack_heads": getattr(config, f"{side}_projected_attention_heads"),
-        "projection_length": config.projection_length,
-        "untie_kv": config.untie_luna_kv,
-        "non_contextual_packed": config.non_contextual_packed,
-        "normalize_before": getattr(config, f"{side}_normalize_before"),
-        "activation_fn": get_activation(config.activation_fn),
-        "dropout": config.dropout,
-        "attention_dropout": config.attention_dropout,
-        "activation_dropout": config.activation_dropout,
-        "word_dropout": config.word_dropout,
-        "positions": NO_POSITIONS if config.no_token_positional_embeddings else positions,
-        "max_positions": max_positions,
-        "scale_embedding": not config.no_scale_embedding,
-        "layernorm_embedding": config.layernorm_embedding,
-        "linear_embedding": config.quant_noise_pq > 0,
-    }
-
-
 def encoder_options(config: Any) -> EncoderOptions:
-    """Translate a transformers configuration into the options of the plain PyTorch encoder.
-
-    Args:
-        config: configuration of an exported model that has an encoder, such as :class:`LunaConfig`.
-
-    Returns:
-        Options of :class:`luna_fairseq.modules.luna_encoder.LunaEncoder`.
-    """
-    return EncoderOptions(
-        **stack_options(config, "encoder", config.max_source_positions),
-        fix_projection_length=config.fix_projection_length,
+    """Translate a transformers configuration into the options of the encoder."""
+    return options_from(
+        EncoderOptions,
+        partial(getattr, config),
+        activation_fn=get_activation(config.activation_fn),
         sentence_encoder=not config.is_encoder_decoder,
         packed_is_read=config.packed_is_read,
         layer_repeats=getattr(config, "layer_repeats", 1),
@@ -99,20 +53,12 @@ def encoder_options(config: Any) -> EncoderOptions:
 
 
 def decoder_options(config: Any) -> DecoderOptions:
-    """Translate a transformers configuration into the options of the plain PyTorch decoder.
-
-    Args:
-        config: configuration of an exported model that has a decoder, such as :class:`LunaDecoderConfig`.
-
-    Returns:
-        Options of :class:`luna_fairseq.modules.luna_decoder.LunaDecoder`.
-    """
-    return DecoderOptions(
-        **stack_options(config, "decoder", config.max_target_positions),
+    """Translate a transformers configuration into the options of the decoder."""
+    return options_from(
+        DecoderOptions,
+        partial(getattr, config),
+        activation_fn=get_activation(config.activation_fn),
         has_encoder=config.is_encoder_decoder,
-        output_dim=config.decoder_output_dim,
-        final_norm=not config.no_decoder_final_norm,
-        pack_activation=config.pack_activation,
     )
 
 

@@ -28,9 +28,9 @@ from luna_fairseq.huggingface.adapters import (
     to_batch_first,
 )
 from luna_fairseq.huggingface.configuration_luna import LunaConfig
-from luna_fairseq.modules.embedding import sinusoidal_table
 from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
+from luna_fairseq.modules.positions import sinusoidal_table
 
 
 @dataclass
@@ -159,9 +159,9 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     """
 
     def __init__(self, config: LunaConfig):
-        LunaPreTrainedModel.__init__(self, config)
-        attentions = choose_encoder_attentions(config)
-        self.build(encoder_options(config), build_token_embedding(config, "encoder"), attentions)
+        options = encoder_options(config)
+        embed_tokens = build_token_embedding(config, "encoder")
+        super().__init__(options, embed_tokens, choose_encoder_attentions(config, options), config=config)
         self.post_init()
 
     def forward(  # type: ignore[override]

@@ -20,7 +20,8 @@ from luna_fairseq.models.fairseq_layers import (
     FairseqPositions,
     IncrementalState,
     apply_layer_drop,
-    stack_options,
+    fairseq_builders,
+    read_options,
     use_fairseq_stack,
     wrap_luna_layer,
 )
@@ -29,7 +30,7 @@ from luna_fairseq.modules.batch import Source
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions
 from luna_fairseq.modules.luna_decoder import DecoderOutput, LunaDecoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
-from luna_fairseq.modules.options import SINUSOIDAL, DecoderOptions, StackOptions
+from luna_fairseq.modules.options import DecoderOptions
 from luna_fairseq.modules.state import DecoderState
 
 
@@ -71,15 +72,16 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         self.output_embed_dim = cfg.decoder.output_dim
         self.attn_in_training, self.need_attn = False, True
         self._separators: Optional[Tuple[int, int]] = None
-        options = DecoderOptions(
-            **stack_options(cfg, cfg.decoder, cfg.max_target_positions),
+        options = read_options(
+            DecoderOptions,
+            cfg,
             has_encoder=not no_encoder_attn,
             output_dim=None if cfg.tie_adaptive_weights else cfg.decoder.output_dim,
-            final_norm=not cfg.no_decoder_final_norm,
-            pack_activation=cfg.pack_activation,
+            linear_embedding=cfg.quant_noise.pq > 0 and not cfg.adaptive_input,
             backend=cfg.luna_backend,
         )
-        self.build(options, embed_tokens, self.choose_attentions(cfg))
+        builders = fairseq_builders(cfg, cfg.decoder.layerdrop)
+        self.build(options, embed_tokens, self.choose_attentions(cfg), builders)
         self.num_layers = len(self.layers)
         use_fairseq_stack(self, "LunaDecoder", cfg)
         self.adaptive_softmax = self.output_projection = None
@@ -95,22 +97,6 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             Factory that builds the attention modules of each layer.
         """
         return choose_decoder_attentions(cfg)
-
-    def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build the position embeddings: fairseq's implementation if they are sinusoidal, otherwise Luna's.
-
-        Overrides ``LunaDecoder.build_positions``.
-
-        Args:
-            options: decoder options.
-            padding_idx: index of the padding symbol.
-
-        Returns:
-            Module that embeds positions; None if the options disable position embeddings.
-        """
-        if options.positions == SINUSOIDAL:
-            return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
-        return super().build_positions(options, padding_idx)
 
     def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
         """Build the decoder layers, with LayerDrop if --decoder-layerdrop is greater than 0.

@@ -1,4 +1,4 @@
-"""Luna encoder with the interface of fairseq's Transformer encoder.
+"""Luna encoder with the interface of fairseq's encoders.
 
 :class:`FairseqLunaEncoder` connects :class:`luna_fairseq.modules.LunaEncoder` to fairseq's options,
 dictionary and output format.
@@ -12,31 +12,25 @@ from torch import Tensor, nn
 
 from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
-from fairseq.models.transformer import TransformerEncoderBase
-from fairseq.modules import SinusoidalPositionalEmbedding
 from luna_fairseq.anchored.encoder_attentions import choose_encoder_attentions
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.beams import Hypotheses
-from luna_fairseq.models.fairseq_layers import (
-    FairseqPositions,
-    apply_layer_drop,
-    stack_options,
-    use_fairseq_layers,
-    use_fairseq_stack,
-    wrap_luna_layer,
-)
+from luna_fairseq.models.fairseq_layers import FairseqPositions, fairseq_builders, read_options
 from luna_fairseq.models.last_packed_norm import adapt_packed_norm
 from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.luna_encoder import LunaEncoder
-from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions, StackOptions
+from luna_fairseq.modules.options import EncoderOptions
 
 logger = logging.getLogger(__name__)
+# Tensors of the encoder output, with the batch in the second or in the first dimension.
+TIME_FIRST = ("encoder_out", "encoder_states", "packed_out", "packed_states")
+BATCH_FIRST = ("encoder_padding_mask", "packed_padding_mask", "src_tokens", "src_lengths")
 # Translations lose words if a row of P represents more source tokens than this.
 TOKENS_A_ROW = 16
 
 
-class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
-    """Luna encoder with the interface of fairseq's Transformer encoder.
+class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
+    """Luna encoder with the interface of fairseq's encoders.
 
     Args:
         cfg: fairseq's TransformerConfig, extended with Luna's options.
@@ -59,110 +53,38 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         packed_is_read: bool = True,
         layer_repeats: int = 1,
     ):
-        FairseqEncoder.__init__(self, dictionary)
+        options = read_options(
+            EncoderOptions,
+            cfg,
+            sentence_encoder=sentence_encoder,
+            packed_is_read=packed_is_read,
+            layer_repeats=layer_repeats,
+        )
+        attentions = choose_encoder_attentions(cfg, options)
+        builders = fairseq_builders(cfg, cfg.encoder.layerdrop)
+        super().__init__(options, embed_tokens, attentions, builders, dictionary=dictionary)
         self.cfg = cfg
         self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
         self.max_source_positions = cfg.max_source_positions
         self.sentence_encoder = sentence_encoder
         self.packed_is_read_later = False
         self.has_warned = sentence_encoder  # no warning for classifiers and masked language models
-        options = EncoderOptions(
-            **stack_options(cfg, cfg.encoder, cfg.max_source_positions),
-            fix_projection_length=cfg.fix_projection_length,
-            sentence_encoder=sentence_encoder,
-            packed_is_read=packed_is_read,
-            layer_repeats=layer_repeats,
-        )
-        self.build(options, embed_tokens, choose_encoder_attentions(cfg))
         self.num_layers = len(self.layers)
-        use_fairseq_stack(self, "LunaEncoder", cfg)
-        use_fairseq_layers(self.packed_embedding, "PackedEmbedding")
-
-    def build_positions(self, options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
-        """Build the position embeddings: fairseq's implementation if they are sinusoidal, otherwise Luna's.
-
-        Overrides ``LunaEncoder.build_positions``.
-
-        Args:
-            options: encoder options.
-            padding_idx: index of the padding symbol.
-
-        Returns:
-            Module that embeds positions; None if the options disable position embeddings.
-        """
-        if options.positions == SINUSOIDAL:
-            return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
-        return super().build_positions(options, padding_idx)
-
-    def packed_positions(self, length: int, embed_dim: int) -> Tensor:
-        """Compute fairseq's sinusoidal position embeddings for the packed sequence P.
-
-        Overrides ``LunaEncoder.packed_positions``.
-
-        Args:
-            length: number of vectors in P.
-            embed_dim: model width.
-
-        Returns:
-            Position embeddings [length, embed_dim].
-        """
-        return SinusoidalPositionalEmbedding.get_embedding(length, embed_dim)
-
-    def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the encoder layers, with LayerDrop if --encoder-layerdrop is greater than 0.
-
-        Overrides ``LunaEncoder.build_layers``.
-
-        Args:
-            options: encoder options.
-
-        Returns:
-            List of layers.
-        """
-        return apply_layer_drop(super().build_layers(options), self.cfg.encoder.layerdrop)
-
-    def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
-        """Build an encoder layer with fairseq's dropout and layer norm.
-
-        The layer is also compiled, checkpointed or sharded if the options request it. Overrides
-        ``LunaEncoder.build_layer``.
-
-        Args:
-            options: encoder options.
-            number: zero-based layer index.
-
-        Returns:
-            The layer.
-        """
-        return wrap_luna_layer(super().build_layer(options, number), "LunaEncoderLayer", self.cfg)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters, after adapting the final layer norm of the packed sequence P to this encoder.
-
-        Overrides the method of :class:`torch.nn.Module`. See :func:`adapt_packed_norm` for the changes.
-
-        Args:
-            state_dict: checkpoint parameters keyed by name, modified in place.
-            prefix: prefix of the encoder's parameters.
-            args: remaining arguments of torch's method.
-        """
+        """Load parameters, after adapting the final layer norm of the packed sequence P to this encoder."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             adapt_packed_norm(self, state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
 
+    def max_positions(self) -> int:
+        """Return the maximum number of source tokens."""
+        if self.embed_positions is None:
+            return self.max_source_positions
+        return min(self.max_source_positions, self.embed_positions.max_positions)
+
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
-        """Add fairseq's version number to a state dict from an older checkpoint.
-
-        Overrides the method of fairseq's ``TransformerEncoderBase``, which would also rename parameters.
-        :meth:`luna_fairseq.models.bases.PluginModel.upgrade_state_dict_named` renames them.
-
-        Args:
-            state_dict: parameters keyed by name, modified in place.
-            name: prefix of the encoder's parameters.
-
-        Returns:
-            The state dict.
-        """
+        """Add fairseq's version number to a state dict that lacks it."""
         state_dict.setdefault(f"{name}.version", self.version.clone())
         return state_dict
 
@@ -255,8 +177,6 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
     ) -> Dict[str, List[Any]]:
         """Reorder the encoder output after beam search has selected hypotheses.
 
-        Overrides the method of fairseq's ``TransformerEncoderBase``.
-
         Args:
             encoder_out: output of :meth:`forward`.
             new_order: for each new batch entry, the index of the old sentence it continues, [new batch size].
@@ -269,13 +189,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, TransformerEncoderBase):
         after = before[0].reorder(new_order)
         if after is None:
             return encoder_out
-        # fairseq overwrites the entries of this list, so pass a copy.
-        encoder_out = {**encoder_out, "encoder_states": list(encoder_out["encoder_states"])}
-        reordered = super().reorder_encoder_out(encoder_out, new_order)
-        for name in ("packed_out", "packed_states"):
-            reordered[name] = [packed.index_select(1, new_order) for packed in encoder_out[name]]
-        reordered["has_padding"] = encoder_out["has_padding"]
-        masks = encoder_out["packed_padding_mask"]
-        reordered["packed_padding_mask"] = [mask.index_select(0, new_order) for mask in masks]
-        reordered["hypotheses"] = [after[1]]
+        reordered = {**encoder_out, "hypotheses": [after[1]]}
+        for name in TIME_FIRST:
+            reordered[name] = [x.index_select(1, new_order) for x in encoder_out[name]]
+        for name in BATCH_FIRST:
+            reordered[name] = [x.index_select(0, new_order) for x in encoder_out[name]]
         return reordered

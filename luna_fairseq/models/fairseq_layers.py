@@ -4,7 +4,8 @@ They translate fairseq's options, replace torch's layers with fairseq's, and app
 checkpointing and sharding to encoder and decoder layers.
 """
 
-from typing import Any, Callable, Dict, Iterator, TypeVar
+from functools import partial
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -17,48 +18,63 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.compiled_layer import compile_in_training
-from luna_fairseq.modules.embedding import sinusoids
+from luna_fairseq.modules.builders import Builders
 from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
-from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, SINUSOIDAL
+from luna_fairseq.modules.options import SINUSOIDAL, StackOptions, options_from
+from luna_fairseq.modules.positions import build_positions as build_torch_positions
+from luna_fairseq.modules.positions import sinusoids
 
 Module = TypeVar("Module", bound=nn.Module)
 # fairseq's incremental decoding state.
 IncrementalState = Dict[str, Dict[str, Any]]
 
 
-def stack_options(cfg: Any, side: Any, max_positions: int) -> Dict[str, Any]:
-    """Translate fairseq options into arguments for :class:`luna_fairseq.modules.options.StackOptions`.
+def get_option(cfg: Any, name: str) -> Any:
+    """Return an option of fairseq's nested TransformerConfig by its name on the command line."""
+    for group in ("encoder", "decoder", "quant_noise"):
+        if name.startswith(f"{group}_"):
+            return getattr(getattr(cfg, group), name[len(group) + 1 :])
+    return getattr(cfg, name)
 
-    Args:
-        cfg: fairseq's TransformerConfig, extended with Luna's options.
-        side: ``cfg.encoder`` or ``cfg.decoder``.
-        max_positions: maximum sequence length.
 
-    Returns:
-        Keyword arguments, ``{field: value}``.
+def read_options(options_class: Any, cfg: Any, **given: Any) -> Any:
+    """Translate fairseq's nested TransformerConfig into the options of an encoder or a decoder.
+
+    ``given`` contains the options that the configuration does not determine.
     """
-    positions = LEARNED if side.learned_pos else SINUSOIDAL
-    return {
-        "embed_dim": side.embed_dim,
-        "ffn_embed_dim": side.ffn_embed_dim,
-        "num_layers": side.layers,
-        "num_heads": side.attention_heads,
-        "num_pack_heads": side.projected_attention_heads,
-        "projection_length": cfg.projection_length,
-        "untie_kv": cfg.untie_luna_kv,
-        "non_contextual_packed": cfg.non_contextual_packed,
-        "normalize_before": side.normalize_before,
-        "activation_fn": activation_function(cfg.activation_fn),
-        "dropout": cfg.dropout,
-        "attention_dropout": cfg.attention_dropout,
-        "activation_dropout": cfg.activation_dropout,
-        "word_dropout": cfg.word_dropout,
-        "positions": NO_POSITIONS if cfg.no_token_positional_embeddings else positions,
-        "max_positions": max_positions,
-        "scale_embedding": not cfg.no_scale_embedding,
-        "layernorm_embedding": cfg.layernorm_embedding,
-        "linear_embedding": not cfg.adaptive_input and cfg.quant_noise.pq > 0,
-    }
+    activation = activation_function(cfg.activation_fn)
+    return options_from(options_class, partial(get_option, cfg), activation_fn=activation, **given)
+
+
+def fairseq_builders(cfg: Any, layer_drop: float) -> Builders:
+    """Return functions that build fairseq's modules.
+
+    fairseq's dropout has a name for --retain-dropout-modules, its layer norm uses apex's fused kernel if apex
+    is installed, and linear layers have quantization noise if --quant-noise-pq is set. Layers are compiled,
+    checkpointed or sharded as the options request.
+    """
+
+    def build_layers(layers: Iterable[nn.Module]) -> nn.ModuleList:
+        wrapped = (wrap_layer(layer, cfg) for layer in layers)
+        if layer_drop > 0.0:
+            return LayerDropModuleList(p=layer_drop, modules=wrapped)
+        return nn.ModuleList(wrapped)
+
+    return Builders(
+        dropout=lambda probability, owner: FairseqDropout(probability, module_name=owner),
+        norm=partial(LayerNorm, export=cfg.export),
+        linear=partial(quant_noise, p=cfg.quant_noise.pq, block_size=cfg.quant_noise.pq_block_size),
+        layers=build_layers,
+        positions=build_positions,
+        packed_positions=SinusoidalPositionalEmbedding.get_embedding,
+    )
+
+
+def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
+    """Build the position embedding: fairseq's table if the positions are sinusoidal."""
+    if options.positions == SINUSOIDAL:
+        return FairseqPositions(options.max_positions, options.embed_dim, padding_idx)
+    return build_torch_positions(options, padding_idx)
 
 
 class FairseqPositions(SinusoidalPositionalEmbedding):
@@ -185,8 +201,6 @@ def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
         cfg: fairseq's TransformerConfig.
     """
     use_fairseq_dropout_and_norm(stack, name, cfg.export)
-    if stack.quant_noise is not None:
-        quant_noise(stack.quant_noise, cfg.quant_noise.pq, cfg.quant_noise.pq_block_size)
 
 
 def apply_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
     build_output_projection,
@@ -70,6 +71,7 @@ class LunaAttention(ProjectingAttention):
         dropout: dropout probability of the attention weights (default: 0).
         untie_kv: use separate projections for keys and values. Otherwise a single projection computes both
             (default: False).
+        builders: functions that build dropout and linear layers (default: torch's).
 
     Raises:
         InputError: ``embed_dim`` is not a multiple of ``num_heads`` or of ``num_pack_heads``.
@@ -98,6 +100,7 @@ class LunaAttention(ProjectingAttention):
         num_pack_heads: Optional[int] = None,
         dropout: float = 0.0,
         untie_kv: bool = False,
+        builders: Builders = TORCH,
     ):
         super().__init__()
         self.embed_dim = embed_dim
@@ -107,14 +110,14 @@ class LunaAttention(ProjectingAttention):
         check_heads(embed_dim, self.num_pack_heads, "projected attention heads")
         self.untie_kv = untie_kv
         self.watcher: Optional[Callable[..., None]] = None
-        self.dropout_module = nn.Dropout(dropout)
+        self.dropout_module = builders.dropout(dropout, "LunaAttention")
         kv_names = ("k", "v") if untie_kv else ("kv",)
         pack_kv, unpack_kv = ([f"{step}_{name}" for name in kv_names] for step in ("pack", "unpack"))
         for name in ("pack_q", "unpack_q", *pack_kv, *unpack_kv):
             linear = build_projection(embed_dim)
             if self.has_projection(name):
-                self.add_module(f"{name}_proj", linear)
-        self.out_proj = build_output_projection(embed_dim)
+                self.add_module(f"{name}_proj", builders.linear(linear))
+        self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
         """Return True if this module has the projection with the given name (always True in the base class).

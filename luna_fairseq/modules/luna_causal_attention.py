@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import (
     build_output_projection,
     build_projection,
@@ -59,6 +60,7 @@ class LunaCausalAttention(nn.Module):
             "softplus").
         backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton" (default: "auto";
             see :func:`luna_fairseq.ops.causal_luna`).
+        builders: functions that build dropout and linear layers (default: torch's).
 
     Raises:
         InputError: ``embed_dim`` is not a multiple of ``num_heads``, the activation or the backend is
@@ -84,6 +86,7 @@ class LunaCausalAttention(nn.Module):
         untie_kv: bool = False,
         pack_activation: str = "softplus",
         backend: str = "auto",
+        builders: Builders = TORCH,
     ):
         super().__init__()
         check_heads(embed_dim, num_heads, "attention heads")
@@ -96,16 +99,16 @@ class LunaCausalAttention(nn.Module):
         self.pack_activation = pack_activation
         self.backend = backend
         self.watcher: Optional[Callable[..., None]] = None
-        self.dropout_module: nn.Module = nn.Dropout(dropout)
+        self.dropout_module = builders.dropout(dropout, "LunaCausalAttention")
 
         kv_names = ("unpack_k", "unpack_v") if untie_kv else ("unpack_kv",)
         self.x_projections = "pack_k", "unpack_q", *kv_names
         for name in ("pack_q", *self.x_projections):
-            self.add_module(f"{name}_proj", build_projection(embed_dim))
+            self.add_module(f"{name}_proj", builders.linear(build_projection(embed_dim)))
         # All projections of X fused into one linear layer, set when a model is prepared for decoding on a
         # CPU.
         self.fused_x_proj: Optional[nn.Module] = None
-        self.out_proj = build_output_projection(embed_dim)
+        self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def forward(
         self,

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Source, Target, drop_empty_mask, find_padding, token_places
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions
 from luna_fairseq.modules.embedding import TokenEmbedding, drop_words
 from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
@@ -71,26 +72,26 @@ class LunaDecoder(TokenEmbedding):
         self.build(options, embed_tokens, attentions)
 
     def build(
-        self, options: DecoderOptions, embed_tokens: nn.Module, attentions: Optional[DecoderAttentions] = None
+        self,
+        options: DecoderOptions,
+        embed_tokens: nn.Module,
+        attentions: Optional[DecoderAttentions] = None,
+        builders: Builders = TORCH,
     ) -> None:
         """Build the embedding, the layers and the output projection of the decoder.
 
         The constructor calls this method. A subclass with an additional base class, such as a fairseq
         decoder, calls it after the constructor of that base class.
-
-        Args:
-            options: decoder options.
-            embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
-            attentions: factory that builds the attention modules of the layers (default: None, the attention
-                modules of the Luna paper).
         """
         C, width = options.embed_dim, embed_tokens.embedding_dim
         self.attentions = attentions or DecoderAttentions()
-        self.build_embedding(options, embed_tokens)
-        self.quant_noise = self.build_embedding_linear()
+        self.build_embedding(options, embed_tokens, "LunaDecoder", builders)
+        self.quant_noise: Optional[nn.Module] = None
+        if options.linear_embedding:
+            self.quant_noise = builders.linear(nn.Linear(C, C, bias=False))
         self.project_in_dim = None if width == C else linear_without_bias(width, C)
-        self.embed_positions = self.build_positions(options, self.padding_idx)
-        self.layernorm_embedding = self.build_embedding_norm()
+        self.embed_positions = builders.positions(options, self.padding_idx)
+        self.layernorm_embedding = builders.norm(C) if options.layernorm_embedding else None
         self.layers = self.build_layers(options)
         has_norm = options.normalize_before and options.final_norm
         self.layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if has_norm else None

@@ -1,11 +1,12 @@
 """Luna encoder: token embedding, learned initial packed sequence P, and a stack of Luna layers."""
 
-from typing import Any, NamedTuple, Optional, Tuple
+from typing import Any, Iterator, NamedTuple, Optional, Tuple
 
 from torch import Tensor, nn
 
 from luna_fairseq.modules.batch import Source, drop_empty_mask, find_padding, token_places
-from luna_fairseq.modules.embedding import TokenEmbedding, drop_words, sinusoidal_table
+from luna_fairseq.modules.builders import TORCH, Builders
+from luna_fairseq.modules.embedding import TokenEmbedding, drop_words
 from luna_fairseq.modules.encoder_attentions import EncoderAttentions
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
 from luna_fairseq.modules.options import SINUSOIDAL, EncoderOptions
@@ -44,6 +45,9 @@ class LunaEncoder(TokenEmbedding):
         embed_tokens: token embedding of width ``options.embed_dim``, with the attribute ``padding_idx``.
         attentions: factory that builds the attention modules of the layers (default: None, the attention
             modules of the Luna paper).
+        builders: functions that build dropout, layer norms, linear layers and positions, and wrap the layers
+            (default: torch's modules, and no wrapper).
+        **base: arguments of the next base class, for a subclass with another base class beside this one.
 
     Example:
         >>> import torch
@@ -60,98 +64,49 @@ class LunaEncoder(TokenEmbedding):
         options: EncoderOptions,
         embed_tokens: nn.Module,
         attentions: Optional[EncoderAttentions] = None,
+        builders: Builders = TORCH,
+        **base: Any,
     ):
-        super().__init__()
-        self.build(options, embed_tokens, attentions)
-
-    def build(
-        self, options: EncoderOptions, embed_tokens: nn.Module, attentions: Optional[EncoderAttentions] = None
-    ) -> None:
-        """Build the embedding, the learned packed sequence P and the layers of the encoder.
-
-        The constructor calls this method. A subclass with an additional base class, such as a fairseq
-        encoder, calls it after the constructor of that base class.
-
-        Args:
-            options: encoder options.
-            embed_tokens: token embedding of width ``options.embed_dim``, with the attribute ``padding_idx``.
-            attentions: factory that builds the attention modules of the layers (default: None, the attention
-                modules of the Luna paper).
-        """
+        super().__init__(**base)
         C = options.embed_dim
-        self.attentions = attentions or EncoderAttentions()
-        self.build_embedding(options, embed_tokens)
-        self.embed_positions = self.build_positions(options, self.padding_idx)
-        self.layernorm_embedding = self.build_embedding_norm()
-        self.quant_noise = self.build_embedding_linear()
-        self.layers = self.build_layers(options)
+        self.attentions = attentions or EncoderAttentions(options)
+        # The order of construction is the order of the parameters in a checkpoint.
+        self.build_embedding(options, embed_tokens, "LunaEncoder", builders)
+        self.embed_positions = builders.positions(options, self.padding_idx)
+        self.layernorm_embedding = builders.norm(C) if options.layernorm_embedding else None
+        self.quant_noise: Optional[nn.Module] = None
+        if options.linear_embedding:
+            self.quant_noise = builders.linear(nn.Linear(C, C, bias=False))
+        self.layers = builders.layers(self._build_layers(options, builders))
         self.layer_repeats = options.layer_repeats
-        self.layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if options.normalize_before else None
+        self.layer_norm: Optional[nn.Module] = builders.norm(C) if options.normalize_before else None
         self.packed_embedding = PackedEmbedding(
             options.projection_length,
             C,
             dropout=options.dropout,
             scale=options.scale_embedding,
-            positions=self.packed_positions if options.positions == SINUSOIDAL else None,
+            positions=builders.packed_positions if options.positions == SINUSOIDAL else None,
             layer_norm=options.layernorm_embedding,
             fix_length=options.fix_projection_length,
             zero_padding=options.sentence_encoder,
+            builders=builders,
         )
         self.packed_layer_norm: Optional[nn.Module] = None
         if options.normalizes_last_packed:
-            self.packed_layer_norm = nn.LayerNorm(C, elementwise_affine=options.packed_is_read)
+            self.packed_layer_norm = builders.norm(C, elementwise_affine=options.packed_is_read)
         elif options.normalize_before and not (options.sentence_encoder or options.non_contextual_packed):
-            self.packed_layer_norm = nn.LayerNorm(C)
+            self.packed_layer_norm = builders.norm(C)
 
-    def packed_positions(self, length: int, embed_dim: int) -> Tensor:
-        """Return the position embeddings that are added to the learned packed sequence P.
-
-        Args:
-            length: number of rows of P.
-            embed_dim: width of each row.
-
-        Returns:
-            Sinusoidal position embeddings [length, embed_dim].
-        """
-        return sinusoidal_table(length, embed_dim)
-
-    def build_layers(self, options: EncoderOptions) -> nn.ModuleList:
-        """Build the ``options.num_layers`` encoder layers.
-
-        Args:
-            options: encoder options.
-
-        Returns:
-            The layers, from first to last.
-        """
-        return nn.ModuleList([self.build_layer(options, number) for number in range(options.num_layers)])
-
-    def build_layer(self, options: EncoderOptions, number: int) -> nn.Module:
-        """Build one encoder layer with its attention module.
-
-        Args:
-            options: encoder options.
-            number: zero-based layer index.
-
-        Returns:
-            The layer, a :class:`LunaEncoderLayer`.
-        """
-        is_last = number == options.num_layers - 1
-        attention = self.attentions.build_attention(options)
-        return LunaEncoderLayer(options, attention, not (is_last and options.normalizes_last_packed))
+    def _build_layers(self, options: EncoderOptions, builders: Builders) -> Iterator[nn.Module]:
+        """Build the layers one after the other."""
+        for number in range(options.num_layers):
+            is_last = number == options.num_layers - 1
+            attention = self.attentions.build_attention(builders)
+            normalize_packed = not (is_last and options.normalizes_last_packed)
+            yield LunaEncoderLayer(options, attention, normalize_packed, builders)
 
     def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer and return its outputs.
-
-        Subclasses can override this method, for example to recompute activations in the backward pass.
-
-        Args:
-            layer: layer to call.
-            *inputs: positional arguments of the layer.
-
-        Returns:
-            Outputs of the layer.
-        """
+        """Call a layer. A subclass can recompute the activations in the backward pass."""
         return layer(*inputs)
 
     def forward(
@@ -220,20 +175,10 @@ class LunaEncoder(TokenEmbedding):
         return output._replace(weights=tuple(all_weights)) if need_weights else output
 
     def embed(self, embeddings: Tensor, padding_mask: Tensor, places: Tensor) -> Tensor:
-        """Compute the input of the first layer from token embeddings.
+        """Compute the input [B, S, C] of the first layer from token embeddings [B, S, C].
 
         The order of operations is word dropout, scaling, position embeddings, layer norm, dropout and the
         linear projection. Operations disabled by the options are skipped.
-
-        Shapes: batch size B, S tokens, width C.
-
-        Args:
-            embeddings: token embeddings [B, S, C].
-            padding_mask: boolean mask [B, S], True at padding.
-            places: zero-based index [B, S] of each token in its sequence.
-
-        Returns:
-            Input [B, S, C] of the first layer.
         """
         x = self.embed_scale * drop_words(embeddings, self.word_dropout_module)
         positions = self.embed_places(places, padding_mask, x.size(1))

@@ -8,6 +8,7 @@ from typing import Any, Dict, Optional, Tuple
 from torch import Tensor, nn
 
 from luna_fairseq.modules.batch import Geometry, Source
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.options import StackOptions
 
 
@@ -22,30 +23,30 @@ class LunaLayer(nn.Module):
 
     Args:
         options: encoder or decoder options.
+        builders: functions that build dropout, layer norms and linear layers (default: torch's).
     """
 
-    def __init__(self, options: StackOptions):
+    def __init__(self, options: StackOptions, builders: Builders = TORCH):
         super().__init__()
         self.normalize_before = options.normalize_before
-        self.dropout_module: nn.Module = nn.Dropout(options.dropout)
+        self.dropout_module = builders.dropout(options.dropout, type(self).__name__)
 
-    def build_feed_forward(self, options: StackOptions, update_packed: bool, normalize_packed: bool) -> None:
-        """Build the feed-forward block, and the layer norm of the packed sequence P.
+    def build_feed_forward(
+        self, options: StackOptions, update_packed: bool, normalize_packed: bool, builders: Builders = TORCH
+    ) -> None:
+        """Build the feed-forward block, and the layer norm of the packed sequence P if it is normalized.
 
-        Args:
-            options: encoder or decoder options.
-            update_packed: True if the layer updates P for the next layer.
-            normalize_packed: build the layer norm of P. Must be False if its output is not used, because
-                parameters without a gradient break distributed training.
+        A norm whose output is not used must not be built, because parameters without a gradient break
+        distributed training.
         """
         C = options.embed_dim
         self.activation_fn = options.activation_fn
-        self.activation_dropout_module: nn.Module = nn.Dropout(options.activation_dropout)
-        self.fc1 = nn.Linear(C, options.ffn_embed_dim)
-        self.fc2 = nn.Linear(options.ffn_embed_dim, C)
-        self.final_layer_norm: nn.Module = nn.LayerNorm(C)
+        self.activation_dropout_module = builders.dropout(options.activation_dropout, type(self).__name__)
+        self.fc1 = builders.linear(nn.Linear(C, options.ffn_embed_dim))
+        self.fc2 = builders.linear(nn.Linear(options.ffn_embed_dim, C))
+        self.final_layer_norm: nn.Module = builders.norm(C)
         self.update_packed = update_packed
-        self.packed_layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if normalize_packed else None
+        self.packed_layer_norm: Optional[nn.Module] = builders.norm(C) if normalize_packed else None
 
     def normalize_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
         """Normalize the input of a block in a pre-norm layer.
@@ -128,6 +129,7 @@ class LunaEncoderLayer(LunaLayer):
         self_attn: self-attention, such as :class:`luna_fairseq.modules.LunaAttention`.
         normalize_packed: in a post-norm layer, normalize the updated P. False in the last layer if the
             encoder normalizes the last P itself (default: True).
+        builders: functions that build dropout, layer norms and linear layers (default: torch's).
 
     Example:
         >>> import torch
@@ -139,13 +141,19 @@ class LunaEncoderLayer(LunaLayer):
         (torch.Size([50, 4, 64]), torch.Size([16, 4, 64]))
     """
 
-    def __init__(self, options: StackOptions, self_attn: nn.Module, normalize_packed: bool = True):
-        super().__init__(options)
+    def __init__(
+        self,
+        options: StackOptions,
+        self_attn: nn.Module,
+        normalize_packed: bool = True,
+        builders: Builders = TORCH,
+    ):
+        super().__init__(options, builders)
         self.self_attn = self_attn
-        self.self_attn_layer_norm: nn.Module = nn.LayerNorm(options.embed_dim)
+        self.self_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
         update_packed = not options.non_contextual_packed
         has_norm = (update_packed and normalize_packed) or options.normalize_before
-        self.build_feed_forward(options, update_packed, has_norm)
+        self.build_feed_forward(options, update_packed, has_norm, builders)
 
     def forward(
         self,

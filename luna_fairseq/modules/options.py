@@ -1,7 +1,12 @@
-"""Encoder and decoder options, independent of fairseq and transformers."""
+"""Encoder and decoder options, independent of fairseq and transformers.
+
+The table ``CONFIGURATION`` says which options of a model's configuration determine each option. The options
+of fairseq's command line and the fields of transformers' configuration have the same names.
+"""
 
 from dataclasses import dataclass
-from typing import Callable, Optional
+from operator import not_
+from typing import Any, Callable, Dict, Optional, Tuple
 
 from torch import Tensor
 from torch.nn import functional as F
@@ -119,3 +124,82 @@ class DecoderOptions(StackOptions):
     final_norm: bool = True
     pack_activation: str = "softplus"
     backend: str = "auto"
+
+
+def choose_positions(learned: bool, none: bool) -> str:
+    """Return the kind of positions from the options for learned and for no positions."""
+    if none:
+        return NO_POSITIONS
+    return LEARNED if learned else SINUSOIDAL
+
+
+# Options of a model's configuration that determine each option above. An adapter gives the other options.
+# "{side}" stands for encoder or decoder, "{text}" for source or target.
+CONFIGURATION: Dict[str, Tuple[str, ...]] = {
+    "embed_dim": ("{side}_embed_dim",),
+    "ffn_embed_dim": ("{side}_ffn_embed_dim",),
+    "num_layers": ("{side}_layers",),
+    "num_heads": ("{side}_attention_heads",),
+    "num_pack_heads": ("{side}_projected_attention_heads",),
+    "projection_length": ("projection_length",),
+    "untie_kv": ("untie_luna_kv",),
+    "non_contextual_packed": ("non_contextual_packed",),
+    "normalize_before": ("{side}_normalize_before",),
+    "dropout": ("dropout",),
+    "attention_dropout": ("attention_dropout",),
+    "activation_dropout": ("activation_dropout",),
+    "word_dropout": ("word_dropout",),
+    "positions": ("{side}_learned_pos", "no_token_positional_embeddings"),
+    "max_positions": ("max_{text}_positions",),
+    "scale_embedding": ("no_scale_embedding",),
+    "layernorm_embedding": ("layernorm_embedding",),
+    "linear_embedding": ("quant_noise_pq",),
+    "fix_projection_length": ("fix_projection_length",),
+    "output_dim": ("decoder_output_dim",),
+    "final_norm": ("no_decoder_final_norm",),
+    "pack_activation": ("pack_activation",),
+}
+# Functions of the values above, for each option that is not the value itself.
+CONVERSIONS: Dict[str, Callable[..., Any]] = {
+    "positions": choose_positions,
+    "scale_embedding": not_,
+    "linear_embedding": bool,
+    "final_norm": not_,
+}
+
+
+def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -> Any:
+    """Read the options of an encoder or a decoder from a configuration.
+
+    Args:
+        options_class: :class:`EncoderOptions` or :class:`DecoderOptions`.
+        read: function that returns the value of an option of the configuration, given its name.
+        **given: options whose values the configuration does not determine.
+
+    Returns:
+        An instance of ``options_class``.
+
+    Example:
+        >>> config = {**dict.fromkeys(configuration_names(EncoderOptions), False), "encoder_layers": 6}
+        >>> options_from(EncoderOptions, config.get, sentence_encoder=True).num_layers
+        6
+    """
+    values = {}
+    for name in options_class.__dataclass_fields__:
+        if name in CONFIGURATION and name not in given:
+            found = [read(source) for source in _names_in_configuration(options_class, name)]
+            values[name] = CONVERSIONS[name](*found) if name in CONVERSIONS else found[0]
+    return options_class(**values, **given)
+
+
+def configuration_names(options_class: Any) -> Tuple[str, ...]:
+    """Return the names of all options of a configuration that an encoder or a decoder has."""
+    fields = [name for name in options_class.__dataclass_fields__ if name in CONFIGURATION]
+    return tuple(name for field in fields for name in _names_in_configuration(options_class, field))
+
+
+def _names_in_configuration(options_class: Any, name: str) -> Tuple[str, ...]:
+    """Return the names of the configuration's options that determine the option ``name``."""
+    encodes = issubclass(options_class, EncoderOptions)
+    words = {"side": "encoder", "text": "source"} if encodes else {"side": "decoder", "text": "target"}
+    return tuple(source.format(**words) for source in CONFIGURATION[name])

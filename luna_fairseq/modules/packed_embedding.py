@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import longest_sequence, shortest_sequence
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.ops.attention import is_recording_graph
 
 
@@ -28,6 +29,7 @@ class PackedEmbedding(nn.Module):
         layer_norm: apply a layer norm to P (default: False).
         fix_length: use all rows for every sentence, without padding (default: False).
         zero_padding: set padded rows to zero (default: False).
+        builders: functions that build dropout and layer norm (default: torch's).
 
     Raises:
         InputError: ``projection_length`` is less than 1.
@@ -57,6 +59,7 @@ class PackedEmbedding(nn.Module):
         layer_norm: bool = False,
         fix_length: bool = False,
         zero_padding: bool = False,
+        builders: Builders = TORCH,
     ):
         super().__init__()
         if projection_length < 1:
@@ -71,8 +74,8 @@ class PackedEmbedding(nn.Module):
         nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
         table = None if positions is None else positions(projection_length, embed_dim)
         self.register_buffer("positions", table, persistent=False)
-        self.layer_norm = nn.LayerNorm(embed_dim) if layer_norm else None
-        self.dropout_module = nn.Dropout(dropout)
+        self.layer_norm = builders.norm(embed_dim) if layer_norm else None
+        self.dropout_module = builders.dropout(dropout, "PackedEmbedding")
 
     def forward(self, lengths: Tensor, at_most: Optional[int] = None) -> Tuple[Tensor, Optional[Tensor]]:
         """Return the packed sequence P and its padding mask for a batch of sentences.

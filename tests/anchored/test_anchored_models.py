@@ -30,11 +30,23 @@ def test_a_checkpoint_keeps_its_initial_strength():
     assert torch.equal(other(source, None, target)[0], model(source, None, target)[0])
 
 
-def test_checkpoints_with_shared_token_projections_are_rejected():
-    model = tiny_model(**ANCHORED, packed_lookup=1)
-    shared = {name: x for name, x in model.state_dict().items() if ".token_" not in name}
-    with pytest.raises(InputError, match="commit 4553eb0 .* --share-token-projections"):
-        model.load_state_dict(shared)
+@pytest.mark.parametrize(
+    "build, options",
+    [
+        (tiny_masked_lm, {"local_parts": 3, "encoder_layers": 1}),
+        (tiny_model, {"local_parts": 3, "packed_lookup": 2, "diagonal_prior": True}),
+        (tiny_model, {"cross_attention": "softmax", "diagonal_prior": True}),
+    ],
+)
+def test_the_geometry_of_a_batch_is_what_the_layers_need(build, options):
+    """A factory derives from its options what the modules that it builds need, before it builds them."""
+    model = build(**ANCHORED, **options)
+    sides = [model.encoder] if build is tiny_model else [model.encoder.sentence_encoder]
+    sides += [model.decoder] if build is tiny_model else []
+    for side in sides:
+        modules = [getattr(layer, "encoder_attn", layer.self_attn) for layer in side.layers]
+        each = [attention.needs() for attention in modules]
+        assert side.attentions.needs == geometry.Needs(*map(max, zip(*each)))
 
 
 def test_parameters_are_added_only_by_the_options():

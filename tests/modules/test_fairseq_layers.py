@@ -1,12 +1,15 @@
 """Test that the attentions use fairseq's dropout and quantisation noise."""
 
+from argparse import Namespace
+
 import pytest
 import torch
 from tiny_luna import VARIANTS, tiny_model
 
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.fairseq_layers import use_fairseq_layers
+from luna_fairseq.models.fairseq_layers import fairseq_builders
+from luna_fairseq.models.luna import nested_config
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention
 
 C, HEADS, L, B, S, T = 12, 3, 5, 4, 7, 6
@@ -15,7 +18,8 @@ both = pytest.mark.parametrize("kind", [LunaAttention, LunaCausalAttention])
 
 def module_and_inputs(kind, options, **noise):
     torch.manual_seed(0)
-    module = use_fairseq_layers(kind(C, HEADS, **options), kind.__name__, **noise).eval().double()
+    builders = fairseq_builders(nested_config(Namespace(**noise)), layer_drop=0.0)
+    module = kind(C, HEADS, **options, builders=builders).eval().double()
     inputs = [torch.randn(n, B, C).double() for n in (T, L, S)]
     return module, inputs if kind is LunaAttention else inputs[:2]
 
@@ -60,7 +64,7 @@ def test_retained_dropout_modules_are_selected_by_class_name(variant):
 
 @both
 def test_quantisation_noise_is_applied_to_every_projection(kind):
-    module, inputs = module_and_inputs(kind, {}, q_noise=0.5, qn_block_size=4)
+    module, inputs = module_and_inputs(kind, {}, quant_noise_pq=0.5, quant_noise_pq_block_size=4)
     before = {name: x.clone() for name, x in module.state_dict().items()}
     first(module.train()(*inputs))
     for name, x in module.state_dict().items():

@@ -6,7 +6,7 @@ from golden import DTYPES, assert_close, cast, load
 
 from fairseq.models.transformer import TransformerConfig
 from luna_fairseq.models.authors_checkpoint import translate_name
-from luna_fairseq.models.fairseq_layers import stack_options
+from luna_fairseq.models.fairseq_layers import read_options
 from luna_fairseq.models.luna import nested_config
 from luna_fairseq.models.luna_config import LunaConfig
 from luna_fairseq.modules import (
@@ -165,11 +165,10 @@ def layer_config(config):
 
 
 def build_layer(side, cfg):
-    stack = stack_options(cfg, getattr(cfg, side), 100)
     if side == "encoder":
-        options = EncoderOptions(**stack)
-        return LunaEncoderLayer(options, EncoderAttentions().build_attention(options))
-    options, attentions = DecoderOptions(**stack), DecoderAttentions()
+        options = read_options(EncoderOptions, cfg)
+        return LunaEncoderLayer(options, EncoderAttentions(options).build_attention())
+    options, attentions = read_options(DecoderOptions, cfg), DecoderAttentions()
     causal = attentions.build_causal_attention(options)
     return LunaDecoderLayer(options, causal, attentions.build_cross_attention(options, True), None, True)
 

@@ -1,0 +1,48 @@
+"""Functions that build the smallest modules of an encoder or a decoder."""
+
+from dataclasses import dataclass
+from typing import Any, Callable, Optional
+
+from torch import Tensor, nn
+
+from luna_fairseq.modules.options import StackOptions
+from luna_fairseq.modules.positions import build_positions, sinusoidal_table
+
+
+def build_dropout(probability: float, owner: str) -> nn.Module:
+    """Build torch's dropout module."""
+    return nn.Dropout(probability)
+
+
+def keep_linear(linear: nn.Linear) -> nn.Linear:
+    """Return a new linear layer unchanged."""
+    return linear
+
+
+@dataclass(frozen=True)
+class Builders:
+    """Functions that build the smallest modules of an encoder or a decoder.
+
+    The defaults build torch's modules. An adapter passes functions that build the modules of its framework.
+
+    Attributes:
+        dropout: function ``(probability, owner) -> dropout``, where owner is the name of the class that
+            contains the module.
+        norm: function ``(width, elementwise_affine=True) -> layer norm``.
+        linear: function that returns a new linear layer, or the module to use in its place.
+        layers: function ``(layers) -> module list``, which may wrap each layer. The layers are a generator,
+            so that each layer is wrapped before the next one is built.
+        positions: function ``(options, padding_idx) -> position embedding``, or None for no positions.
+        packed_positions: function ``(length, width) -> table [length, width]`` of the positions that are
+            added to the packed sequence P.
+    """
+
+    dropout: Callable[[float, str], Any] = build_dropout
+    norm: Callable[..., nn.Module] = nn.LayerNorm
+    linear: Callable[[nn.Linear], nn.Linear] = keep_linear
+    layers: Callable[..., nn.ModuleList] = nn.ModuleList
+    positions: Callable[[StackOptions, int], Optional[nn.Module]] = build_positions
+    packed_positions: Callable[[int, int], Tensor] = sinusoidal_table
+
+
+TORCH = Builders()

@@ -1,0 +1,128 @@
+"""Position embeddings: sinusoidal or learned."""
+
+import math
+from typing import Optional
+
+import torch
+from torch import Tensor, nn
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, StackOptions
+
+
+def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return sinusoidal position embeddings in fairseq's order, all sines before all cosines.
+
+    Args:
+        places: positions [...], a tensor of any shape.
+        embed_dim: width C of the embeddings.
+        dtype: dtype of the result and of the angles (default: float32, as in fairseq).
+
+    Returns:
+        Position embeddings [..., C].
+
+    Example:
+        >>> import torch
+        >>> sinusoids(torch.arange(3), embed_dim=8).shape
+        torch.Size([3, 8])
+    """
+    half = embed_dim // 2
+    scale = math.log(10000) / max(1, half - 1)
+    frequency = torch.exp(-scale * torch.arange(half, device=places.device, dtype=dtype))
+    angles = places.to(dtype).unsqueeze(-1) * frequency
+    table = torch.cat([angles.sin(), angles.cos()], dim=-1)
+    return nn.functional.pad(table, (0, embed_dim - 2 * half))
+
+
+def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
+    """Return sinusoidal embeddings for the positions 0 to ``length - 1``.
+
+    Args:
+        length: number of positions.
+        embed_dim: width of the embeddings.
+
+    Returns:
+        Position embeddings [length, embed_dim].
+    """
+    return sinusoids(torch.arange(length), embed_dim)
+
+
+class SinusoidalPositions(nn.Module):
+    """Sinusoidal position embedding without a maximum length.
+
+    The embedding of padding is zero.
+
+    Args:
+        embed_dim: width of the embeddings.
+        padding_idx: position index assigned to padding tokens. The first token has position
+            ``padding_idx + 1``, as in fairseq.
+    """
+
+    def __init__(self, embed_dim: int, padding_idx: int):
+        super().__init__()
+        self.embedding_dim, self.padding_idx = embed_dim, padding_idx
+
+    def forward(self, positions: Tensor, end: int) -> Tensor:
+        """Return the embeddings of token positions.
+
+        Args:
+            positions: position [B, T] of each token, for batch size B and length T. The first token of a
+                sequence has position ``padding_idx + 1``.
+            end: length of the longest sequence in the batch. Unused, because sinusoidal embeddings extend to
+                any length.
+
+        Returns:
+            Position embeddings [B, T, C] of width C.
+        """
+        is_token = positions.ne(self.padding_idx).unsqueeze(-1)
+        return sinusoids(positions, self.embedding_dim) * is_token
+
+
+class LearnedPositions(nn.Embedding):
+    """Learned position embedding with a maximum length.
+
+    Args:
+        max_positions: maximum sequence length.
+        embed_dim: width of the embeddings.
+        padding_idx: position index assigned to padding tokens. The first token has position
+            ``padding_idx + 1``, as in fairseq.
+    """
+
+    def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
+        super().__init__(max_positions + padding_idx + 1, embed_dim, padding_idx)
+        self.max_positions = max_positions
+        nn.init.normal_(self.weight, mean=0.0, std=embed_dim**-0.5)
+        nn.init.zeros_(self.weight[padding_idx].detach())
+
+    def forward(self, positions: Tensor, end: int) -> Tensor:
+        """Return the embeddings of token positions.
+
+        Args:
+            positions: position [B, T] of each token, for batch size B and length T. The first token of a
+                sequence has position ``padding_idx + 1``.
+            end: length of the longest sequence in the batch, including padding.
+
+        Returns:
+            Position embeddings [B, T, C] of width C.
+
+        Raises:
+            InputError: ``end`` is larger than ``max_positions``.
+        """
+        if end > self.max_positions:
+            raise InputError(
+                f"a sequence has {end} tokens, the model's positions end at {self.max_positions}. "
+                "Shorten the sequence, or build the model with a larger max_positions"
+            )
+        return super().forward(positions)
+
+
+def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Module]:
+    """Build the position embedding that the options select, or return None if the model has no positions.
+
+    The position ``padding_idx`` is that of padding tokens.
+    """
+    if options.positions == NO_POSITIONS:
+        return None
+    if options.positions == LEARNED:
+        return LearnedPositions(options.max_positions, options.embed_dim, padding_idx)
+    return SinusoidalPositions(options.embed_dim, padding_idx)
