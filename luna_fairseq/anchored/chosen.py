@@ -1,7 +1,8 @@
 """Look-up attention: choice of the segments that each query attends to, and products with their tokens.
 
-The context is divided into L segments, runs of consecutive tokens. Row i of the packed sequence P summarizes
-segment i. A query chooses the segments whose rows have the largest logits, and attends to their tokens.
+The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed sequence P
+summarizes segment i. A query chooses the N segments whose rows have the largest logits, and attends to their
+M = N * W tokens. Other letters: batch size B, H heads of dimension K, T queries.
 """
 
 from typing import NamedTuple, Optional
@@ -16,22 +17,9 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Choose the segments of the context whose tokens each query attends to in a look-up.
+    """Choose the segments [B, H, T, N] whose rows have the largest attention logits [B, H, T, L].
 
-    A segment is a run of consecutive tokens, and row i of the packed sequence P summarizes segment i. Each
-    query and head chooses the segments whose rows have the largest logits. No gradient flows through the
-    choice.
-
-    Shapes: batch size B, H heads, T queries, L rows of P.
-
-    Args:
-        rows: attention logits [B, H, T, L] of the rows.
-        packed_padding_mask: mask [B, L], True at padded rows, or None if there is no padding.
-        number: number of segments to choose. If there are fewer segments, all are chosen.
-        best_first: sort the chosen segments by decreasing logits (default: False, any order).
-
-    Returns:
-        Indices [B, H, T, N] of the N chosen segments.
+    packed_padding_mask: [B, L], True at padded rows. No gradient flows through the choice.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -42,26 +30,11 @@ def choose_segments(
 def read_chosen(
     segments: Segments, rows: Tensor, packed_padding_mask: Optional[Tensor], number: int
 ) -> "ChosenTokens":
-    """Choose the segments whose tokens each query attends to, and prepare the products with their tokens.
+    """Choose ``number`` segments for each query, and prepare the products with their tokens.
 
-    A segment is a run of consecutive tokens, and row i of the packed sequence P summarizes segment i. Each
-    query and head chooses the ``number`` segments whose rows have the largest logits.
-
-    A context of at most 64 tokens is short. Its tokens fill the first segments, and its queries attend to all
-    of them, regardless of the logits. All queries of a batch use the same number of segments, which is enough
-    for 64 tokens if the batch contains short contexts. The surplus segments of long contexts are masked.
-
-    Shapes: batch size B, H heads of dimension K, T queries, L rows of P, at most W tokens in a segment.
-
-    Args:
-        segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
-        rows: attention logits [B, H, T, L] of the rows.
-        packed_padding_mask: mask [B, L], True at padded rows, or None if there is no padding.
-        number: number of segments that each query chooses.
-
-    Returns:
-        The chosen segments of each query, with methods that compute dot products with their keys and weighted
-        sums of their values.
+    The queries of a short context, of at most 64 tokens, attend to all its tokens, which fill its first
+    segments. If a batch has a short context, all its queries choose enough segments for 64 tokens, and the
+    surplus segments of long contexts are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -79,18 +52,11 @@ def read_chosen(
 class ChosenTokens(NamedTuple):
     """Tokens of the segments chosen by each query in look-up attention.
 
-    A segment is a run of at most W consecutive tokens. Each query and head has chosen N of the L segments,
-    and thus attends to M = N * W tokens.
-
-    Shapes: batch size B, H heads of dimension K, T queries.
-
     Attributes:
         segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
         segment: indices [B, H, T, N] of the chosen segments.
-        pairs: the same choice, arranged for fast products: a :class:`luna_fairseq.anchored.pairs.Blocks` or
-            :class:`luna_fairseq.anchored.pairs.Gathered`.
-        unread: mask [B, N], True at chosen segments whose tokens are masked (default: None, no segment is
-            masked).
+        pairs: the same choice, arranged for fast products.
+        unread: mask [B, N], True at surplus segments of long contexts.
     """
 
     segments: Segments
@@ -100,11 +66,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask [B, H, T, M] of the M tokens of each query, True where a segment has no token or is ignored.
-
-        B is the batch size. The mask has one entry for each of H heads and T queries, and M = N * W for N
-        chosen segments of W tokens.
-        """
+        """Mask [B, H, T, M] of each query's tokens, True at padding of a segment and in surplus segments."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -113,47 +75,21 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Centre [B, H, T, M] of each of the M tokens of each query, in tokens from the start of the context.
-
-        B is the batch size, and there are H heads and T queries. Used by a diagonal prior, a bias that
-        favours tokens near the position expected for each query.
-        """
+        """Centre [B, H, T, M] of each query's tokens, in tokens from the start of the context."""
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the dot products of each query with the keys of the tokens in its chosen segments.
-
-        Args:
-            q: queries [B, H, T, K], for batch size B, H heads of dimension K and T queries.
-
-        Returns:
-            Dot products [B, H, T, M], where M is the number of tokens per query.
-        """
+        """Compute the dot products [B, H, T, M] of the queries with the keys of their tokens."""
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Compute, for each query, the weighted sum of the values of the tokens in its chosen segments.
-
-        Args:
-            weights: attention weights [B, H, T, M], for batch size B, H heads, T queries and M tokens per
-                query.
-
-        Returns:
-            Weighted sums [B, H, T, K], where K is the dimension of the values.
-        """
+        """Compute the weighted sum [B, H, T, K] of the values of each query's tokens."""
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather the masks or positions of the tokens in the segments chosen by each query.
-
-        Args:
-            x: one value [B, L, W] for each of the W tokens of L segments, for batch size B.
-
-        Returns:
-            Values [B, H, T, M] of the M tokens of each query, for H heads and T queries.
-        """
+        """Gather a value x [B, L, W] of each token for the tokens of each query, [B, H, T, M]."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

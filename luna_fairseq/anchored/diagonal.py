@@ -1,16 +1,17 @@
 """Diagonal prior: a bias of cross-attention toward the diagonal, where source and target advance together.
 
-The prior expects target word t to translate the source words around position r (t + 1/2). Each head learns r,
-the ratio of source length to target length. Source tokens that are farther away receive lower logits. The
-width of the prior is sqrt(t + 1) words, because two sequences that occasionally skip a word drift apart like
-a random walk. The bias of a source token with centre c is ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)``, with a
-learned strength gamma.
+The prior expects target word t to translate the source words around position o + r (t + 1/2). In a document,
+t is counted from the beginning of the current sentence, and o is the number of source tokens before the
+aligned source sentence. Otherwise o is 0. Each head learns r, the ratio of source length to target length,
+and the strength gamma. The bias of a source token with centre c is::
 
-Dyer et al. (2013) align words with a similar prior, which requires the target length. A decoder does not know
-this length.
+    -gamma |o + r (t + 1/2) - c| / sqrt(t + 1)
 
-In a document, t may be counted from the beginning of the current sentence. The diagonal then starts at the
-corresponding source sentence.
+The width sqrt(t + 1) grows because two sequences that occasionally skip a word drift apart like a random
+walk. Dyer et al. (2013) align words with a similar prior, which requires the unknown target length.
+
+Arguments: ``strength`` gamma [H] and ``ratio`` r [H] for H heads, ``query_place`` t [B, T] for T queries of a
+batch of size B, ``key_place`` c [B, N] for N keys, and ``origin`` o [B, T].
 """
 
 from typing import NamedTuple, Optional
@@ -24,25 +25,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 def naive_diagonal_bias(
     strength: Tensor, ratio: Tensor, query_place: Tensor, key_place: Tensor, origin: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the diagonal prior from its definition, ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
-
-    The prior is a bias of the logits that favours keys near the source position ``o + r (t + 1/2)``, which is
-    expected for a query at target position t.
-
-    Shapes: batch size B, H heads, T queries, N keys.
-
-    Args:
-        strength: strength gamma [H] per head.
-        ratio: ratio r [H] of source length to target length per head.
-        query_place: zero-based index t [B, T] of each query's token in the target. In a document, it restarts
-            at each sentence.
-        key_place: centre c [B, N] of each key, in tokens from the start of the source.
-        origin: number o [B, T] of source tokens before the source sentence aligned with the query's sentence
-            (default: None, 0).
-
-    Returns:
-        Bias [B, H, T, N] of the attention logits.
-    """
+    """Compute the bias [B, H, T, N] from its definition, as a reference for tests."""
     t, c = (x.to(strength.dtype) for x in (query_place[:, None, :, None], key_place[:, None, None, :]))
     gamma, r = strength[:, None, None], ratio[:, None, None]
     o = 0 if origin is None else origin.to(strength.dtype)[:, None, :, None]
@@ -50,20 +33,14 @@ def naive_diagonal_bias(
 
 
 class Diagonal(NamedTuple):
-    """Diagonal prior for one batch: expected source position of each query, and distances of the keys.
-
-    A query at target position t expects source position ``r (t + 1/2)``, where r is the learned ratio of
-    source length to target length. The bias of a key falls with its distance from this position. Distances
-    are divided by the width ``sqrt(t + 1)`` of the prior. :func:`find_diagonal` creates this tuple.
-
-    Shapes: batch size B, H heads, T queries, N keys.
+    """Diagonal prior for one batch, created by :func:`find_diagonal`. Distances are divided by the width.
 
     Attributes:
-        strength: strength gamma [H, 1, 1] per head, which multiplies the distances.
+        strength: strength gamma [H, 1, 1].
         expected: expected source position [B, H, T, 1] of each query, in tokens.
-        width: width [B, 1, T, 1] of the prior for each query, in tokens.
-        nearest: distance [B, H, T, 1] of the key nearest to the expected position, in widths.
-        further: distance [B, H, T, N] of each key from the expected position, in widths, minus ``nearest``.
+        width: width [B, 1, T, 1] of the prior, in tokens.
+        nearest: distance [B, H, T, 1] of the key nearest to the expected position.
+        further: distance [B, H, T, N] of each key from the expected position, minus ``nearest``.
     """
 
     strength: Tensor
@@ -73,39 +50,17 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior for selected examples of the batch, in the given order.
-
-        Args:
-            examples: indices of the examples to return, as a vector.
-
-        Returns:
-            The prior for these examples.
-        """
+        """Return the diagonal prior for selected examples of the batch, given as a vector of indices."""
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:
-        """Return the bias added to the attention logits, normalized to 0 for the nearest key of each query.
-
-        The bias is ``-strength * further``, clamped to at least ``-MAX_PENALTY``. Up to one constant per
-        query, which does not change the softmax, it equals ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``.
-
-        Returns:
-            Bias [B, H, T, N], for batch size B, H heads, T queries and N keys.
-        """
+        """Return the bias [B, H, T, N], 0 at the nearest key of a query and at least ``-MAX_PENALTY``."""
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias of the logits for other keys, relative to the nearest key used by :meth:`bias`.
+        """Return the bias [B, H, T, M] of other keys with these centres, relative to the same nearest key.
 
-        The bias is ``strength * (nearest - |expected - place| / width)``, clamped to at least
-        ``-MAX_PENALTY``. It is positive for a key that is nearer than the nearest key.
-
-        Args:
-            place: centre of each key, in tokens from the start of the source, [B, H, T, M] for batch size B,
-                H heads, T queries and M keys. Dimensions of size 1 are broadcast.
-
-        Returns:
-            Bias [B, H, T, M].
+        It is positive for a key that is nearer than the nearest key. Dimensions of size 1 are broadcast.
         """
         # gamma * nearest - gamma / width * distance. Multiplying the factors first is cheaper, because there
         # are more distances than factors.
@@ -122,31 +77,9 @@ def find_diagonal(
     masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Compute the expected source position of each query, and the distance of each key from this position.
+    """Compute each query's expected source position and each key's distance, in float32 or float64.
 
-    A query at target position t expects source position ``o + r (t + 1/2)``. Distances from this position are
-    divided by ``sqrt(t + 1)``. The computation uses float32, or float64 for float64 strengths.
-
-    Shapes: batch size B, H heads, T queries, N keys.
-
-    Args:
-        strength: strength gamma [H] per head.
-        ratio: ratio r [H] of source length to target length per head.
-        query_place: zero-based index t [B, T] of each query's token in the target. In a document, it restarts
-            at each sentence.
-        key_place: centre c [B, N] of each key, in tokens from the start of the source.
-        masked: mask [B, N], True at padding, which is never the nearest key (default: None, no padding).
-        origin: number o [B, T] of source tokens before the source sentence aligned with the query's sentence
-            (default: None, 0).
-
-    Returns:
-        A :class:`Diagonal`, which computes the bias of these keys and of other keys.
-
-    Example:
-        >>> places = torch.tensor([[0]]), torch.tensor([[0.5, 1.5, 2.5]])
-        >>> diagonal = find_diagonal(torch.ones(1), torch.ones(1), *places)
-        >>> diagonal.bias().flatten()
-        tensor([-0., -1., -2.])
+    masked: mask [B, N], True at padding, which is never the nearest key.
     """
     dtype = torch.promote_types(strength.dtype, torch.float32)
     gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]

@@ -2,7 +2,8 @@
 
 A sequence is divided into R segments, each a run of at most W consecutive tokens. A table [R, W, K] holds one
 key (or value) vector of dimension K per token, padded to W tokens per segment. Each of M queries attends to
-the tokens of N of the R segments.
+the tokens of N of the R segments, whose indices are ``segment`` [M, N]. Its attention weights or logits are
+[M, N * W].
 
 A pair consists of a query and one of its segments. Pairs with the same segment are multiplied together in
 blocks, so that the tokens of a segment are not gathered once per query.
@@ -30,84 +31,31 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Choose the faster way to multiply M queries by the tokens of their segments, and prepare it.
+    """Prepare the faster way to multiply the queries by the tokens of their segments.
 
-    A segment is a run of consecutive tokens. Each query attends to N of the R segments. If a segment has at
-    least two queries on average, queries with the same segment are multiplied together in blocks. Otherwise,
-    the tokens are gathered separately for every query.
-
-    Args:
-        segment: indices [M, N] of the segments that each query attends to, from 0 to R - 1.
-        R: total number of segments.
-
-    Returns:
-        A :class:`Blocks` or a :class:`Gathered`. Both have the methods ``scores``, ``weighted_sum`` and
-        ``sum_outer_products``.
+    This is in blocks if a segment has at least two queries on average, and with one gather per query
+    otherwise.
     """
     return Gathered(segment) if segment.numel() < 2 * R else sort_into_blocks(segment, R)
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot products of each query with the keys of the tokens in its segments.
-
-    A segment is a run of W consecutive tokens. Each of M queries attends to N of the R segments, so there are
-    N * W products per query. The function is differentiable with respect to ``q`` and ``keys``.
-
-    Args:
-        pairs: result of :func:`make_pairs`, which contains the indices [M, N] of each query's segments.
-        q: queries [M, K], of dimension K.
-        keys: keys [R, W, K] of the tokens of all segments.
-
-    Returns:
-        Dot products [M, N * W].
-    """
+    """Compute the dot products [M, N * W] of queries [M, K] with the keys [R, W, K] in their segments."""
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """Compute, for each query, the weighted sum of the values of the tokens in its segments.
-
-    A segment is a run of W consecutive tokens. Each of M queries attends to N of the R segments, so the sum
-    runs over N * W tokens. The function is differentiable with respect to ``weights`` and ``values``.
-
-    Args:
-        pairs: result of :func:`make_pairs`, which contains the indices [M, N] of each query's segments.
-        weights: attention weights [M, N * W] of the tokens in each query's segments.
-        values: values [R, W, K] of the tokens of all segments, of dimension K.
-
-    Returns:
-        Weighted sums [M, K].
-    """
+    """Compute the weighted sum [M, K] of the values [R, W, K] in the segments of each query."""
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
 
 
 class _Scores(torch.autograd.Function):
-    """Autograd function for the dot products of each query with the keys of the tokens in its segments.
-
-    Only the inputs are saved for the backward pass. The gradient with respect to the queries is a weighted
-    sum of keys. The gradient with respect to the keys is a sum of outer products.
-    """
+    """Autograd function of :func:`scores` that saves only its inputs."""
 
     @staticmethod
     def forward(ctx: Any, pairs_class: Any, q: Tensor, keys: Tensor, *pairs: Tensor) -> Tensor:
-        """Compute the dot products of each query with the keys of the tokens in its segments.
-
-        Shapes: M queries of dimension K. Each query attends to N of the R segments. A segment is a run of W
-        tokens.
-
-        Args:
-            ctx: autograd context, in which the inputs are saved.
-            pairs_class: implementation of the products, the class :class:`Gathered` or :class:`Blocks`.
-            q: queries [M, K].
-            keys: keys [R, W, K] of the tokens of all segments.
-            *pairs: constructor arguments of ``pairs_class``. The first argument is the tensor [M, N] of the
-                segment indices of each query.
-
-        Returns:
-            Dot products [M, N * W].
-        """
         ctx.pairs_class = pairs_class
         ctx.save_for_backward(q, keys, *pairs)
         return pairs_class(*pairs).scores(q, keys)
@@ -115,19 +63,6 @@ class _Scores(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
-        """Compute the gradients of the loss with respect to the queries and the keys.
-
-        Shapes: M queries of dimension K. Each query attends to N of the R segments. A segment is a run of W
-        tokens.
-
-        Args:
-            ctx: autograd context with the saved inputs.
-            grad: gradient [M, N * W] of the loss with respect to the dot products.
-
-        Returns:
-            One value per argument of :meth:`forward`: the gradients [M, K] of the queries and [R, W, K] of
-            the keys, and None for all other arguments.
-        """
         q, keys, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
         # The backward pass may run under the caller's autocast, even if the forward pass did not.
@@ -138,30 +73,10 @@ class _Scores(torch.autograd.Function):
 
 
 class _WeightedSum(torch.autograd.Function):
-    """Autograd function for the weighted sum of the values of the tokens in each query's segments.
-
-    Only the inputs are saved for the backward pass. The gradient with respect to the weights consists of dot
-    products with the values. The gradient with respect to the values is a sum of outer products.
-    """
+    """Autograd function of :func:`weighted_sum` that saves only its inputs."""
 
     @staticmethod
     def forward(ctx: Any, pairs_class: Any, weights: Tensor, values: Tensor, *pairs: Tensor) -> Tensor:
-        """Compute, for each query, the weighted sum of the values of the tokens in its segments.
-
-        Shapes: M queries. Each query attends to N of the R segments. A segment is a run of W tokens, whose
-        values have dimension K.
-
-        Args:
-            ctx: autograd context, in which the inputs are saved.
-            pairs_class: implementation of the sums, the class :class:`Gathered` or :class:`Blocks`.
-            weights: attention weights [M, N * W] of the tokens in each query's segments.
-            values: values [R, W, K] of the tokens of all segments.
-            *pairs: constructor arguments of ``pairs_class``. The first argument is the tensor [M, N] of the
-                segment indices of each query.
-
-        Returns:
-            Weighted sums [M, K].
-        """
         ctx.pairs_class = pairs_class
         ctx.save_for_backward(weights, values, *pairs)
         return pairs_class(*pairs).weighted_sum(weights, values)
@@ -169,19 +84,6 @@ class _WeightedSum(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Tuple[Any, ...]:
-        """Compute the gradients of the loss with respect to the weights and the values.
-
-        Shapes: M queries. Each query attends to N of the R segments. A segment is a run of W tokens, whose
-        values have dimension K.
-
-        Args:
-            ctx: autograd context with the saved inputs.
-            grad: gradient [M, K] of the loss with respect to the weighted sums.
-
-        Returns:
-            One value per argument of :meth:`forward`: the gradients [M, N * W] of the weights and [R, W, K]
-            of the values, and None for all other arguments.
-        """
         weights, values, *pairs = ctx.saved_tensors
         products = ctx.pairs_class(*pairs)
         with torch.autocast(grad.device.type, enabled=False):
@@ -191,91 +93,36 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products of queries with the tokens of their segments, with one gather per query.
-
-    A segment is a run of consecutive tokens. Each of M queries attends to the tokens of N segments, which are
-    copied for every query and then multiplied. This is fast for few queries.
-
-    Attributes:
-        segment: indices [M, N] of the segments that each query attends to.
-    """
+    """Products of few queries with the tokens of their segments, which are copied for every query."""
 
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot products of each query with the keys of the tokens in its segments.
-
-        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
-
-        Args:
-            x: queries [M, K], of dimension K.
-            table: keys [R, W, K] of the tokens of all segments.
-
-        Returns:
-            Dot products [M, N * W].
-        """
+        """Compute the dot products [M, N * W] of queries x [M, K] with the keys in their segments."""
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute, for each query, the weighted sum of the values of the tokens in its segments.
-
-        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
-
-        Args:
-            weights: attention weights [M, N * W] of the tokens in each query's segments.
-            table: values [R, W, K] of the tokens of all segments, of dimension K.
-
-        Returns:
-            Weighted sums [M, K].
-        """
+        """Compute the weighted sum [M, K] of the values in the segments of each query."""
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the gradient with respect to the keys or values of all segments.
-
-        The gradient of a token is the sum of ``weight * query`` over the queries that attend to its segment,
-        so the gradient of a segment is a sum of outer products. A segment is a run of W tokens. Each of M
-        queries attends to N of the R segments.
-
-        Args:
-            weights: one factor [M, N * W] for each query and each token in its segments.
-            x: one vector [M, K] per query: the query itself, or the gradient of its weighted sum.
-            R: total number of segments.
-
-        Returns:
-            Gradient [R, W, K], with 0 for segments that no query attends to.
-        """
+        """Compute the gradient [R, W, K] of the table: weights times x [M, K], summed over queries."""
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
 
     def _gather(self, table: Tensor) -> Tensor:
-        """Gather, for each query, the keys or values of the tokens in its segments.
-
-        Args:
-            table: keys or values [R, W, K] of the tokens of all R segments, with W tokens per segment and
-                dimension K.
-
-        Returns:
-            Keys or values [M, N * W, K] of the tokens in the N segments that each of M queries attends to.
-        """
+        """Copy the vectors [M, N * W, K] of the tokens in the segments of each query."""
         return table.index_select(0, self.segment.flatten()).view(len(self.segment), -1, table.size(-1))
 
 
 class Blocks(NamedTuple):
     """Products of queries with the tokens of their segments, in blocks of queries that share a segment.
 
-    A segment is a run of consecutive tokens. Each of M queries attends to the tokens of N of the R segments.
-    This implementation is fast if many queries attend to the same segment.
-
-    A pair consists of a query and one of its segments. Pair p is query ``p // N`` with the segment in column
-    ``p % N`` of ``segment``. Pairs are sorted by segment and divided into blocks of c pairs with the same
-    segment. The last block of a segment may be partly empty.
-
-    There are always ``M * N // c + R`` blocks, which is enough for any choice of segments. No tensor shape
-    therefore depends on the choice. Surplus blocks at the end are empty.
-
-    Invariants: ``pair[place[p]] == p`` for every pair p, and ``block_segment[place[p] // c]`` is its segment.
+    Pair p is query ``p // N`` with the segment in column ``p % N`` of ``segment``. Pairs are sorted by
+    segment and divided into blocks of c pairs with the same segment. The last block of a segment may be
+    partly empty. There are always ``M * N // c + R`` blocks, which is enough for any choice of segments, so
+    that no tensor shape depends on the choice. Surplus blocks at the end are empty.
 
     Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0, 1],
     [2, 0]]. Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks are::
@@ -286,11 +133,9 @@ class Blocks(NamedTuple):
         place            [6, 0, 1, 4, 7, 2]
 
     Attributes:
-        segment: indices [M, N] of the segments that each query attends to.
-        block_segment: index of the segment of each block, a vector. Undefined for surplus blocks.
-        pair: index of the pair at each of the c positions of every block, a vector of length blocks * c.
-            Empty positions contain M * N.
-        place: position [M * N] of each pair in ``pair``.
+        block_segment: index of the segment of each block, undefined for surplus blocks.
+        pair: index of the pair at each of the c positions of every block. Empty positions contain M * N.
+        place: position of each pair in ``pair``, so that ``pair[place[p]] == p``.
     """
 
     segment: Tensor
@@ -299,17 +144,6 @@ class Blocks(NamedTuple):
     place: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot products of each query with the keys of the tokens in its segments.
-
-        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
-
-        Args:
-            x: queries [M, K], of dimension K.
-            table: keys [R, W, K] of the tokens of all segments.
-
-        Returns:
-            Dot products [M, N * W].
-        """
         arranged = x.new_empty(len(self.block_segment), self._block_size(), table.size(1))
         for blocks, places in self._split_blocks(x):
             keys = table.index_select(0, self.block_segment[blocks]).transpose(1, 2)
@@ -317,17 +151,6 @@ class Blocks(NamedTuple):
         return arranged.flatten(0, 1).index_select(0, self.place).view(len(x), -1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute, for each query, the weighted sum of the values of the tokens in its segments.
-
-        A segment is a run of W tokens. Each of M queries attends to N of the R segments.
-
-        Args:
-            weights: attention weights [M, N * W] of the tokens in each query's segments.
-            table: values [R, W, K] of the tokens of all segments, of dimension K.
-
-        Returns:
-            Weighted sums [M, K].
-        """
         arranged = table.new_empty(len(self.block_segment), self._block_size(), table.size(2))
         pair_weights = self._gather_weights(weights)
         for blocks, _ in self._split_blocks(table):
@@ -339,20 +162,6 @@ class Blocks(NamedTuple):
         return F.embedding_bag(place, arranged, mode="sum")
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the gradient with respect to the keys or values of all segments.
-
-        The gradient of a token is the sum of ``weight * query`` over the queries that attend to its segment,
-        so the gradient of a segment is a sum of outer products. A segment is a run of W tokens. Each of M
-        queries attends to N of the R segments.
-
-        Args:
-            weights: one factor [M, N * W] for each query and each token in its segments.
-            x: one vector [M, K] per query: the query itself, or the gradient of its weighted sum.
-            R: total number of segments.
-
-        Returns:
-            Gradient [R, W, K], with 0 for segments that no query attends to.
-        """
         pair_weights = self._gather_weights(weights).transpose(1, 2)
         sums = x.new_zeros(R, pair_weights.size(1), x.size(1))
         for blocks, places in self._split_blocks(x):
@@ -361,21 +170,14 @@ class Blocks(NamedTuple):
         return sums
 
     def _block_size(self) -> int:
-        """Return c, the number of pairs of a query and a segment that fit into a block."""
+        """Return c, the number of pairs that fit into a block."""
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Split the blocks into consecutive groups, one per batched matrix product.
+        """Split the blocks into groups, each for one batched matrix product.
 
         On a CPU, the values that are gathered for a group fit into the cache. On a GPU, there is a single
         group.
-
-        Args:
-            x: tensor [..., K] that is gathered. Only its last dimension and its device are used.
-
-        Returns:
-            One tuple per group: the slice of its blocks, and the slice of the positions in these blocks. A
-            block has c positions, so the second slice is c times the first.
         """
         c = self._block_size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
@@ -385,34 +187,12 @@ class Blocks(NamedTuple):
         ]
 
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the query of each pair in the given blocks.
-
-        A pair consists of a query and one of its segments. A block has c positions, some of which may be
-        empty. The queries returned for empty positions are undefined.
-
-        Args:
-            x: queries [M, K], of dimension K.
-            places: slice of the positions of these blocks. Its start and end are multiples of c.
-
-        Returns:
-            Queries [blocks, c, K].
-        """
+        """Gather the queries [blocks, c, K] at the given positions, undefined at empty positions."""
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
 
     def _gather_weights(self, weights: Tensor) -> Tensor:
-        """Gather the attention weights of each pair, block by block.
-
-        A pair consists of a query and one of its segments of W tokens. A block has c positions, some of which
-        may be empty. The weights at empty positions are 0.
-
-        Args:
-            weights: attention weights [M, N * W] of the tokens in the N segments that each of M queries
-                attends to.
-
-        Returns:
-            Attention weights [blocks, c, W] of all blocks.
-        """
+        """Gather the attention weights [blocks, c, W] of all blocks, 0 at empty positions."""
         pair_weights = weights.reshape(self.segment.numel(), -1)
         arranged = torch.cat([pair_weights, pair_weights.new_zeros(1, pair_weights.size(1))]).index_select(
             0, self.pair
@@ -424,18 +204,11 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort the pairs of a query and one of its segments by segment, and divide them into blocks.
+    """Sort the pairs by segment, and divide them into blocks.
 
-    A block holds at most ``size`` pairs with the same segment. Segment r has ``counts[r]`` pairs, which fill
-    ``counts[r] / size`` blocks, rounded up. The blocks of segment r end before block ``ends[r]``, where the
-    blocks of segment r + 1 begin. Within a segment, the pairs keep their order.
-
-    Args:
-        segment: indices [M, N], from 0 to R - 1, of the N segments that each of M queries attends to.
-        R: total number of segments.
-
-    Returns:
-        A :class:`Blocks`, which holds the sorted pairs and computes dot products and weighted sums with them.
+    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / size`` blocks, rounded up. The blocks of
+    segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, the
+    pairs keep their order.
     """
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"

@@ -1,12 +1,15 @@
 """Positions of segments and tokens in the context, and distances between them.
 
-The n non-padding tokens of a context are divided into L equal segments, runs of consecutive tokens. Row i of
-the packed sequence P summarizes segment i. A segment is w = n / L tokens wide. The centre of segment i is at
-token index i w + (w - 1) / 2. Distances are measured in segment widths, so that a distance has the same
-meaning in a short sentence and in a long document.
+The n tokens of a context are divided into L equal segments, runs of w = n / L consecutive tokens. Row i of
+the packed sequence P summarizes segment i. The centre of token t is at t + 1/2, and the centre of segment i
+at (i + 1/2) w. Head h of H heads shifts the centre by ((h + 1/2) / H - 1/2) w, so that the heads divide the
+segment among them. Distances are measured in segment widths, so that a distance has the same meaning in a
+short sentence and in a long document.
 
-Padding on either side does not change the positions of the other tokens. A sentence for which P has padded
-rows has fewer and wider segments.
+Padding on either side counts neither as a token nor as a row, and its results are undefined.
+
+Shapes: ``context_padding_mask`` [B, S] and ``packed_padding_mask`` [B, L] for batch size B, S tokens and L
+rows of P.
 """
 
 from typing import Tuple
@@ -18,23 +21,7 @@ from luna_fairseq.ops.softmax import MAX_PENALTY
 
 
 def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int) -> Tensor:
-    """Compute the distance between each token and the centre of each segment directly from the definition.
-
-    The n non-padding tokens of a context are divided into L equal segments, runs of w = n / L consecutive
-    tokens. Row i of the packed sequence P summarizes segment i. For head h of H, its centre is at token index
-    ``i w + (w - 1) / 2 + ((h + 1/2) / H - 1/2) w``. Distances are divided by w.
-
-    Shapes: batch size B, S context tokens, L rows of P.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows.
-        num_heads: number of heads H. A single head has no shift.
-
-    Returns:
-        Distances [B, H, L, S] in segment widths, at least 0, in float32. Values at padding positions are
-        undefined.
-    """
+    """Compute :func:`anchor_distances` directly from the definition, as a reference for tests."""
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
     distances = torch.zeros(B, num_heads, L, S, dtype=torch.float64)
@@ -51,30 +38,7 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """Compute the distance between each token and the centre of each segment, measured in segment widths.
-
-    The n non-padding tokens of a context are divided into L equal segments, runs of w = n / L consecutive
-    tokens. Row i of the packed sequence P summarizes segment i. For head h of H, its centre is at token index
-    ``i w + (w - 1) / 2 + ((h + 1/2) / H - 1/2) w``. This is the vectorized implementation of
-    :func:`naive_distances`.
-
-    Shapes: batch size B, S context tokens, L rows of P.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows.
-        num_heads: number of heads H (default: 1, the centres are not shifted).
-
-    Returns:
-        Distances [B, H, L, S] in segment widths, at least 0, in float32. Values at padding positions are
-        undefined.
-
-    Example:
-        >>> context, packed = torch.zeros(1, 4, dtype=torch.bool), torch.zeros(1, 2, dtype=torch.bool)
-        >>> anchor_distances(context, packed)[0, 0]  # 4 tokens, 2 rows
-        tensor([[0.2500, 0.2500, 0.7500, 1.2500],
-                [1.2500, 0.7500, 0.2500, 0.2500]])
-    """
+    """Compute the distances [B, H, L, S] from each segment's centre to each token's, in float32."""
     place = token_places_in_segments(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
     middle = torch.arange(L, device=place.device) + 0.5
@@ -84,94 +48,38 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """Subtract the distance of the nearest key, so that the nearest key has distance 0.
+    """Subtract the distance of the nearest key from distances [..., S] of S keys.
 
-    The distances are used as a penalty on attention logits. The subtraction does not change a softmax over
-    the keys. It keeps :func:`distance_bias` from clamping the bias of the nearest key.
-
-    Args:
-        distance: distances [..., S] of S keys.
-
-    Returns:
-        Distances [..., S], at least 0.
+    This does not change a softmax over the keys, and keeps :func:`distance_bias` from clamping the bias of
+    the nearest key.
     """
     return distance - distance.amin(dim=-1, keepdim=True)
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)``, which lowers the logits of distant keys.
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` of attention logits.
 
-    Args:
-        strength: strength gamma [H] per head, for H heads.
-        distance: distances [B, H or 1, ...] for batch size B, minus the distance of the nearest key.
-
-    Returns:
-        Bias [B, H, ...].
+    strength: gamma [H] per head. distance: [B, H or 1, ...], minus the distance of the nearest key.
     """
     head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
     return (-head_strength * distance).clamp(min=-MAX_PENALTY)
 
 
 def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the centre of each token, measured in segment widths from the start of the context.
-
-    The n non-padding tokens of a context are divided into L equal segments, runs of consecutive tokens. The
-    centre of token t is at ``(t + 1/2) L / n``.
-
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P, one per segment.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows of P. The other rows divide the context into
-            segments.
-
-    Returns:
-        Centres [B, S], undefined at padding.
-    """
+    """Return the centre [B, S] of each token, in segment widths from the start of the context."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (token + 0.5) * (rows / tokens)[:, None]
 
 
-def middles(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the centre of each segment and of each token, measured in tokens from the start of the context.
-
-    The n non-padding tokens of a context are divided into L equal segments, runs of consecutive tokens. The
-    centre of segment i is ``(i + 1/2) n / L``, and the centre of token t is ``t + 1/2``.
-
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P, one per segment.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows of P. The other rows divide the context into
-            segments.
-
-    Returns:
-        Tuple of two values:
-
-        - centre [B, L] of the segment of each row.
-        - centre [B, S] of each token, undefined at padding.
-    """
+def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
+    """Return the centres of all segments [B, L] and of all tokens [B, S], in tokens from the start."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
     return (row + 0.5) * (tokens / rows)[:, None], token + 0.5
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Count the non-padding tokens of each context and the non-padded rows of the packed sequence P.
-
-    Shapes: batch size B, S context tokens, L rows of P.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows.
-
-    Returns:
-        Tuple of three values:
-
-        - zero-based index [B, S] of each token, not counting padding.
-        - number [B] of non-padding tokens, at least 1.
-        - number [B] of non-padded rows, at least 1.
-    """
+    """Return the index [B, S] of each token, and the numbers [B] of tokens and rows, at least 1."""
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)
     return token, real.sum(dim=1).clamp(min=1), (~packed_padding_mask).sum(dim=1).clamp(min=1)

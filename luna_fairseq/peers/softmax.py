@@ -14,7 +14,7 @@ from typing import Any, Optional, Tuple
 import torch
 from torch import Tensor
 
-from luna_fairseq.anchored.places import middles
+from luna_fairseq.anchored.places import find_centres
 from luna_fairseq.anchored.strengths import DiagonalPrior
 from luna_fairseq.ops.masked_softmax import naive_softmax_weights
 from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
@@ -75,7 +75,7 @@ class SoftmaxAttention(PeerAttention):
         memory = {"k": k, "v": v, **({} if padding_mask is None else {"padding": padding_mask})}
         if self.diagonal is not None:
             mask = materialize_padding(padding_mask, k)
-            memory["middles"] = middles(mask, mask)[1]  # index of each token, not counting padding
+            memory["token_place"] = find_centres(mask, mask)[1]
         return memory
 
     def read_context(
@@ -86,7 +86,7 @@ class SoftmaxAttention(PeerAttention):
         attention_mask, bias = combine_masks(padding_mask), None
         if self.diagonal is not None:
             place, origin = self.diagonal_positions or (torch.arange(q.size(2), device=q.device)[None], None)
-            bias = self.diagonal(place, memory["middles"], padding_mask, origin).bias()
+            bias = self.diagonal(place, memory["token_place"], padding_mask, origin).bias()
         weights = naive_softmax_weights(q, k, attention_mask, bias) if need_weights else None
         return softmax_attention(q, k, v, attention_mask, self.dropout, bias), weights
 

@@ -22,7 +22,7 @@ from luna_fairseq.anchored.lookup import (
     naive_lookup_attention,
     total_lookup_weights,
 )
-from luna_fairseq.anchored.places import middles
+from luna_fairseq.anchored.places import find_centres
 from luna_fairseq.anchored.segments import (
     Layout,
     arrange_tokens,
@@ -217,7 +217,7 @@ def test_batches_of_short_and_long_contexts_equal_the_definition(kind, number, L
     monkeypatch.setattr(segments_module, "is_recording_graph", lambda *which: layout == "graph")
     monkeypatch.setattr(lookup_module, "can_branch_on_values", lambda x: layout == "segments, apart")
     packed = torch.arange(L)[None, :] >= (~context).sum(dim=1)[:, None].clamp(min=1)
-    row_place, token_place = middles(context, packed)
+    row_place, token_place = find_centres(context, packed)
     query_place = torch.arange(3).expand(len(context), -1)
 
     def form(*x):
@@ -348,7 +348,7 @@ def test_look_up_attention_equals_the_definition(kind, number, dtype, tolerance)
 @pytest.mark.parametrize("kind", list(LENGTHS))
 def test_look_up_attention_with_a_diagonal_prior_equals_the_definition(kind):
     context, packed = masks(kind)
-    row_place, token_place = middles(context, packed)
+    row_place, token_place = find_centres(context, packed)
     query_place = torch.arange(T).expand(B, -1)
 
     def form(*x):
