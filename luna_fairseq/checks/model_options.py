@@ -10,15 +10,11 @@ from argparse import ArgumentParser
 from dataclasses import fields
 from typing import Any, Dict, List, Mapping, Tuple
 
-from luna_fairseq.errors import InputError
-
 MAY_CHANGE = "may_change"
 # Metadata of an option that also leaves training as it is, and changes only its time or memory.
 COSTS_ONLY = "costs_only"
 # Metadata that names another option, whose value replaces None.
 DEFAULT_FROM = "default_from"
-# Options of earlier versions that models no longer support.
-REMOVED = ("carry_packed",)
 _OURS = "luna_fairseq."
 
 
@@ -142,24 +138,6 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
             if name not in model:
                 model[name] = default
     overwrite_args_by_name(state["cfg"], overrides)
-
-
-def check_removed_options(path: Any, options: Mapping[str, Any]) -> None:
-    """Check that a checkpoint's model uses no options that this package has removed.
-
-    Args:
-        path: checkpoint file, for the error message.
-        options: options of the checkpoint's model.
-
-    Raises:
-        InputError: The model uses an option in ``REMOVED``.
-    """
-    for name in REMOVED:
-        if options.get(name):
-            raise InputError(
-                f"{path} was trained with --{name.replace('_', '-')}, which has been removed. Load it with "
-                "the code at commit 2c9cbee"
-            )
 
 
 def fixed_options(model: str) -> List[str]:

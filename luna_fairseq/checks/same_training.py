@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 # Keys in a checkpoint's extra_state.
 KEY = "luna_fairseq.training"
 DICTIONARIES = "luna_fairseq.dictionaries"
-_DICTIONARIES_0_1 = "dictionaries"  # the key in version 0.1
 _LANGUAGES = ("source_lang", "target_lang")
 # Options of a task that decide how the model reads its input.
 _INPUT_OPTIONS = (
@@ -372,7 +371,7 @@ def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
         stores none.
     """
     extra_state = state.get("extra_state") or {}
-    return extra_state.get(DICTIONARIES, extra_state.get(_DICTIONARIES_0_1))
+    return extra_state.get(DICTIONARIES)
 
 
 def check_fingerprints(

@@ -8,7 +8,7 @@ from typing import Any, Dict, Sequence
 import torch
 
 import luna_fairseq.engine  # noqa: F401  (torch.load then accepts the classes that fairseq stores)
-from luna_fairseq.checks.model_options import check_removed_options, find_differences, plain_options
+from luna_fairseq.checks.model_options import find_differences, plain_options
 from luna_fairseq.checks.same_training import (
     check_identity,
     stored_fingerprints,
@@ -103,8 +103,7 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
         Checkpoint contents.
 
     Raises:
-        InputError: The file cannot be read, is not a fairseq checkpoint, or uses an option that has been
-            removed.
+        InputError: The file cannot be read, or is not a fairseq checkpoint.
     """
     if is_damaged_archive(path):
         raise InputError(f"{path} is damaged: its checksums do not match its contents")
@@ -117,7 +116,6 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
     model = state.get("model") if isinstance(state, dict) else None
     if not isinstance(model, dict) or not model or not stored_options(state):
         raise InputError(f"{path} is not a fairseq checkpoint: it lacks the model or its configuration")
-    check_removed_options(path, stored_options(state))
     state.pop("last_optimizer_state", None)
     for entry in AVERAGES:
         state.get("extra_state", {}).pop(entry, None)

@@ -13,7 +13,7 @@ from typing import Any, Dict, Sequence, Tuple
 
 from luna_fairseq import provenance
 from luna_fairseq.checks import same_training
-from luna_fairseq.checks.model_options import check_removed_options, fill_in_options, model_dataclass
+from luna_fairseq.checks.model_options import fill_in_options, model_dataclass
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import advise_intact, explain_no_checkpoint, is_damaged_archive
@@ -80,7 +80,6 @@ def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args:
         "dictionaries": same_training.stored_fingerprints(state),
         "added": (),
     }
-    check_removed_options(path, info["options"])
     # If a model is loaded for inference, its task reads only task_state. The trainer reads extra_state.
     if same_training.has_known_task(info["identity"]):
         state["task_state"] = {**(state.get("task_state") or {}), _INFO: info}

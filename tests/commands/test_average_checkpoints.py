@@ -263,7 +263,7 @@ def test_differing_parameter_names_are_refused(tmp_path, capsys, extra_in, messa
 def test_other_dictionaries_are_refused(tmp_path, capsys):
     states = [checkpoint(1), checkpoint(2)]
     for state, stored in zip(states, ("50 entries, a", "50 entries, b")):
-        state["extra_state"]["dictionaries"] = {"source": stored}
+        state["extra_state"]["luna_fairseq.dictionaries"] = {"source": stored}
     line = refused(capsys, "--inputs", *write(tmp_path, *states), "--output", tmp_path / "out.pt")
     assert ": source dictionary is 50 entries, b, not " in line
 

@@ -106,15 +106,6 @@ def test_checkpoints_that_fairseq_alone_wrote_load(model, warnings, caplog):
     assert len(caplog.records) == warnings
 
 
-def test_checkpoints_of_version_0_1(caplog):
-    task = TranslationTask(TranslationConfig(), make_dictionary("a"), make_dictionary("a"))
-    state = {"extra_state": {"dictionaries": task_fingerprints(task)}}
-    load_state(state, task)
-    state["extra_state"]["dictionaries"]["source"] = "5 entries, 0"
-    with pytest.raises(InputError, match="another source dictionary"):
-        load_state(state, task)
-
-
 def test_another_dictionary_is_refused_and_an_unknown_one_brings_a_warning(caplog):
     ours = {"source": fingerprint(make_dictionary("a b")), "target": fingerprint(make_dictionary("c"))}
     check_fingerprints("x.pt", {"source": ours["source"], "label": "2 entries, 0"}, ours)
