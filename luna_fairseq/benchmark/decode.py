@@ -20,7 +20,8 @@ class Decode(ModelTask):
 
     notes = """Measure beam search with Luna beside fairseq's Transformer.
 
-    fairseq's SequenceGenerator translates random sentences with random weights. The models are prepared as in
+    The search of fairseq-generate translates random sentences with random weights: fairseq's
+    SequenceGenerator for its own models, that of this package for ours. The models are prepared as in
     fairseq-generate. Every source sentence and every hypothesis has exactly T tokens, including the end
     token.
 
@@ -60,7 +61,8 @@ class Decode(ModelTask):
         """Return a function that translates a batch of random sentences, the same for all models."""
         length = batch.T - 1  # counted without EOS
         options = {"beam_size": self.args.beam, "max_len_a": 0, "max_len_b": length, "min_len": length}
-        generator = SequenceGenerator([model], self.dictionary(), **options)
+        choose = getattr(model, "choose_generator", lambda args: SequenceGenerator)
+        generator = choose(self.args)([model], self.dictionary(), **options)
         torch.manual_seed(self.args.seed)
         tokens = self.random_sentences(batch)
         lengths = torch.full((batch.sentences,), batch.T, device=tokens.device)

@@ -173,14 +173,7 @@ def check_int8_precision(options: ParsedOptions) -> Faults:
 
 
 def check_shortlist(options: ParsedOptions) -> Faults:
-    """Check that ``--shortlist`` names an existing file, and that the command generates text.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message if the command trains or scores, or the file does not exist.
-    """
+    """Check that ``--shortlist`` names an existing file, and that the command can restrict its search."""
     path = options.all.get("shortlist")
     if not path:
         return
@@ -188,6 +181,8 @@ def check_shortlist(options: ParsedOptions) -> Faults:
         yield "--shortlist restricts a trained model. Give it to fairseq-generate or fairseq-interactive"
     elif options.all.get("score_reference"):
         yield "--score-reference scores with the whole dictionary. Leave --shortlist out"
+    elif options.all.get("task") == "translation_from_pretrained_bart":
+        yield "--task translation_from_pretrained_bart has its own search. Leave --shortlist out"
     elif not os.path.isfile(path):
         yield f"--shortlist {path} does not exist. Make it with luna-make-shortlist"
 

@@ -6,7 +6,6 @@ They take effect when a fairseq command starts.
 import ast
 import sys
 from argparse import ArgumentParser, Namespace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +25,8 @@ OUR_OPTIONS = Patch(
     "our-options",
     RESULTS,
     "fairseq-hydra-train silently trains a model of the default size, because it applies the defaults of the "
-    "model before the preset of --arch. Impossible options of our models and tasks are accepted, and "
-    "fairseq-generate knows neither --int8 nor --shortlist.",
+    "model before the preset of --arch. Impossible options of our models and tasks are accepted. "
+    "fairseq-generate knows neither --int8 nor --shortlist, and --no-repeat-ngram-size has no effect.",
 )
 
 
@@ -117,25 +116,14 @@ def _add_model_options(parser: ArgumentParser) -> None:
         parser.add_argument("--shortlist", metavar="FILE", help=shortlist)
 
 
-@OUR_OPTIONS.replaces("fairseq.sequence_generator:SequenceGenerator._generate")
-def _generate_with_shortlist(generate: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
-    """Translate a batch, restricted to the model's vocabulary shortlist if the model has one.
-
-    Replaces fairseq's ``SequenceGenerator._generate``.
-
-    Args:
-        generate: fairseq's original method.
-        self: fairseq's sequence generator.
-        args: remaining arguments of the original method.
-        kwargs: remaining keyword arguments of the original method.
-
-    Returns:
-        One list of hypotheses per sentence.
-    """
-    shortlist = getattr(self.model.single_model, "shortlist", None)
-    if shortlist is None:
-        return generate(self, *args, **kwargs)
-    return shortlist.generate(partial(generate, self), self, *args, **kwargs)
+@OUR_OPTIONS.replaces("fairseq.tasks.fairseq_task:FairseqTask.build_generator")
+def _build_our_generator(
+    build: Function, self: Any, models: Any, args: Any, seq_gen_cls: Any = None, *more: Any, **kwargs: Any
+) -> Any:
+    """Build the generator that the models choose, unless the task chooses another one."""
+    if seq_gen_cls is None and all(hasattr(model, "choose_generator") for model in models):
+        seq_gen_cls = models[0].choose_generator(args)
+    return build(self, models, args, seq_gen_cls, *more, **kwargs)
 
 
 @OUR_OPTIONS.replaces("fairseq_cli.train:add_defaults")

@@ -5,6 +5,7 @@ subclass supplies the encoder and the decoder.
 """
 
 from argparse import Namespace
+from functools import partial
 from typing import Any, Callable, Dict, Optional
 
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.fairseq_layers import activation_function
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.models.onednn_linear import use_onednn
+from luna_fairseq.models.sequence_generator import AlignedGenerator, Generator
 from luna_fairseq.models.shortlist import Shortlist
 from luna_fairseq.modules.heads import ProjectingAttention
 from luna_fairseq.text.documents import SEPARATOR
@@ -66,6 +68,11 @@ class PluginModel(BaseFairseqModel):
             kwargs["retain_dropout_modules"] = names
         super().make_generation_fast_(**kwargs)
         use_onednn(self)
+
+    def choose_generator(self, args: Any) -> Any:
+        """Return the function that builds the beam search, for the generation options of a command."""
+        alignment = getattr(args, "print_alignment", None)
+        return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
         """Convert a state dict from an older checkpoint or from the authors' code to this model's format.

@@ -1,17 +1,21 @@
 """Beam search over the candidates of a batch equals a search in which all other pieces are masked."""
 
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
 import pytest
 import torch
 from tiny_luna import OPTIONS, PAD, Task, batch, build_perturbed, example, sentences, tiny_model
+from tiny_models import LM_OPTIONS
 from torch import nn
 
 from fairseq import options, search
 from fairseq.dataclass.configs import FairseqConfig
-from fairseq.sequence_generator import SequenceGenerator, SequenceGeneratorWithAlignment
 from fairseq.token_generation_constraints import pack_constraints
 from luna_fairseq.errors import InputError
-from luna_fairseq.models import LunaModel
+from luna_fairseq.models import LunaLanguageModel, LunaModel
 from luna_fairseq.models.int8 import Linear8
+from luna_fairseq.models.sequence_generator import AlignedGenerator, Generator
 from luna_fairseq.models.shortlist import Shortlist, select_outputs
 from luna_fairseq.peers.models import PeerTransformer
 from luna_fairseq.text.lexicon import read_lexicon, write_lexicon
@@ -59,24 +63,17 @@ def expected_candidates(source, more=()):
     return sorted({0, 1, 2, 3, *map(TARGET.index, symbols), *more})
 
 
-def generate(models, source, *, kind=SequenceGenerator, strategy=None, **kwargs):
-    """Return the hypotheses of fairseq's search. "call" holds keyword arguments of ``generate``."""
+def generate(models, source, *, kind=Generator, strategy=None, **kwargs):
+    """Return the hypotheses of a search. "call" holds keyword arguments of ``generate``."""
     call = kwargs.pop("call", {})
     if strategy is not None:
         kwargs["search_strategy"] = strategy(TARGET)
     for model in models:  # as --print-alignment
-        model.decoder.need_attn = kind is SequenceGeneratorWithAlignment
+        model.decoder.need_attn = kind is AlignedGenerator
     torch.manual_seed(3)
     generator = kind(models, TARGET, **{"beam_size": 3, "max_len_b": 12, **kwargs})
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(dim=1)}}
-    state = {**vars(generator), **vars(generator.model)}
-    projections = [model.decoder.output_projection for model in models]
-    found = generator.generate(models, sample, **call)
-    # Nothing of a batch remains.
-    assert {**vars(generator), **vars(generator.model)}.keys() == state.keys()
-    assert generator.vocab_size == len(TARGET)
-    assert [model.decoder.output_projection for model in models] == projections
-    return found
+    return generator.generate(models, sample, **call)
 
 
 def assert_same_hypotheses(found, expected):
@@ -89,16 +86,25 @@ def assert_same_hypotheses(found, expected):
 
 PREFIX = torch.tensor([[7, 32, 5], [4, PAD, PAD], [38, 6, PAD]])
 CONSTRAINTS = pack_constraints([[torch.tensor([7, 32])], [], [torch.tensor([38]), torch.tensor([6])]])
+
+
+def allowed_tokens(sentence, tokens):
+    return [2, *range(4 + len(tokens) % 2, 41, 2)]
+
+
 SEARCHES = {
     "beam": {},
     "beam 1": {"beam_size": 1},
     "as many hypotheses as pieces": {"beam_size": 20},
-    "alignments": {"kind": SequenceGeneratorWithAlignment},
+    "alignments": {"kind": AlignedGenerator},
     "diverse groups": {"strategy": lambda d: search.DiverseBeamSearch(d, 3, 0.5)},
     "diverse siblings": {"strategy": lambda d: search.DiverseSiblingsSearch(d, 0.5)},
     "sampling": {"strategy": lambda d: search.Sampling(d, sampling_topk=4)},
     "prefix": {"call": {"prefix_tokens": PREFIX}},
+    "prefixes that end": {"call": {"prefix_tokens": torch.tensor([[7, 2], [4, 5], [9, PAD]])}},
     "first token": {"call": {"bos_token": 11}},
+    "end symbol of a language": {"eos": 20},
+    "allowed tokens": {"strategy": lambda d: search.PrefixConstrainedBeamSearch(d, allowed_tokens)},
     "ordered constraints": {
         "strategy": lambda d: search.LexicallyConstrainedBeamSearch(d, "ordered"),
         "call": {"constraints": CONSTRAINTS},
@@ -119,11 +125,12 @@ def test_search_finds_what_it_finds_with_all_other_pieces_masked(name, number, p
     source = batch(example((9, 4, 6))[0], left=True)
     call = SEARCHES[name].get("call", {})
     more = {
-        "prefix_tokens": PREFIX.flatten().tolist(),
-        "bos_token": [11],
+        "prefix_tokens": call.get("prefix_tokens", PREFIX).flatten().tolist(),
+        "bos_token": [],
         "constraints": CONSTRAINTS[:, 1:].flatten().tolist(),
     }
-    kept = expected_candidates(source, [i for key in call for i in more[key]])
+    more = [i for key in call for i in more[key]]
+    kept = expected_candidates(source, [*more, SEARCHES[name].get("eos", 2)])
     if name == "as many hypotheses as pieces":
         kept = range(len(TARGET))
     restricted = [prepared(path, seed=seed) for seed in range(number)]
@@ -196,32 +203,28 @@ def test_no_tensor_of_the_step_has_the_width_of_the_dictionary(path):
     assert widths == {len(expected_candidates(source))}
 
 
-class Fails(Exception):
-    pass
+@pytest.mark.parametrize("strategy", [None, lambda d: search.DiverseSiblingsSearch(d, 0.5)])
+def test_several_threads_share_a_model(strategy, path):
+    """Each thread finds what it finds alone, because a search changes nothing that another one reads."""
+    model, sources = prepared(path), [batch(sentences((n, 5), 23, seed=n)) for n in (4, 6, 9, 13)]
+    run = partial(generate, [model], strategy=strategy)
+    expected = [run(source) for source in sources]
+    with ThreadPoolExecutor(4) as threads:
+        for found, wanted in zip(threads.map(run, sources * 6), expected * 6):
+            assert_same_hypotheses(found, wanted)
 
 
-def test_a_failed_batch_leaves_nothing_behind(path, monkeypatch):
-    model = prepared(path)
-    projection = model.decoder.output_projection
-
-    def fail(*_, **__):
-        raise Fails
-
-    monkeypatch.setattr(model.decoder, "forward", fail)
-    generator = SequenceGenerator([model], TARGET)
-    with pytest.raises(Fails):
-        generator.generate([model], {"net_input": {"src_tokens": batch(sentences((5,), 23))}})
-    assert model.decoder.output_projection is projection and generator.vocab_size == len(TARGET)
-    assert "forward_decoder" not in vars(generator.model)
+def test_a_language_model_scores_the_candidates(path):
+    source = batch(example((9, 4, 6))[0])
+    language_model = build_perturbed(LunaLanguageModel, LM_OPTIONS, Task(41, 41))
+    added = {"lm_model": language_model, "lm_weight": 0.5}
+    found = generate([prepared(path)], source, **added)
+    model = prepared()
+    model.decoder.output_projection = Masked(model.decoder.output_projection, expected_candidates(source))
+    assert_same_hypotheses(found, generate([model], source, **added))
 
 
-def test_what_cannot_be_combined_is_refused(path):
-    source = batch(sentences((5,), 23))
-    with pytest.raises(InputError, match="leave out --shortlist or --lm-path"):
-        generate([prepared(path)], source, lm_model=nn.Module())
-    with pytest.raises(InputError, match="combined with prefix_allowed_tokens_fn"):
-        strategy = lambda d: search.PrefixConstrainedBeamSearch(d, lambda *_: [4])  # noqa: E731
-        generate([prepared(path)], source, strategy=strategy)
+def test_an_adaptive_softmax_is_refused(path):
     with pytest.raises(InputError, match="adaptive softmax .* leave out --shortlist"):
         prepared(path, torch.float32, adaptive_softmax_cutoff="8,12")
 
@@ -244,6 +247,11 @@ def test_commands_take_it(command, path):
             "generation",
             "data --path p.pt --score-reference --shortlist {path}",
             "the whole dictionary. Leave",
+        ),
+        (
+            "generation",
+            "data --task translation_from_pretrained_bart --langs en,de --path p.pt --shortlist {path}",
+            "has its own search. Leave",
         ),
         ("training", "data --arch luna --shortlist {path}", "restricts a trained model. Give it to fairseq-"),
     ],

@@ -1,0 +1,428 @@
+"""Beam search for the models of this project.
+
+The search returns the hypotheses and the scores of fairseq's ``SequenceGenerator``, in fewer passes over the
+dictionary. fairseq adds the score of each hypothesis to the log-probabilities of all tokens, and sorts the
+sums. Here, the best tokens of each hypothesis are found first: no other token can be among the best of its
+sentence.
+
+Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
+log-probabilities, one per token that the search may choose. N is V, or the number of candidates of a
+vocabulary shortlist.
+"""
+
+import math
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+import torch
+from torch import Tensor, nn
+
+from fairseq.ngram_repeat_block import NGramRepeatBlock
+from fairseq.search import BeamSearch, DiverseBeamSearch
+from fairseq.sequence_generator import EnsembleModel, SequenceGenerator, SequenceGeneratorWithAlignment
+from luna_fairseq.errors import InputError
+from luna_fairseq.models.shortlist import select_outputs
+
+# Entry of a batch's net_input with the target tokens to which a shortlist restricts the search.
+_CANDIDATES = "target_candidates"
+_BLOCK = 128  # columns whose maximum find_largest compares
+
+
+class EncodedBatch(NamedTuple):
+    """What the decoders of an ensemble read.
+
+    Attributes:
+        outputs: encoder output of each model; empty if the models have no encoder.
+        candidates: tokens [N] that the search may choose, in increasing order; None: any token.
+        projections: for each model, the output projection to the candidates; empty without candidates.
+    """
+
+    outputs: Any
+    candidates: Optional[Tensor]
+    projections: Sequence[nn.Module]
+
+    def find_columns(self, tokens: Tensor) -> Tensor:
+        """Return the columns of tokens. With candidates, each token must be one of them."""
+        return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
+
+    def find_tokens(self, columns: Tensor) -> Tensor:
+        """Return the tokens of columns."""
+        return columns if self.candidates is None else self.candidates[columns]
+
+
+class Ensemble(EnsembleModel):
+    """fairseq's ensemble, with output projections that may be restricted to the candidates of a batch."""
+
+    def forward_encoder(self, net_input: Dict[str, Any]) -> EncodedBatch:
+        """Encode the sources of a batch."""
+        inputs = {name: value for name, value in net_input.items() if name != _CANDIDATES}
+        candidates, projections = net_input.get(_CANDIDATES), []
+        if candidates is not None:
+            decoders = [model.decoder for model in self.models]
+            projections = [select_outputs(decoder.output_projection, candidates) for decoder in decoders]
+        return EncodedBatch(super().forward_encoder(inputs), candidates, projections)
+
+    def reorder_encoder_out(self, encoded: EncodedBatch, new_order: Tensor) -> EncodedBatch:
+        """Select the source of each new hypothesis."""
+        return encoded._replace(outputs=super().reorder_encoder_out(encoded.outputs, new_order))
+
+    def compute_lprobs(
+        self, tokens: Tensor, encoded: EncodedBatch, states: List[Dict[str, Any]], temperature: float
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Return log-probabilities [R, N] of the next token, and attention weights [R, S] or None."""
+        lprobs, weights = [], []
+        for i, (model, state) in enumerate(zip(self.models, states)):
+            output = encoded.outputs[i] if self.has_encoder() else None
+            features, extra = model.decoder(
+                tokens, encoder_out=output, incremental_state=state, features_only=True
+            )
+            project = model.decoder.output_layer if encoded.candidates is None else encoded.projections[i]
+            logits = project(features[:, -1:])
+            if temperature != 1:
+                logits = logits / temperature
+            # torch's log-softmax takes less time than its log-sum-exp.
+            lprobs.append(model.get_normalized_probs((logits, extra), log_probs=True, sample=None)[:, -1])
+            attention = extra["attn"][0] if extra and extra.get("attn") else None
+            if attention is not None:
+                weights.append(attention[:, -1])
+        mean_weights = torch.stack(weights).mean(dim=0) if weights else None
+        if len(lprobs) == 1:
+            return lprobs[0], mean_weights
+        return torch.stack(lprobs).logsumexp(dim=0) - math.log(len(lprobs)), mean_weights
+
+    def forward_decoder(
+        self,
+        tokens: Tensor,
+        encoded: EncodedBatch,
+        incremental_states: List[Dict[str, Any]],
+        temperature: float = 1.0,
+    ) -> Tuple[Tensor, Optional[Tensor]]:
+        """Return log-probabilities [R, V] for fairseq's own loop; -inf for tokens that are no candidates."""
+        lprobs, weights = self.compute_lprobs(tokens, encoded, incremental_states, temperature)
+        if encoded.candidates is not None:
+            size = len(self.single_model.decoder.dictionary)
+            restricted, lprobs = lprobs, lprobs.new_full((len(lprobs), size), -math.inf)
+            lprobs[:, encoded.candidates] = restricted
+        return lprobs, weights
+
+
+class RepeatBlock(NGramRepeatBlock):
+    """Prevents the repetition of n-grams (``--no-repeat-ngram-size``).
+
+    fairseq's own class compares the last positions of a row, which are padding until the row is full, and
+    therefore never finds a repetition.
+    """
+
+    def __init__(self, no_repeat_ngram_size: int):
+        super().__init__(no_repeat_ngram_size, use_extension=False)
+
+    def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
+        """Return pairs of a row of ``tokens`` [R, T] and a token that would repeat an n-gram of the row."""
+        n, length = self.no_repeat_ngram_size, tokens.size(1)
+        if length < n:
+            return tokens.new_empty(0), tokens.new_empty(0)
+        ngrams = tokens.unfold(1, n, 1)
+        newest = tokens[:, None, length - n + 1 :]
+        rows, places = (ngrams[:, :, :-1] == newest).all(dim=2).nonzero(as_tuple=True)
+        return rows, ngrams[rows, places, -1]
+
+    def forward(self, tokens: Tensor, lprobs: Tensor, bsz: int, beam_size: int, step: int) -> Tensor:
+        """Set the log-probabilities [R, V] of repetitions to -inf, in fairseq's own loop."""
+        lprobs[self.find(tokens[:, 1 : step + 1])] = -math.inf
+        return lprobs
+
+
+class Generator(SequenceGenerator):
+    """Beam search with models of this project. Takes the arguments of fairseq's ``SequenceGenerator``.
+
+    Sampling, diverse search, constraints and language model fusion run in fairseq's own loop. If the models
+    have a vocabulary shortlist, it restricts every kind of search.
+    """
+
+    model: Any
+    repeat_ngram_blocker: Any
+
+    def __init__(self, models: Any, tgt_dict: Any, *args: Any, **kwargs: Any):
+        super().__init__(models, tgt_dict, *args, **kwargs)
+        self.model = Ensemble(list(self.model.models))
+        if self.repeat_ngram_blocker is not None:
+            self.repeat_ngram_blocker = RepeatBlock(self.repeat_ngram_blocker.no_repeat_ngram_size)
+
+    def _generate(
+        self,
+        sample: Dict[str, Any],
+        prefix_tokens: Optional[Tensor] = None,
+        constraints: Optional[Tensor] = None,
+        bos_token: Optional[int] = None,
+    ) -> List[List[Dict[str, Tensor]]]:
+        """Translate a batch with the kind of search that the options select."""
+        net_input = sample["net_input"]
+        shortlist = getattr(self.model.single_model, "shortlist", None)
+        if shortlist is not None:
+            needed = [torch.tensor([self.eos])]
+            needed += [] if prefix_tokens is None else [prefix_tokens]
+            needed += [] if constraints is None else [constraints[:, 1:]]  # without their number
+            # For K hypotheses, beam search needs 2 K tokens besides padding to choose from.
+            least = min(self.vocab_size, 2 * self.beam_size + 1)
+            candidates = shortlist.find_candidates(net_input["src_tokens"], needed, least)
+            net_input = {**net_input, _CANDIDATES: candidates}
+            sample = {**sample, "net_input": net_input}
+        if isinstance(self.search, DiverseBeamSearch):
+            # It would take the numbers of the sentences in the data set for their places in the batch.
+            sample = {name: value for name, value in sample.items() if name != "id"}
+        is_plain = type(self.search) is BeamSearch and self.lm_model is None and not self.match_source_len
+        if not is_plain or constraints is not None:
+            return super()._generate(sample, prefix_tokens, constraints, bos_token)
+        return BatchSearch(self, net_input, prefix_tokens, bos_token).run()
+
+
+class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
+    """Beam search that also aligns words (``--print-alignment``)."""
+
+
+class Candidates(NamedTuple):
+    """Best continuations of each sentence [B, up to 2 K], best first.
+
+    Attributes:
+        scores: sums of log-probabilities.
+        tokens: next tokens.
+        rows: hypotheses that they continue.
+    """
+
+    scores: Tensor
+    tokens: Tensor
+    rows: Tensor
+
+
+class BatchSearch:
+    """Beam search for one batch.
+
+    Args:
+        generator: generator with the options of the search.
+        net_input: inputs of the encoder; for a language model, those of the decoder.
+        prefix: forced first tokens [B, length], padded on the right; or None.
+        bos_token: symbol before the first token; None: the end-of-sentence symbol.
+
+    Attributes:
+        last: number of the step in which all hypotheses end.
+        tokens: symbol before the first token, and the tokens so far [R, last + 2].
+        scores: sums of log-probabilities up to each token [R, last + 1].
+        attention: attention weights over the source [R, S, last + 2]; None if the models return none.
+
+    Raises:
+        InputError: ``--min-len`` exceeds the maximum length.
+    """
+
+    def __init__(
+        self, generator: Generator, net_input: Any, prefix: Optional[Tensor], bos_token: Optional[int]
+    ):
+        source = net_input["src_tokens"]
+        B, K, device = len(source), generator.beam_size, source.device
+        longest = int(generator.max_len_a * source.size(1) + generator.max_len_b)
+        self.last = min(longest, generator.max_len - 1)
+        if generator.min_len > self.last:
+            raise InputError(
+                f"--min-len {generator.min_len} exceeds the maximum length {self.last}: give a smaller "
+                "--min-len, or a larger --max-len-b"
+            )
+        self.generator, self.model, self.beam_size, self.prefix = generator, generator.model, K, prefix
+        self.order = torch.arange(B, device=device).repeat_interleave(K)
+        self.encoded = self.model.reorder_encoder_out(self.model.forward_encoder(net_input), self.order)
+        self.states: List[Dict[str, Any]] = [{} for _ in self.model.models]
+        special = torch.tensor([generator.pad, generator.unk, generator.eos], device=device)
+        self.pad_column, self.unk_column, self.eos_column = self.encoded.find_columns(special).tolist()
+        self.suppressed = self._find_suppressed_columns(device)
+        self.tokens = torch.full((B * K, self.last + 2), generator.pad, device=device)
+        self.tokens[:, 0] = generator.eos if bos_token is None else bos_token
+        self.scores = torch.zeros(B * K, self.last + 1, device=device)
+        self.attention: Optional[Tensor] = None
+        # Places of the beam that are not used, because fewer than K candidates go on (tiny dictionaries).
+        self.unused = torch.zeros(B, K, dtype=torch.bool, device=device)
+        self.hypotheses: List[List[Dict[str, Tensor]]] = [[] for _ in range(B)]
+        self.is_finished = [False] * B
+
+    def run(self) -> List[List[Dict[str, Tensor]]]:
+        """Return the hypotheses of each sentence, best first."""
+        for step in range(self.last + 1):
+            lprobs = self._compute_lprobs(step)
+            candidates = self._find_candidates(step, lprobs)
+            ends = self._find_ends(candidates)
+            finished = self._store_finished(step, candidates, ends)
+            if all(self.is_finished):
+                break
+            if step < self.last:
+                self._continue_with(step, candidates, ends, finished)
+        else:
+            raise InputError(
+                "no translation of a sentence has a finite score: its prefix begins with the end of the "
+                "sentence, or the model computes NaN or infinity"
+            )
+        for number, hypotheses in enumerate(self.hypotheses):
+            scores = torch.tensor([float(hypothesis["score"]) for hypothesis in hypotheses])
+            order = scores.sort(descending=True).indices.tolist()
+            self.hypotheses[number] = [hypotheses[i] for i in order]
+        return self.hypotheses
+
+    def _find_suppressed_columns(self, device: torch.device) -> Optional[Tensor]:
+        """Return the columns of tokens that must not be chosen."""
+        tokens = self.generator.token_indices_to_suppress
+        if tokens is None:
+            return None
+        tokens = tokens.to(device)
+        if self.encoded.candidates is not None:
+            tokens = tokens[torch.isin(tokens, self.encoded.candidates)]
+        return self.encoded.find_columns(tokens)
+
+    def _compute_lprobs(self, step: int) -> Tensor:
+        """Run the decoders on the newest tokens, and return the log-probabilities [R, N]."""
+        if step:
+            self.model.reorder_incremental_state(self.states, self.order)
+            self.encoded = self.model.reorder_encoder_out(self.encoded, self.order)
+        so_far, temperature = self.tokens[:, : step + 1], self.generator.temperature
+        lprobs, weights = self.model.compute_lprobs(so_far, self.encoded, self.states, temperature)
+        if weights is not None:
+            if self.attention is None:
+                self.attention = self.scores.new_zeros(*weights.shape, self.last + 2)
+            self.attention[:, :, step + 1] = weights
+        self.scores = self.scores.type_as(lprobs)
+        return lprobs
+
+    def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
+        """Return the best continuations of each sentence."""
+        B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
+        lprobs, columns = self._find_best_tokens(step, lprobs)
+        sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs
+        sums, columns = sums.view(B, K, -1), columns.view(B, -1)
+        if step == 0:  # the hypotheses of a sentence are still equal
+            sums = sums[:, :1]
+        _, H, n = sums.shape
+        scores, places = sums.flatten(1).topk(min(2 * K, H * N - 1, H * n))
+        tokens = self.encoded.find_tokens(columns.gather(1, places))
+        first_rows = torch.arange(0, B * K, K, device=lprobs.device)[:, None]
+        return Candidates(scores, tokens, first_rows + places // n)
+
+    def _find_best_tokens(self, step: int, lprobs: Tensor) -> Tuple[Tensor, Tensor]:
+        """Return the log-probabilities [R, n] of the best next tokens of each hypothesis, and their columns.
+
+        Modifies lprobs [R, N]. n is at most 2 K, and 1 in the last step.
+        """
+        options = self.generator
+        lprobs[:, self.pad_column] = -math.inf
+        lprobs[:, self.unk_column] -= options.unk_penalty
+        if step == self.last:
+            columns = torch.full_like(self.order, self.eos_column)[:, None]
+            return remove_nan(lprobs.gather(1, columns)), columns
+        forced = None
+        if self.prefix is not None and step < self.prefix.size(1):
+            forced = self._force_tokens(self.prefix[:, step], lprobs)
+        else:
+            if step < options.min_len:
+                lprobs[:, self.eos_column] = -math.inf
+            if self.suppressed is not None:
+                lprobs[:, self.suppressed] = -math.inf
+        if options.repeat_ngram_blocker is not None:
+            rows, tokens = options.repeat_ngram_blocker.find(self.tokens[:, 1 : step + 1])
+            lprobs[rows, self.encoded.find_columns(tokens)] = -math.inf
+        values, columns = find_largest(lprobs, min(2 * self.beam_size, lprobs.size(1)))
+        if forced is not None:
+            is_forced, forced_values, forced_columns = forced
+            values = values.masked_fill(is_forced, -math.inf)
+            values[:, :1] = torch.where(is_forced, forced_values, values[:, :1])
+            columns[:, :1] = torch.where(is_forced, forced_columns, columns[:, :1])
+        return remove_nan(values), columns
+
+    def _force_tokens(self, tokens: Tensor, lprobs: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
+        """Return where the next token is forced, its log-probability and its column, each [R, 1].
+
+        tokens: next tokens [B] of the prefixes, padding after their ends.
+        """
+        tokens = tokens.repeat_interleave(self.beam_size)[:, None]
+        columns = self.encoded.find_columns(tokens)
+        values = lprobs.gather(1, columns)
+        # If the prefix ends the sentence, all its hypotheses become the first one.
+        ends = tokens.eq(self.generator.eos).squeeze(1)
+        rows = torch.arange(len(tokens), device=tokens.device)
+        first = (rows - rows % self.beam_size)[ends]
+        for x in (self.tokens, self.scores, self.attention, values):
+            if x is not None:
+                x[ends] = x[first]
+        return tokens.ne(self.generator.pad), values, columns
+
+    def _find_ends(self, candidates: Candidates) -> Tensor:
+        """Return a mask of the candidates that end a hypothesis."""
+        ends = candidates.tokens.eq(self.generator.eos) & candidates.scores.ne(-math.inf)
+        first = ends[:, : self.beam_size]
+        first &= ~self.unused[:, : first.size(1)]
+        return ends
+
+    def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
+        """Store the hypotheses that end among the first K candidates.
+
+        Returns the places in the batch of the sentences that have all their hypotheses.
+        """
+        K = self.beam_size
+        rows, scores = (x[:, :K][ends[:, :K]] for x in (candidates.rows, candidates.scores))
+        if not len(rows):
+            return []
+        source_lengths = None  # fairseq reads them for --match-source-len only
+        return self.generator.finalize_hypos(
+            step,
+            rows,
+            scores,
+            self.tokens,
+            self.scores,
+            self.hypotheses,
+            self.is_finished,
+            K,
+            self.attention,
+            source_lengths,
+            self.last,
+        )
+
+    def _continue_with(self, step: int, candidates: Candidates, ends: Tensor, finished: List[int]) -> None:
+        """Continue the best K candidates that do not end, and drop the finished sentences."""
+        K = self.beam_size
+        left = torch.tensor([number not in finished for number in range(len(ends))], device=ends.device)
+        candidates, ends = Candidates(*(x[left] for x in candidates)), ends[left]
+        ends[:, :K] |= self.unused[left]
+        # The best candidates that do not end, followed by those that do.
+        n = ends.size(1)
+        ranks, chosen = (torch.arange(n, device=ends.device) + n * ends).topk(K, dim=1, largest=False)
+        self.unused = ranks >= n
+        scores, tokens, rows = (x.gather(1, chosen).flatten() for x in candidates)
+        self.order = rows
+        self.tokens, self.scores = self.tokens[rows], self.scores[rows]
+        self.tokens[:, step + 1], self.scores[:, step] = tokens, scores
+        if self.attention is not None:
+            past = self.attention[rows, :, : step + 2]
+            self.attention = self.attention[: len(rows)]
+            self.attention[:, :, : step + 2] = past
+        if self.prefix is not None:
+            self.prefix = self.prefix[left]
+
+
+def remove_nan(lprobs: Tensor) -> Tensor:
+    """Replace NaN by -inf."""
+    return lprobs.masked_fill(lprobs.isnan(), -math.inf)
+
+
+def find_largest(x: Tensor, k: int) -> Tuple[Tensor, Tensor]:
+    """Return the k largest values of each row of x [R, N], in decreasing order, and their columns.
+
+    On a CPU, ``topk`` of long rows is slow. The k largest values lie in the k blocks with the largest maxima,
+    so that only these blocks are sorted. Of equal values, any may be returned, as with ``topk``.
+
+    Example:
+        >>> find_largest(torch.tensor([[3.0, 1.0, 2.0]]), 2)[1]
+        tensor([[0, 2]])
+    """
+    R, N = x.shape
+    blocks = N // _BLOCK
+    if x.device.type != "cpu" or blocks < 4 * k:
+        return x.topk(k)
+    end = blocks * _BLOCK
+    maxima = x[:, :end].unflatten(1, (blocks, _BLOCK)).amax(dim=2)
+    starts = maxima.topk(k).indices * _BLOCK
+    columns = (starts[:, :, None] + torch.arange(_BLOCK)).flatten(1)
+    columns = torch.cat([columns, torch.arange(end, N).expand(R, -1)], dim=1)
+    values, places = x.gather(1, columns).topk(k)
+    return values, columns.gather(1, places)
