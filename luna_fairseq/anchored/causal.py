@@ -14,16 +14,6 @@ class DecayingCausalAttention(LunaCausalAttention):
     For a head with decay rate d, the weight of a token n positions earlier is multiplied by ``exp(-n d)``.
     Each head learns its own d. The initial rates are the slopes of ALiBi (Press et al., 2022), so that the
     memory of the heads ranges from a few words to hundreds of words.
-
-    Args:
-        *args: positional arguments of :class:`LunaCausalAttention`.
-        **kwargs: keyword arguments of :class:`LunaCausalAttention`.
-
-    Example:
-        >>> import torch
-        >>> attention = DecayingCausalAttention(embed_dim=64, num_heads=8)
-        >>> attention(torch.randn(20, 4, 64), torch.randn(16, 4, 64)).shape
-        torch.Size([20, 4, 64])
     """
 
     def __init__(self, *args: Any, **kwargs: Any):

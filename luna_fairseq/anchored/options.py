@@ -9,16 +9,7 @@ CROSS_ATTENTIONS = ("luna", "softmax")
 
 @dataclass
 class AnchorOptions(FairseqDataclass):
-    """Options of anchored attention, in which each row of the packed sequence P favours one segment.
-
-    The context is divided into equal segments, runs of consecutive tokens, one per row of P.
-
-    Attributes:
-        anchored_packed: use anchored attention (default: False).
-        anchor_strength: initial strength of the bias against distant tokens in pack attention (default: 4).
-        local_parts: odd number of neighbouring segments whose tokens each encoder token also attends to,
-            centred on its own segment (default: 0, none).
-    """
+    """Options of anchored attention, in which each row of the packed sequence P favours one segment."""
 
     anchored_packed: bool = field(
         default=False,
@@ -47,12 +38,7 @@ class AnchorOptions(FairseqDataclass):
 
 @dataclass
 class DecayOptions(FairseqDataclass):
-    """Option of the decoder's causal attention, ``--causal-decay``.
-
-    Attributes:
-        causal_decay: let the weight of a position in causal attention decay exponentially with its distance
-            (default: False).
-    """
+    """Option of the decoder's causal attention, ``--causal-decay``."""
 
     causal_decay: bool = field(
         default=False,
@@ -65,18 +51,7 @@ class DecayOptions(FairseqDataclass):
 
 @dataclass
 class CrossOptions(FairseqDataclass):
-    """Options of the decoder's cross-attention.
-
-    Attributes:
-        cross_attention: "luna" attends to the source through the packed sequence P, "softmax" attends to all
-            tokens (default: "luna").
-        packed_lookup: number of source segments, runs of consecutive tokens, whose tokens each query also
-            attends to. Each row of P summarizes one segment, and a query chooses the segments whose rows have
-            the largest logits (default: 0, none).
-        diagonal_prior: bias cross-attention toward the diagonal, where source and target advance at the same
-            pace (default: False).
-        sentence_diagonal: restart the diagonal at each sentence separator of a document (default: False).
-    """
+    """Options of the decoder's cross-attention."""
 
     cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = field(
         default="luna",

@@ -17,26 +17,12 @@ def target_places(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute the zero-based index of each target token, not counting padding.
 
-    With separators, source and target are documents. The index then restarts at each separator, and the
-    tokens after k separators belong to sentence k, which is aligned with source sentence k. If the target has
-    more sentences than the source, the surplus sentences start at the end of the source.
+    With ``separators`` (the ids of the separator in both dictionaries), source and target are documents. The
+    index then restarts at each separator, and target sentence k is aligned with source sentence k. The second
+    result is the number of source tokens before the aligned sentence, at most all of them.
 
-    Shapes: B sources of S tokens. Each source has n hypotheses of T target tokens, which are adjacent in the
-    batch.
-
-    Args:
-        tokens: ids [B * n, T] of all target tokens so far, shifted right.
-        source: source token ids [B, S].
-        padding_idx: id of the padding token in both dictionaries.
-        separators: ids of the separator in the source and in the target dictionary (default: None, tokens are
-            counted from the beginning of the target).
-
-    Returns:
-        Tuple of two values:
-
-        - zero-based index [B * n, T] of each token in its target or sentence.
-        - number [B * n, T] of source tokens before the aligned source sentence, or None if there are no
-          separators.
+    Both results are [B * n, T] for B sources, given as ``source`` [B, S], with n hypotheses of T ``tokens``
+    each, which are shifted right and adjacent in the batch.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

@@ -8,7 +8,6 @@ import pytest
 MODULES = [
     "demo_corpus",
     "luna_fairseq.anchored.attention",
-    "luna_fairseq.anchored.causal",
     "luna_fairseq.anchored.sentence_places",
     "luna_fairseq.anchored.softmax_cross",
     "luna_fairseq.anchored.window",
@@ -54,7 +53,6 @@ MODULES = [
     "luna_fairseq.models.softmax_ablation",
     "luna_fairseq.models.tokenizers",
     "luna_fairseq.modules.batch",
-    "luna_fairseq.modules.embedding",
     "luna_fairseq.modules.luna_attention",
     "luna_fairseq.modules.luna_causal_attention",
     "luna_fairseq.modules.luna_decoder",
