@@ -23,8 +23,9 @@ from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
-from luna_fairseq.ops.absorbed import is_plain_linear, should_absorb
+from luna_fairseq.ops.absorbed import should_absorb
 from luna_fairseq.ops.attention import is_recording_graph
+from luna_fairseq.ops.plain_linear import linear_parameters
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import FORMS, PeerAttention
 
@@ -105,7 +106,7 @@ def absorb_projections_everywhere() -> ContextManager[None]:
     """
 
     def can_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
-        return not is_recording_graph() and all(map(is_plain_linear, projections))
+        return not is_recording_graph() and all(linear_parameters(x) for x in projections)
 
     return replace_in_package(should_absorb, can_absorb)
 

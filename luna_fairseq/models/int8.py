@@ -7,25 +7,25 @@ sentence depend on the other sentences in the batch. :class:`Linear8` uses a sep
 import copy
 import warnings
 from functools import lru_cache
-from typing import Any, Callable, Optional, Tuple
+from typing import Any, Callable, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.onednn_linear import OneDnnLinear
+from luna_fairseq.modules.fused_projections import FusedProjections
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.ops.plain_linear import is_plain_linear
 
 # Inputs are divided by their largest magnitude, so that the 8-bit levels 0 to 255 represent -1 to 1.
 STEP, ZERO = 2 / 255, 128
 
 
 def quantise(model: nn.Module) -> None:
-    """Replace every linear layer of a model with a :class:`Linear8`, including the output projection.
+    """Replace every linear layer of a float32 model with a :class:`Linear8`, including the output projection.
 
-    Embeddings and layer norms stay in float32. The quantised model cannot be trained.
-
-    Args:
-        model: float32 model on the CPU, modified in place.
+    Embeddings, layer norms, and linear layers with hooks stay in float32. The model cannot be trained.
 
     Raises:
         InputError: The model is on a GPU or in half precision, or torch does not support 8-bit matrix
@@ -40,13 +40,21 @@ def quantise(model: nn.Module) -> None:
     if not {"x86", "fbgemm", "onednn", "qnnpack"}.intersection(torch.backends.quantized.supported_engines):
         raise InputError("this torch has no 8-bit products for this CPU: remove int8")
     for module in list(model.modules()):
+        linears = {name: child for name, child in module.named_children() if _is_replaced(child)}
+        fused = None
         if isinstance(module, LunaCausalAttention):
-            parts = [getattr(module, f"{name}_proj") for name in module.x_projections]
-            weight, bias = (torch.cat([getattr(x, name) for x in parts]) for name in ("weight", "bias"))
-            module.fused_x_proj = Linear8(weight, bias)
-        for name, child in list(module.named_children()):
-            if type(child) is nn.Linear:
-                setattr(module, name, Linear8(child.weight, child.bias))
+            layers = module.input_projections()
+            if all(_is_replaced(layer) and layer.bias is not None for layer in layers):
+                weights, biases = ([getattr(x, name) for x in layers] for name in ("weight", "bias"))
+                fused = Linear8(torch.cat(weights), torch.cat(biases))
+        for name, child in linears.items():
+            setattr(module, name, Linear8(child.weight, child.bias))
+        if isinstance(module, LunaCausalAttention):
+            module.fused_x_proj = fused and FusedLinear8(module.input_projections(), fused)
+
+
+def _is_replaced(layer: nn.Module) -> bool:
+    return type(layer) in (nn.Linear, OneDnnLinear) and is_plain_linear(layer)
 
 
 class Linear8(nn.Module):
@@ -96,19 +104,6 @@ class Linear8(nn.Module):
         selected.unpacked = None
         return selected
 
-    def linear_parameters(self) -> Tuple[Tensor, Optional[Tensor]]:
-        """Return the dequantised weight and bias.
-
-        Attention layers combine them with the weights of other layers; see
-        :func:`luna_fairseq.modules.heads.linear_parameters`. The first call unpacks the weights and caches
-        them in 8 bits.
-
-        Returns:
-            Float32 weight [outputs, inputs], and bias [outputs] (None if there is no bias).
-        """
-        levels, scales = self.unpack()
-        return levels.float() * scales.float()[:, None], self.bias
-
     def unpack(self) -> Tuple[Tensor, Tensor]:
         """Unpack the quantised weights, and cache the result.
 
@@ -135,6 +130,18 @@ class Linear8(nn.Module):
         scale = x.abs().amax(-1, True).clamp_min_(1.2e-38)
         products = self.multiply(x / scale, STEP, ZERO, self.packed)
         return products.mul_(scale) if self.bias is None else torch.addcmul(self.bias, products, scale)
+
+
+class FusedLinear8(FusedProjections):
+    """Several 8-bit layers with the same input as one product. The outputs are equal bit for bit."""
+
+    def __init__(self, layers: Sequence[nn.Module], product: Linear8):
+        super().__init__(layers)
+        self.product = product
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the concatenated outputs of all layers for vectors [..., inputs]."""
+        return self.product(x)
 
 
 @lru_cache(maxsize=None)

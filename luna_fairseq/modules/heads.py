@@ -4,7 +4,7 @@ Modules use the layout [T, B, C] of T positions, batch size B and width C. The f
 layout [B, H, T, K] of H heads of dimension K.
 """
 
-from typing import Any, Callable, Iterable, Optional, Tuple
+from typing import Iterable, Optional
 
 from torch import Tensor, nn
 
@@ -107,29 +107,6 @@ def dropout_probability(module: nn.Dropout) -> float:
         ``module.p`` in training, or in evaluation with fairseq's ``--retain-dropout``. Otherwise 0.
     """
     return module.p if module.training or getattr(module, "apply_during_inference", False) else 0.0
-
-
-def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
-    """Return the weight and the bias of a linear layer, if the layer computes nothing else.
-
-    A layer of a class other than ``nn.Linear``, such as a quantized layer, can provide both through a method
-    ``linear_parameters``.
-
-    Args:
-        layer: linear projection of an attention module.
-
-    Returns:
-        Tuple of weight [outputs, inputs] and bias [outputs]. None if the layer has hooks, has no bias, or is
-        of an unknown class.
-    """
-    if layer._forward_pre_hooks or layer._forward_hooks:
-        return None
-    if type(layer) is nn.Linear:
-        weight, bias = layer.weight, layer.bias
-    else:
-        read: Callable[[], Tuple[Any, Any]] = getattr(layer, "linear_parameters", lambda: (None, None))
-        weight, bias = read()
-    return None if weight is None or bias is None else (weight, bias)
 
 
 def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> Tensor:

@@ -19,7 +19,6 @@ from luna_fairseq.modules.heads import (
     check_heads,
     dropout_probability,
     join_hypotheses,
-    linear_parameters,
     merge_heads,
     project_packed,
     separate_hypotheses,
@@ -34,6 +33,7 @@ from luna_fairseq.ops.absorbed import (
     split_output_projection,
 )
 from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
+from luna_fairseq.ops.plain_linear import linear_parameters
 
 
 class AttentionWeights(NamedTuple):

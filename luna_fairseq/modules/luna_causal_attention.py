@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.builders import TORCH, Builders
+from luna_fairseq.modules.fused_projections import FusedProjections
 from luna_fairseq.modules.heads import (
     build_output_projection,
     build_projection,
@@ -105,9 +106,8 @@ class LunaCausalAttention(nn.Module):
         self.x_projections = "pack_k", "unpack_q", *kv_names
         for name in ("pack_q", *self.x_projections):
             self.add_module(f"{name}_proj", builders.linear(build_projection(embed_dim)))
-        # All projections of X fused into one linear layer, set when a model is prepared for decoding on a
-        # CPU.
-        self.fused_x_proj: Optional[nn.Module] = None
+        # All projections of X in one product, set when a model is prepared for decoding on a CPU.
+        self.fused_x_proj: Optional[FusedProjections] = None
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def forward(
@@ -275,6 +275,10 @@ class LunaCausalAttention(nn.Module):
         hypotheses_per_sentence(pack_k.size(0), pack_q.size(0))
         return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
+    def input_projections(self, names: Optional[Sequence[str]] = None) -> List[nn.Module]:
+        """Return the projections of X with the given names, by default all of them, in a fixed order."""
+        return [getattr(self, f"{name}_proj") for name in names or self.x_projections]
+
     def _project_x(self, x: Tensor, names: Optional[Sequence[str]] = None) -> List[Tensor]:
         """Project the queries X, and split each result into heads.
 
@@ -288,10 +292,10 @@ class LunaCausalAttention(nn.Module):
             unpack queries, unpack keys and unpack values. If ``untie_kv`` is False, keys and values are the
             same tensor.
         """
-        if names is not None or self.fused_x_proj is None:
-            names = names or self.x_projections
-            heads = [split_heads(getattr(self, f"{name}_proj")(x), self.num_heads) for name in names]
-        else:
-            projected = self.fused_x_proj(x).unflatten(-1, (len(self.x_projections), self.num_heads, -1))
+        layers = self.input_projections(names)
+        if names is None and self.fused_x_proj is not None and self.fused_x_proj.replaces(layers):
+            projected = self.fused_x_proj(x).unflatten(-1, (len(layers), self.num_heads, -1))
             heads = list(projected.permute(2, 1, 3, 0, 4).unbind(0))  # [T, B, N, H, K] -> N x [B, H, T, K]
+        else:
+            heads = [split_heads(layer(x), self.num_heads) for layer in layers]
         return heads if self.untie_kv else [*heads, heads[-1]]

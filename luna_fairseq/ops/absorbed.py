@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from luna_fairseq.ops.attention import is_eager_on_cpu
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS
 from luna_fairseq.ops.masked_softmax import masked_softmax
+from luna_fairseq.ops.plain_linear import linear_parameters
 
 
 class HeadProjection(NamedTuple):
@@ -91,23 +92,7 @@ def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, product
     _, H, L, K = rows.shape
     needs_less_memory = products * H * L <= len(projections) * tokens.size(0)
     multiplies_less = 4 * products * L <= 3 * len(projections) * K
-    return needs_less_memory and multiplies_less and all(map(is_plain_linear, projections))
-
-
-def is_plain_linear(module: nn.Module) -> bool:
-    """Return True if a module is exactly ``nn.Linear``, with a bias and without hooks.
-
-    Other code may use the weight and bias of such a module directly and skip its ``forward``. Subclasses may
-    compute something else, and hooks would not be called.
-
-    Args:
-        module: any module.
-
-    Returns:
-        True for a plain linear layer.
-    """
-    has_hooks = module._forward_pre_hooks or module._forward_hooks or module._backward_hooks
-    return type(module) is nn.Linear and module.bias is not None and not has_hooks
+    return needs_less_memory and multiplies_less and all(linear_parameters(x) for x in projections)
 
 
 def absorbed_pack(

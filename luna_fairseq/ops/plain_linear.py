@@ -1,0 +1,31 @@
+"""One rule for every implementation that uses the weight of a linear layer without calling the layer."""
+
+from typing import Optional, Tuple
+
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+
+def has_hooks(layer: nn.Module) -> bool:
+    """Return True if a call of the layer runs hooks, or a ``forward`` that was assigned to this instance."""
+    hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
+    hooks = hooks or getattr(layer, "_backward_pre_hooks", None)  # torch 2.0
+    global_hooks = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
+    return bool(hooks or global_hooks or torch_module._global_backward_hooks or "forward" in vars(layer))
+
+
+def is_plain_linear(layer: nn.Module) -> bool:
+    """Return True if a call of the layer computes ``weight x + bias`` and nothing else.
+
+    This is true of ``nn.Linear`` without hooks. Any other class, subclasses included, must declare it in an
+    attribute ``computes_plain_linear`` of its own.
+    """
+    is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
+    return is_linear and not has_hooks(layer)
+
+
+def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
+    """Return the weight and the bias of a plain linear layer. None for other layers and without a bias."""
+    if not is_plain_linear(layer) or layer.bias is None:
+        return None
+    return layer.weight, layer.bias
