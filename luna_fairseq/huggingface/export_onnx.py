@@ -42,9 +42,6 @@ PROGRAM = "luna-export-onnx"
 EXAMPLE = "luna-export-onnx onnx --path checkpoints/checkpoint_best.pt --data data-bin"
 # Maximum difference relative to the largest value. A larger difference indicates a defect in the export.
 LARGEST_DIFFERENCE = 1e-4
-# (batch size, sequence length) of the example used to trace each graph, and of two more examples on which its
-# output is compared.
-BATCHES = ((3, 11), (1, 5), (4, 23))
 
 
 def build_parser() -> CommandParser:
@@ -84,13 +81,8 @@ def _export(args: argparse.Namespace) -> None:
 def write_onnx(model: Any, folder: Path) -> None:
     """Write the ONNX graphs of a model, and check that they compute the same logits.
 
-    Args:
-        model: transformers model in evaluation mode. The export modifies its modules, so do not use the model
-            afterwards.
-        folder: existing folder to write to.
-
-    Raises:
-        InputError: ONNX cannot represent the model, or a graph computes different logits.
+    The export modifies the modules of the model, so do not use it afterwards. Raises InputError if ONNX
+    cannot represent the model, or a graph computes different logits.
     """
     from luna_fairseq.huggingface.decoder import CachedGeneration
     from luna_fairseq.huggingface.onnx_parts import WholeModel, random_source
@@ -98,6 +90,7 @@ def write_onnx(model: Any, folder: Path) -> None:
         batches_to_compare,
         compute_graph_logits,
         compute_model_logits,
+        example_sizes,
     )
 
     if getattr(model.config, "reads_pixels", False) or getattr(model.config, "pair_combination", ""):
@@ -119,7 +112,7 @@ def write_onnx(model: Any, folder: Path) -> None:
             module.attentions.for_export = True
         elif isinstance(module, LunaAttention):
             module.prepares = False
-    tokens = [(random_source(model, *size),) for size in BATCHES]
+    tokens = [(random_source(model, *size),) for size in example_sizes(model.config)]
     if not isinstance(model, CachedGeneration):
         _write_graph(WholeModel(model), folder / "model.onnx", tokens)
     else:
@@ -152,7 +145,7 @@ def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -
         arrays = [tensor[:1].numpy() for tensor in states[0]]
         np.savez(str(folder / "start.npz"), **dict(zip(initial.output_names, arrays)))
     start_token = model.config.eos_token_id
-    steps = [(torch.full((rows, 1), start_token), *state) for (rows, _), state in zip(BATCHES, states)]
+    steps = [(torch.full((len(ids), 1), start_token), *state) for (ids,), state in zip(tokens, states)]
     _write_graph(DecodingStep(model, initial), folder / "decoder.onnx", steps)
 
 
@@ -194,17 +187,15 @@ def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) 
     Raises:
         InputError: An output differs by more than rounding error.
     """
-    import onnxruntime
+    from luna_fairseq.huggingface.onnx_runs import open_graph
 
-    session = onnxruntime.InferenceSession(str(path))
-    # The exporter removes inputs that no operation uses.
-    input_names = {node.name for node in session.get_inputs()}
+    graph = open_graph(path)
     for example in examples:
-        arrays = {name: x.numpy() for name, x in zip(module.input_names, example) if name in input_names}
         with torch.no_grad():
             expected = module(*example)
-        for name, value, actual in zip(module.output_names, expected, session.run(None, arrays)):
-            check_close(path.name, name, value, torch.from_numpy(actual))
+        outputs = graph({name: x.numpy() for name, x in zip(module.input_names, example)})
+        for name, value in zip(module.output_names, expected):
+            check_close(path.name, name, value, torch.from_numpy(outputs[name]))
 
 
 def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None:

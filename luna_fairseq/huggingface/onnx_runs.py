@@ -1,17 +1,29 @@
 """Compute the logits of an exported model and of its ONNX graphs on the same batches."""
 
 from pathlib import Path
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from luna_fairseq.errors import InputError
 from luna_fairseq.huggingface.comparison import batch_lengths, length_to_compare, random_tokens
 from luna_fairseq.huggingface.onnx_parts import source_vocabulary_size
 
 STEPS = 4  # number of target tokens on which a translation model is compared
 Arrays = Dict[str, np.ndarray]
+
+
+def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
+    """Return (batch size, length) of the example that traces each graph, and of two more to compare.
+
+    The traced example has more tokens than rows of P. Otherwise each segment of a window has a single token,
+    and the graph would be correct for such short inputs only.
+    """
+    longest = length_to_compare(config, "decoder" if config.model_type == "luna_lm" else "encoder")
+    length = min(max(11, config.projection_length + 1), longest)
+    return (3, length), (1, min(5, length)), (4, length + 12 if length + 12 <= longest else length - 1)
 
 
 def batches_to_compare(config: Any) -> List[Tensor]:
@@ -94,23 +106,28 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 def open_graph(path: Path) -> Callable[[Arrays], Arrays]:
-    """Load an ONNX graph as a Python function.
+    """Load an ONNX graph as a function that maps input arrays to output arrays, both keyed by name.
 
-    Args:
-        path: graph file.
-
-    Returns:
-        Function that maps a dictionary of input arrays to a dictionary of output arrays, both keyed by name.
-        It ignores arrays that are not inputs of the graph.
+    It ignores arrays that are not inputs of the graph, and raises InputError if onnxruntime fails.
     """
     import onnxruntime
 
-    session = onnxruntime.InferenceSession(str(path))
+    # Its own log would repeat the error that is raised below.
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    session = onnxruntime.InferenceSession(str(path), options)
     input_names = [node.name for node in session.get_inputs()]
     output_names = [node.name for node in session.get_outputs()]
 
     def run(arrays: Arrays) -> Arrays:
-        return dict(zip(output_names, session.run(None, {name: arrays[name] for name in input_names})))
+        given = {name: arrays[name] for name in input_names}
+        try:
+            return dict(zip(output_names, session.run(None, given)))
+        except Exception as error:  # onnxruntime raises errors of many classes without a common one.
+            shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
+            raise InputError(
+                f"{path.name} fails for {shapes}: {error}. Please report this defect."
+            ) from error
 
     return run
 

@@ -7,7 +7,8 @@ from tiny_models import CLASSIFIER_OPTIONS, LM_OPTIONS, LM_VARIANTS, classifier,
 
 NOISE = {"quant_noise_pq": 0.1, "quant_noise_pq_block_size": 4}
 ONE_LAYER = {"encoder_layers": 1, "decoder_layers": 1}
-LOCAL = {"anchored_packed": True, "local_parts": 3}
+# More rows than an example of default length has tokens, as in the masked language models of 128 rows.
+LOCAL = {"anchored_packed": True, "local_parts": 3, "projection_length": 16, "encoder_layers": 1}
 VARIANTS = {
     "translation": {
         **tiny_luna.VARIANTS,

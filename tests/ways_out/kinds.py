@@ -52,7 +52,7 @@ KINDS = {
     "untied": Kind(TRANSLATION, {"untie_luna_kv": True}),
     "pre-norm": Kind(TRANSLATION, tiny_luna.PRE_NORM),
     "softmax cross": Kind(TRANSLATION, {"cross_attention": "softmax"}),
-    "anchored": Kind(TRANSLATION, {"anchored_packed": True, "local_parts": 3}),
+    "anchored": Kind(TRANSLATION, {"anchored_packed": True, "local_parts": 3, "projection_length": 16}),
     "look-up": Kind(
         TRANSLATION, {**tiny_luna.LOOK_UP, "diagonal_prior": True, "causal_decay": True}, lengths=LOOK_UP
     ),
@@ -60,6 +60,9 @@ KINDS = {
     "causal LM": Kind(CAUSAL, {}, sizes=(23, 23)),
     "causal LM with decay": Kind(CAUSAL, {"causal_decay": True}, sizes=(23, 23)),
     "masked LM": Kind(MASKED, {}),
+    "anchored masked LM": Kind(
+        MASKED, {"anchored_packed": True, "local_parts": 3, "projection_length": 16}
+    ),
     "classifier of a token": Kind(CLASSES, {}, head="sentence_classification_head"),
     "classifier of P": Kind(CLASSES, {}, head="attention_classification_head"),
     "LRA classifier": Kind(CLASSES, {}),
