@@ -114,7 +114,9 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
     An option that is newer than the checkpoint gets its default from the model's dataclass. Without this
     function, fairseq would use the architecture's preset, which may have changed since training.
-    ``eval_bleu_args`` and ``eval_bleu_detok_args`` of old checkpoints, which may be None, become "{}".
+    ``eval_bleu_args`` and ``eval_bleu_detok_args`` of old checkpoints, which may be None, become "{}". Files
+    of pretrained vectors (``--encoder-embed-path``) are forgotten, because the checkpoint contains the
+    vectors.
 
     Args:
         state: checkpoint contents, updated in place.
@@ -124,6 +126,11 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
     from fairseq.dataclass.utils import overwrite_args_by_name
 
+    for options in filter(None, (state.get("args"), (state.get("cfg") or {}).get("model"))):
+        if model_dataclass(plain_options(options)) is not None:
+            for name in ("encoder_embed_path", "decoder_embed_path"):
+                if getattr(options, name, None):
+                    setattr(options, name, None)
     for name in ("eval_bleu_args", "eval_bleu_detok_args"):
         if getattr(state.get("args"), name, "") is None:
             setattr(state["args"], name, "{}")

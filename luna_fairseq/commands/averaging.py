@@ -72,6 +72,8 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
     for name in list(sums):
         model[name] = sums.pop(name).div_(len(paths)).to(model[name].dtype)
     share_storage(model, storage_keys)
+    if len(paths) > 1:
+        (state.get("extra_state") or {}).pop("val_loss", None)  # that of the last checkpoint
     return state
 
 

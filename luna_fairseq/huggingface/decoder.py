@@ -155,7 +155,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
-        state = None if past_key_values is None else past_key_values.state
+        state = _cached_state(past_key_values)
         self.check_length(padding.size(1) + (0 if state is None else state.position))
         if self.config.is_encoder_decoder and self.config.separators:
             require_input_ids(input_ids)
@@ -254,6 +254,7 @@ class CachedGeneration(nn.Module):
         use_embeds = inputs_embeds is not None and not has_source
         use_embeds = use_embeds and (past_key_values is None or input_ids.size(1) == 0)
         tokens: Any = inputs_embeds if use_embeds else input_ids
+        _cached_state(past_key_values)
         if past_key_values is not None:
             position_ids = kwargs.get(f"{prefix}position_ids")
             # The first one that is given covers the whole text.
@@ -290,6 +291,16 @@ class CachedGeneration(nn.Module):
         """
         past_key_values.reorder_cache(beam_idx)
         return past_key_values
+
+
+def _cached_state(cache: Any) -> Optional[DecoderState]:
+    """Return the state in a cache, or None without a cache. Raise TypeError for a cache of another model."""
+    if cache is None or isinstance(cache, LunaCache):
+        return None if cache is None else cache.state
+    raise TypeError(
+        f"Expected past_key_values of a Luna model, got {type(cache).__name__}. Pass None for a new text, or "
+        "past_key_values of the preceding call."
+    )
 
 
 def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:

@@ -14,9 +14,9 @@ import argparse
 import json
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple, Optional
+from typing import Any, Dict, NamedTuple, Optional
 
-from luna_fairseq.checks.same_training import stored_identity
+from luna_fairseq.checks.same_training import KINDS, has_known_task, stored_identity
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
@@ -180,22 +180,42 @@ def convert_checkpoint(
     with ema_checkpoint(path, ema) as file:
         checkpoint = load(file, data)
     kind = conversion.find_kind(checkpoint.model, _choose_head(checkpoint.model, head))
+    identity = stored_identity(checkpoint.state)
+    _check_task(path, identity)
     model = conversion.convert(checkpoint.model, kind, _generation_dictionary(checkpoint.task))
-    model.config.trained_as = stored_identity(checkpoint.state)
+    _describe_classes(model.config, checkpoint.task)
+    model.config.trained_as = identity
     tokenizer = tokenizer_for_task(checkpoint.task, [path.parent, data], model.config)
     model.config.vocabularies = vocabulary_digests(tokenizer)
     return ConvertedCheckpoint(checkpoint, kind, model, tokenizer)
 
 
+def _check_task(path: Path, identity: Dict[str, Any]) -> None:
+    """Raise InputError for a task whose input the exported tokenizer cannot build, such as language tags."""
+    if not has_known_task(identity):
+        raise InputError(
+            f"{path} was trained on --task {identity.get('task')}, whose input the exported tokenizer cannot "
+            f"build. Only models of these tasks can be exported: {', '.join(KINDS)}."
+        )
+
+
+def _describe_classes(config: Any, task: Any) -> None:
+    """Store in the configuration the names of a classifier's labels, or that it predicts a number."""
+    head, options = getattr(config, "classifier_head", None), getattr(task, "cfg", None)
+    if head != getattr(options, "classification_head_name", None):
+        return  # The head was trained on another task, or there is none.
+    if getattr(options, "regression_target", False):
+        config.problem_type = "regression"
+        return
+    labels = getattr(task, "label_dictionary", None)
+    if labels is not None and len(labels) >= labels.nspecial + config.num_labels:
+        config.problem_type = "single_label_classification"
+        config.id2label = {i: labels[labels.nspecial + i] for i in range(config.num_labels)}
+        config.label2id = {name: i for i, name in config.id2label.items()}
+
+
 def _generation_dictionary(task: Any) -> Any:
-    """Return the dictionary of the tokens that a model generates, or of its input if it does not generate.
-
-    Args:
-        task: fairseq task of the model.
-
-    Returns:
-        Target dictionary for a translation task, or source dictionary for any other task.
-    """
+    """Return the target dictionary of a translation task, or the source dictionary of any other task."""
     return task.target_dictionary if getattr(task.cfg, "target_lang", None) else task.source_dictionary
 
 

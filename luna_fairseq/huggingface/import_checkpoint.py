@@ -85,6 +85,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
     for ours, theirs in {**names, **_find_tied_parameters(names, model)}.items():
         model[ours] = weights[theirs].to(model[ours].dtype)
     state["last_optimizer_state"] = None
+    (state.get("extra_state") or {}).pop("val_loss", None)  # that of the exported weights
     with replacing(path) as temporary:
         torch.save(state, str(temporary))
 

@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any, Dict, Optional
 
+from luna_fairseq.checks.model_options import plain_options
+from luna_fairseq.checks.same_training import stored_options
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.scores import SCORES, describe_settings, read_scores, select_scores
 from luna_fairseq.huggingface.checkpoint import Checkpoint
@@ -39,44 +41,23 @@ def build_model_card(checkpoint: Checkpoint, kind: ModelKind, scores: Dict[str, 
 
 
 def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the training details for the model card.
-
-    Args:
-        checkpoint: loaded checkpoint.
-
-    Returns:
-        Values keyed by heading, such as "parameters", "updates" and "source language". Unknown values are
-        omitted.
-    """
+    """Return the known training details by heading, such as "updates" and "source language"."""
     extra = checkpoint.state.get("extra_state") or {}
     history = (checkpoint.state.get("optimizer_history") or [{}])[-1]
     size = sum(parameter.numel() for parameter in checkpoint.model.parameters())
+    # The epoch in a checkpoint is the current one. After an epoch's last batch it is the next one.
+    epoch = (extra.get("train_iterator") or {}).get("epoch")
+    saving = plain_options((checkpoint.state.get("cfg") or {}).get("checkpoint") or {})
     details = {
         "parameters": f"{size:,}",
         "updates": history.get("num_updates"),
-        "epochs": _finished_epochs(extra.get("train_iterator") or {}),
-        "validation loss": extra.get("val_loss"),
-        "best": extra.get("best"),
+        "epochs": None if epoch is None else epoch - 1,
+        # fairseq calls the metric that chooses the best checkpoint a loss, whatever it is.
+        f"validation {saving.get('best_checkpoint_metric', 'loss')}": extra.get("val_loss"),
         "source language": getattr(checkpoint.task.cfg, "source_lang", None),
         "target language": getattr(checkpoint.task.cfg, "target_lang", None),
     }
     return {name: value for name, value in details.items() if value is not None}
-
-
-def _finished_epochs(iterator: Dict[str, Any]) -> Optional[int]:
-    """Return the number of completed epochs of a training run.
-
-    fairseq stores the number of the current epoch. After the last batch of an epoch, it already refers to the
-    next one.
-
-    Args:
-        iterator: state of fairseq's epoch iterator, from the checkpoint.
-
-    Returns:
-        Number of epochs, or None if the checkpoint does not record it.
-    """
-    epoch = iterator.get("epoch")
-    return None if epoch is None else epoch - 1
 
 
 def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str, str]:
@@ -113,15 +94,7 @@ def _format_score(score: Dict[str, Any]) -> str:
 
 
 def _model_options(checkpoint: Checkpoint) -> Dict[str, Any]:
-    """Return the options with which the model was built.
-
-    Args:
-        checkpoint: loaded checkpoint.
-
-    Returns:
-        Option values, keyed by name. The names are in backticks for Markdown.
-    """
-    model = checkpoint.state["cfg"]["model"]
-    options = dict(model) if hasattr(model, "keys") else vars(model)
+    """Return the options with which the model was built, keyed by name in backticks."""
+    options = stored_options(checkpoint.state)
     known = type(checkpoint.model).__dataclass.__dataclass_fields__
     return {f"`{name}`": options[name] for name in sorted(options) if name in known}

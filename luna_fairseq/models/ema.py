@@ -38,7 +38,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
             f"{path} has no averaged weights: train with --store-ema, or remove --ema"
         ) from error
     state.pop("last_optimizer_state", None)
-    for name in AVERAGES:
+    for name in (*AVERAGES, "val_loss"):  # the trained weights were validated
         state["extra_state"].pop(name, None)
     return state
 

@@ -52,7 +52,7 @@ def checkpoint(seed, dtype=torch.float32, width=6, arch="luna", groups=(), **set
         },
         "model": model,
         "optimizer_history": [{"num_updates": 100 * seed, "optimizer_name": "FairseqAdam"}],
-        "extra_state": {"best": numpy.float64(seed), "ema": {"x": torch.zeros(1000)}},
+        "extra_state": {"best": numpy.float64(seed), "val_loss": 3.0, "ema": {"x": torch.zeros(1000)}},
         "last_optimizer_state": {"moments": torch.zeros(10000)},
     }
 

@@ -171,3 +171,15 @@ def test_a_cache_of_another_batch_is_refused():
     model, ids = exported("causal LM", "tied"), batch(texts(), left=True)
     with pytest.raises(ValueError, match="^Expected past_key_values of 3 sequences, got 2"):
         generate(model, ids, {}, read(model, ids[:2, :3]).past_key_values)
+
+
+@pytest.mark.parametrize("kind", ["translation", "causal LM"])
+def test_a_cache_of_another_model_is_refused(kind):
+    from transformers import DynamicCache
+
+    model = exported(kind, "tied")
+    ids = batch(texts())
+    with pytest.raises(TypeError, match="got DynamicCache"):
+        read(model, ids, DynamicCache(), **source_of(model, 3))
+    with pytest.raises(TypeError, match="got DynamicCache"):
+        model.generate(ids, past_key_values=DynamicCache(), max_new_tokens=2)

@@ -18,6 +18,7 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.files.scores import describe_checkpoint, write_scores
 from luna_fairseq.huggingface import checkpoint as checkpoint_module
 from luna_fairseq.huggingface.model_card import find_scores
+from luna_fairseq.models import LunaModel
 from luna_fairseq.peers.models import PeerTransformer
 from luna_fairseq.peers.rnn_attention import RnnAttentionModel
 
@@ -160,7 +161,74 @@ def test_the_model_card_shows_the_training_and_its_score(tmp_path, capsys):
     ]
 
 
+def change_checkpoint(path, change):
+    """Load a checkpoint, call ``change`` with its contents, and save it."""
+    state = torch.load(str(path), weights_only=False)
+    change(state)
+    torch.save(state, str(path))
+
+
+def test_the_model_card_names_the_metric_that_was_validated(tmp_path):
+    checkpoint, export, _ = exported("translation", "tied", tmp_path)
+
+    def validate_bleu(state):
+        state["extra_state"]["val_loss"] = 31.5
+        state["cfg"]["checkpoint"]["best_checkpoint_metric"] = "bleu"
+
+    change_checkpoint(checkpoint, validate_bleu)
+    assert command("export", tmp_path / "hf1", *export) == 0
+    card = (tmp_path / "hf1" / "README.md").read_text(encoding="utf-8")
+    assert "| validation bleu | 31.5 |" in card and "validation loss" not in card
+    back = tmp_path / "back.pt"
+    assert command("import_checkpoint", tmp_path / "hf1", "--like", checkpoint, "--path", back) == 0
+    assert "val_loss" not in torch.load(str(back), weights_only=False)["extra_state"]
+
+
+HEAD = "sentence_classification_head"
+
+
+@pytest.mark.parametrize("labels", [("contradiction", "neutral", "entailment"), ()])
+def test_an_exported_classifier_knows_its_labels(labels, tmp_path):
+    """Labels have the names in the data, and a regression predicts the number of its logit."""
+    checkpoint, data, _ = save("masked LM", "tied", tmp_path)
+
+    def fine_tune(state):
+        options = {"classification_head_name": HEAD, "regression_target": not labels}
+        state["cfg"]["criterion"] = {"_name": "sentence_prediction", **options}
+        state["cfg"]["task"] = {"_name": "sentence_prediction", "data": str(data), "max_positions": 40}
+        state["cfg"]["task"].update(options, num_classes=len(labels) or 1)
+        for name in [name for name in state["model"] if name.startswith("classification_heads.")]:
+            if HEAD not in name:
+                del state["model"][name]
+            elif ".out_proj." in name:
+                state["model"][name] = state["model"][name][: len(labels) or 1]
+
+    change_checkpoint(checkpoint, fine_tune)
+    for folder, words in (("input0", (data / "dict.txt").read_text()), ("label", " 1\n".join((*labels, "")))):
+        (data / folder).mkdir()
+        (data / folder / "dict.txt").write_text(words, encoding="utf-8")
+    folder = tmp_path / "hf"
+    assert command("export", folder, "--path", checkpoint, "--data", data) == 0
+    classify = transformers.pipeline("text-classification", str(folder), **TRUSTED)
+    logits = classify.model(**classify.tokenizer("w3 w5", return_tensors="pt")).logits[0].tolist()
+    (found,) = classify("w3 w5")
+    if labels:
+        assert found["label"] == labels[logits.index(max(logits))]
+        assert classify.model.config.label2id == {name: number for number, name in enumerate(labels)}
+    else:
+        assert found["score"] == pytest.approx(logits[0], abs=1e-5) and logits[0] != 0
+
+
+def test_the_file_of_pretrained_vectors_is_not_needed(tmp_path):
+    checkpoint, data, _ = save("translation", "tied", tmp_path)
+    lost = {f"{side}_embed_path": str(tmp_path / "lost.txt") for side in ("encoder", "decoder")}
+    change_checkpoint(checkpoint, lambda state: state["cfg"]["model"].update(lost))
+    assert command("export", tmp_path / "hf", "--path", checkpoint, "--data", data) == 0
+    LunaModel.from_pretrained(str(tmp_path), "model.pt", str(data))
+
+
 SOFTMAX = {"attention": "softmax", "encoder_attention_heads": 2}
+TAGS = {"_name": "translation_multi_simple_epoch"}
 REFUSED = {
     "peer": (
         lambda: build_perturbed(PeerTransformer, {**OPTIONS, **SOFTMAX}, Task()),
@@ -173,6 +241,7 @@ REFUSED = {
     ),
     "softmax": (lambda: language_model(adaptive_softmax_cutoff="5,9"), "adaptive softmax cannot be exported"),
     "input": (lambda: language_model(**LM_VARIANTS["adaptive input"]), "adaptive input cannot be exported"),
+    "tags": (lambda: build_perturbed(LunaModel, OPTIONS, Task()), f"--task {TAGS['_name']}, whose input"),
 }
 
 
@@ -183,7 +252,7 @@ def test_other_models_are_refused_in_one_line(exporter, name, tmp_path, capsys, 
         pytest.importorskip("onnxscript"), pytest.importorskip("onnxruntime")
     build, reason = REFUSED[name]
     checkpoint, data, _ = save("translation", "tied", tmp_path)
-    loaded = checkpoint_module.Checkpoint(build(), None, {})
+    loaded = checkpoint_module.Checkpoint(build(), None, {"cfg": {"task": TAGS}})
     monkeypatch.setattr(checkpoint_module, "load", lambda *_: loaded)
     words = ["--path", checkpoint, "--data", data, "--head", "none"]
     assert command(exporter, tmp_path / "out", *words) == 1

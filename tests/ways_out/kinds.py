@@ -60,9 +60,7 @@ KINDS = {
     "causal LM": Kind(CAUSAL, {}, sizes=(23, 23)),
     "causal LM with decay": Kind(CAUSAL, {"causal_decay": True}, sizes=(23, 23)),
     "masked LM": Kind(MASKED, {}),
-    "anchored masked LM": Kind(
-        MASKED, {"anchored_packed": True, "local_parts": 3, "projection_length": 16}
-    ),
+    "anchored masked LM": Kind(MASKED, {"anchored_packed": True, "local_parts": 3, "projection_length": 16}),
     "classifier of a token": Kind(CLASSES, {}, head="sentence_classification_head"),
     "classifier of P": Kind(CLASSES, {}, head="attention_classification_head"),
     "LRA classifier": Kind(CLASSES, {}),
