@@ -18,7 +18,7 @@ import json
 import re
 import statistics
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Dict, List, Match, Optional, Sequence, Tuple
 
@@ -29,14 +29,14 @@ from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import checksum_of_data
-from luna_fairseq.files.same_run import check_same_run, result_differences, select_fixed_options
+from luna_fairseq.files.same_run import check_same_run, select_fixed_options
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.lra.figure import Costs, read_curve, write_curves, write_figure
 from luna_fairseq.lra.layout import SPLITS
+from luna_fairseq.lra.results import RESULT, Result, check_comparable, read_result
 from luna_fairseq.progress import progress, say
 
 PROGRAM = "luna-lra-seeds"
-RESULT = "result.json"
 TRAIN_LOG = "train.log"
 ARCHITECTURE = "luna_lra_"
 ANCHORED = "luna_anchored_lra_"
@@ -51,23 +51,11 @@ TITLES = {
 }
 
 
-@dataclass(frozen=True)
-class Result:
-    """Test result of a trained model.
-
-    Attributes:
-        title: name of the task in the paper, such as "Text".
-        model: name of the model, as passed to ``--models``.
-        seed: random seed of the training run.
-        accuracy: test accuracy in percent.
-        options: options passed to fairseq-train.
-    """
-
-    title: str
-    model: str
-    seed: int
-    accuracy: float
-    options: List[str]
+# Options of fairseq-train that the command's own options determine.
+_OWN = (
+    *(*OWN_FOLDER, "--restore-file", "--seed", "--task", "--arch", "-a", "--attention"),
+    *("--encoder-projection-length", "--use-p"),
+)
 
 
 def build_parser() -> CommandParser:
@@ -109,64 +97,46 @@ def build_parser() -> CommandParser:
 
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Train and test every model with every seed, print the results table, and draw the requested plots.
-
-    Args:
-        args: parsed command-line arguments.
-        extra: additional options for fairseq-train, which override the recipe.
-
-    Raises:
-        InputError: An option is invalid, a result comes from a run with different options, or fairseq-train
-            or fairseq-validate failed.
-    """
+    """Train and test every model with every seed, draw the requested plots, and print a table."""
     recipe = read_recipe(args.recipe, "lra")
     task = find_task(recipe)
     title, name = TITLES[task], recipe.path.stem
-    models = {model: model_options(model, task) for model in args.models}
+    models = {model: [*recipe.words(), *model_options(model, task)] for model in args.models}
     costs = check_plots(args)
     if not args.data.is_dir():
         raise InputError(f"{args.data} is not a folder. Give a folder that luna-prepare-lra made.")
     curves: Dict[str, Dict[int, float]] = {}
     data = checksum_of_data([args.data], SPLITS)
-    runs = [(seed, model) for seed in args.seeds for model in models]
-    for seed, model in progress(runs, title, "runs"):
-        folder = args.out / name / model / f"seed-{seed}"
-        options = [*recipe.words(), *models[model], *extra]
-        done = read_result(folder / RESULT) if (folder / RESULT).is_file() else None
-        changes = "; ".join(result_differences(done.options, options)) if done is not None else ""
-        if changes:
-            raise InputError(
-                f"{folder / RESULT} belongs to a run with other options ({changes}). Give another --out, or "
-                f"remove {folder}."
-            )
-        identity = {**select_fixed_options(options), "data": data}
+    runs = {
+        args.out / name / model / f"seed-{seed}": Result(title, model, seed, 0.0, [*options, *extra], data)
+        for seed in args.seeds
+        for model, options in models.items()
+    }
+    results = {path: read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))}
+    check_comparable({**results, **{folder / "planned": planned for folder, planned in runs.items()}})
+    for folder, planned in progress(runs.items(), title, "runs"):
+        identity = {**select_fixed_options(planned.options), "data": data}
         check_same_run(folder, "--out", identity, [RESULT, "checkpoint_last.pt"])
-        if done is None:
-            done = train_and_test(args.data, folder, options, title, model, seed)
-        say(f"{title}, {model}, seed {seed}: {done.accuracy:.2f}")
-        curves[f"{model}, seed {seed}"] = read_curve(folder / TRAIN_LOG)
-    results = [read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))]
-    print()
-    print(format_table(results))
+        path, label = folder / RESULT, f"{planned.model}, seed {planned.seed}"
+        if path not in results:
+            results[path] = train_and_test(args.data, folder, planned)
+        say(f"{title}, {label}: {results[path].accuracy:.2f}")
+        curves[label] = read_curve(folder / TRAIN_LOG)
+    done = [results[path] for path in sorted(results)]
     if costs is not None:
-        common, accuracies = common_accuracies([result for result in results if result.model in models])
+        common, accuracies = common_accuracies([result for result in done if result.model in models])
         write_figure(args.figure, accuracies, costs, common)
     if args.curves is not None:
         write_curves(args.curves, curves, title)
+    print()
+    print(format_table(done))
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:
     """Check before training that the requested plots can be drawn.
 
-    Args:
-        args: parsed command-line arguments.
-
     Returns:
-        Costs of the models for ``--figure``. None if ``--figure`` is not given.
-
-    Raises:
-        InputError: Only one of ``--figure`` and ``--costs`` is given, a plot cannot be written, or the cost
-            of a model was not measured.
+        Costs of the models for ``--figure``, or None without this option.
     """
     if (args.figure is None) != (args.costs is None):
         raise InputError("--figure and --costs need each other. Give both, or neither.")
@@ -182,19 +152,7 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 
 
 def find_task(recipe: Recipe) -> str:
-    """Return the short name of the task that a recipe trains for, such as ``listop``.
-
-    The short name is the last part of the recipe's architecture, such as ``luna_lra_listop``.
-
-    Args:
-        recipe: recipe of Long Range Arena.
-
-    Returns:
-        Key of ``TITLES``.
-
-    Raises:
-        InputError: The recipe does not train a model for Long Range Arena.
-    """
+    """Return the key of ``TITLES`` with which a recipe's architecture ends, such as ``listop``."""
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
     if name not in tasks:
@@ -205,17 +163,7 @@ def find_task(recipe: Recipe) -> str:
 
 
 def model_options(model: str, task: str) -> List[str]:
-    """Return the fairseq-train options that select a model.
-
-    Args:
-        model: name of the model, as passed to ``--models``.
-        task: short name of the task, such as "listop".
-
-    Returns:
-        Command-line arguments.
-
-    Raises:
-        InputError: The name of the model is unknown.
+    """Return the fairseq-train options that select a model of ``--models`` for a task such as "listop".
 
     Example:
         >>> model_options("luna-16-p", "listop")
@@ -236,14 +184,7 @@ def model_options(model: str, task: str) -> List[str]:
 
 
 def parse_luna(model: str) -> Optional[Match[str]]:
-    """Parse the name of a Luna model, such as ``luna-16-anchored-p``.
-
-    Args:
-        model: name of the model, as passed to ``--models``.
-
-    Returns:
-        Match with three groups: the length of the packed sequence P, ``-anchored`` or None, and ``-p`` or
-        None. If the model is not a Luna model, the result is None.
+    """Match the length of P, ``-anchored`` and ``-p`` in the name of a Luna model. None for other models.
 
     Example:
         >>> parse_luna("luna-16-p").groups()
@@ -252,27 +193,13 @@ def parse_luna(model: str) -> Optional[Match[str]]:
     return re.fullmatch(r"luna-([1-9]\d*)(-anchored)?(-p)?", model)
 
 
-def train_and_test(data: Path, folder: Path, options: List[str], title: str, model: str, seed: int) -> Result:
-    """Train a model, evaluate its best checkpoint on the test set, and write ``result.json``.
-
-    Args:
-        data: data folder.
-        folder: run folder for checkpoints, logs and the result.
-        options: options for fairseq-train, from the recipe and the command line.
-        title: name of the task in the paper.
-        model: name of the model, as passed to ``--models``.
-        seed: random seed.
-
-    Returns:
-        Test result.
-
-    Raises:
-        InputError: fairseq-train or fairseq-validate failed. The message names the log file.
-    """
+def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
+    """Train a planned run, evaluate its best checkpoint on the test set, and write ``result.json``."""
     folder.mkdir(parents=True, exist_ok=True)
+    options = planned.options
     user_dir = ["--user-dir", USER_DIR]
-    words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(seed), *options]
-    train_logged(fairseq_command("train", words), folder / TRAIN_LOG, f"{model}, seed {seed}")
+    words = [str(data), *user_dir, "--save-dir", str(folder), "--seed", str(planned.seed), *options]
+    train_logged(fairseq_command("train", words), folder / TRAIN_LOG, f"{planned.model}, seed {planned.seed}")
     words = [str(data), *user_dir, "--path", str(folder / "checkpoint_best.pt"), "--valid-subset", "test"]
     task, size = (options[options.index(name) + 1] for name in ("--task", "--batch-size"))
     words += ["--task", task, "--batch-size", size, "--required-batch-size-multiple", "1"]
@@ -283,41 +210,16 @@ def train_and_test(data: Path, folder: Path, options: List[str], title: str, mod
     found = re.findall(r"\| accuracy ([\d.]+)", log.read_text(encoding="utf-8", errors="replace"))
     if not found:
         raise InputError(f"{log} has no accuracy. Use a recipe with --criterion lra_cross_entropy.")
-    result = Result(title, model, seed, float(found[-1]), options)
+    result = replace(planned, accuracy=float(found[-1]))
     write_text(folder / RESULT, json.dumps(asdict(result)) + "\n")
     return result
-
-
-def read_result(path: Path) -> Result:
-    """Read the ``result.json`` of a finished run.
-
-    Args:
-        path: file written by :func:`train_and_test`.
-
-    Returns:
-        Test result.
-
-    Raises:
-        InputError: The file is damaged.
-    """
-    try:
-        return Result(**json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, TypeError) as error:
-        raise InputError(
-            f"{path} is damaged ({error}). Remove it and start the command again, which repeats the test."
-        ) from error
 
 
 def format_table(results: Sequence[Result]) -> str:
     """Format results as a Markdown table, like Tables 1 and 3 of the paper.
 
-    Args:
-        results: results for any models, tasks and seeds.
-
-    Returns:
-        Table with one line per model and one column per task. A cell shows the mean accuracy, the sample
-        standard deviation and the number of seeds. The last column shows the mean over the tasks, or "-" if
-        the model has no result on one of them.
+    A cell shows the mean accuracy, the sample standard deviation and the number of seeds. The last column
+    shows the mean over the tasks, or "-" if the model has no result on one of them.
     """
     accuracies = _group_by_model(results)
     titles = [title for title in TITLES.values() if any(title in by_task for by_task in accuracies.values())]
@@ -335,14 +237,8 @@ def format_table(results: Sequence[Result]) -> str:
 def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]:
     """Average the accuracy of each model over the tasks that all models were tested on.
 
-    Args:
-        results: results for any models, tasks and seeds.
-
     Returns:
         Comma-separated names of these tasks, and a mapping from a model to its mean accuracy in percent.
-
-    Raises:
-        InputError: The models have no task in common.
     """
     accuracies = _group_by_model(results)
     titles = [title for title in TITLES.values() if all(title in by_task for by_task in accuracies.values())]
@@ -356,14 +252,7 @@ def common_accuracies(results: Sequence[Result]) -> Tuple[str, Dict[str, float]]
 
 
 def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float]]]:
-    """Group the accuracies of results by model and task.
-
-    Args:
-        results: results for any models, tasks and seeds.
-
-    Returns:
-        Nested dictionary ``{model: {task: accuracies of all seeds}}``, in percent.
-    """
+    """Return ``{model: {task: accuracies of all seeds}}``, in percent."""
     accuracies: Dict[str, Dict[str, List[float]]] = {}
     for result in results:
         by_task = accuracies.setdefault(result.model, {})
@@ -372,30 +261,12 @@ def _group_by_model(results: Sequence[Result]) -> Dict[str, Dict[str, List[float
 
 
 def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) -> float:
-    """Average the accuracy of a model over seeds and then over tasks.
-
-    Args:
-        by_task: mapping from a task to the accuracies of all seeds.
-        titles: tasks to average over.
-
-    Returns:
-        Mean accuracy.
-    """
+    """Average the accuracy of a model over seeds and then over tasks."""
     return statistics.mean(statistics.mean(by_task[title]) for title in titles)
 
 
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
-    """Return the sort key of a model in the results table.
-
-    The order is: the Transformer, other attention models by name, Luna models by the length of the packed
-    sequence P, and anchored Luna models by the same length.
-
-    Args:
-        model: name of the model, such as "luna-128".
-
-    Returns:
-        Tuple that compares with the keys of other models.
-    """
+    """Sort the Transformer first, then other attentions by name, then Luna by the length of P."""
     match = parse_luna(model)
     if match is None:
         return int(model != "transformer"), model, 0, ""
@@ -404,9 +275,6 @@ def _sort_key(model: str) -> Tuple[int, str, int, str]:
 
 def _display_name(model: str) -> str:
     """Return the name of a model for the results table.
-
-    Args:
-        model: name of the model, as passed to ``--models``.
 
     Example:
         >>> _display_name("luna-16-anchored-p"), _display_name("peer-linear")
@@ -419,13 +287,7 @@ def _display_name(model: str) -> str:
 
 
 def _format_cell(accuracies: List[float]) -> str:
-    """Format the accuracies of several seeds for the results table.
-
-    Args:
-        accuracies: accuracies in percent.
-
-    Returns:
-        Mean, sample standard deviation and number of seeds, or "-" if there are no accuracies.
+    """Return the mean, the sample standard deviation and the number of accuracies, or "-" without any.
 
     Example:
         >>> _format_cell([60.0, 62.0])
@@ -437,7 +299,7 @@ def _format_cell(accuracies: List[float]) -> str:
     return f"{statistics.mean(accuracies):.2f}{spread} ({len(accuracies)})"
 
 
-main = console_script(PROGRAM, build_parser, run, path_argument="out", passes_on=(*OWN_FOLDER, "--seed"))
+main = console_script(PROGRAM, build_parser, run, path_argument="out", passes_on=_OWN)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
 from collections import Counter
@@ -13,6 +12,7 @@ from typing import Any, Dict, Iterator, List, Optional, Sequence, Tuple
 import numpy as np
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.lra.results import RESULT, Result, read_result
 from luna_fairseq.progress import progress
 from luna_fairseq.report.logs import SAVED, UPDATES, Log, Table, extract_version, is_training_log, read_logs
 from luna_fairseq.report.options import Options, architecture, flatten_options, get_option, hydra_options
@@ -35,7 +35,7 @@ class Run:
         files: paths of the logs, oldest first.
         options: options of fairseq-train, keyed by ``group.name``, from the log, hydra's files or a
             checkpoint. None if they are unknown.
-        result: contents of ``result.json``, written by luna-lra-seeds, or None if this file does not exist.
+        result: result that luna-lra-seeds wrote, or None.
         notes: remarks about missing information, to show on the page.
     """
 
@@ -44,7 +44,7 @@ class Run:
     log: Log
     files: List[Path] = field(default_factory=list)
     options: Optional[Options] = None
-    result: Optional[Dict[str, Any]] = None
+    result: Optional[Result] = None
     notes: List[str] = field(default_factory=list)
 
     @property
@@ -225,7 +225,7 @@ def _read_run(path: str, files: List[Path]) -> Run:
     """
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)
-    run = Run(path, folder, log, files, options, _read_result(folder / "result.json"))
+    run = Run(path, folder, log, files, options, _read_result(folder / RESULT))
     if run.options is None:
         reason = "there is no checkpoint beside it"
         try:
@@ -303,20 +303,12 @@ def _load_checkpoint(file: Path) -> Dict[str, Any]:
     return state
 
 
-def _read_result(path: Path) -> Optional[Dict[str, Any]]:
-    """Read the result of a run of luna-lra-seeds.
-
-    Args:
-        path: path of ``result.json``.
-
-    Returns:
-        Contents of the file, including "accuracy". None if the file is missing or damaged.
-    """
+def _read_result(path: Path) -> Optional[Result]:
+    """Read the result of a run of luna-lra-seeds. Return None if it is missing or damaged."""
     try:
-        result = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return read_result(path)
+    except (OSError, InputError):
         return None
-    return result if isinstance(result, dict) and "accuracy" in result else None
 
 
 def summarize_run(run: Run) -> Dict[str, str]:

@@ -16,6 +16,7 @@ import argparse
 import statistics
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any, Dict, List, Optional, Sequence, Tuple
 
@@ -23,6 +24,7 @@ from luna_fairseq.commands.arguments import CommandParser, positive
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.scores import describe_settings
+from luna_fairseq.lra.results import Result, describe_differences
 from luna_fairseq.progress import progress
 from luna_fairseq.report.options import differing_options, get_option
 from luna_fairseq.report.page import Page, build_page
@@ -144,6 +146,7 @@ def report_page(
         _find_translations(run, folder)
         for run, folder in zip(progress(runs, "translations", "runs"), folders)
     ]
+    seeds = _accuracy_over_seeds(runs)  # adds notes to the runs
     data = {
         "title": title,
         "watch": watch,
@@ -151,7 +154,7 @@ def report_page(
         "samples": choose_samples(translations, number_of_samples),
         "lengths": bleu_by_length(translations),
         "runs": [_run_data(run, translated) for run, translated in zip(runs, translations)],
-        "seeds": _accuracy_over_seeds(runs),
+        "seeds": seeds,
     }
     return build_page(title, data, STYLES, SCRIPTS)
 
@@ -212,30 +215,41 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 
 
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
-    """Compute the mean and the sample standard deviation of the test accuracy over seeds.
+    """Return the mean and the sample standard deviation of the test accuracy over seeds of luna-lra-seeds.
 
-    Args:
-        runs: runs of any kind. Only runs of luna-lra-seeds have a test accuracy.
-
-    Returns:
-        One dictionary per pair of task and model, with the keys ``task``, ``model``, ``seeds`` (number of
-        runs), ``mean`` and ``deviation`` in percent. ``deviation`` is None for a single run.
+    Seeds of a model with other options or data are not averaged, but get an entry of their own. The standard
+    deviation of a single run is None.
     """
-    accuracies: Dict[Tuple[str, str], List[float]] = {}
+    groups: List[List[Result]] = []
     for run in runs:
-        if run.result is not None:
-            key = (str(run.result.get("title", "")), str(run.result.get("model", "")))
-            accuracies.setdefault(key, []).append(float(run.result["accuracy"]))
-    return [
-        {
-            "task": task,
-            "model": model,
-            "seeds": len(values),
-            "mean": round(statistics.mean(values), 2),
-            "deviation": round(statistics.stdev(values), 2) if len(values) > 1 else None,
-        }
-        for (task, model), values in accuracies.items()
-    ]
+        result = run.result
+        if result is None:
+            continue
+        same = [group for group in groups if (group[0].title, group[0].model) == (result.title, result.model)]
+        changes = [describe_differences(group[0], result) for group in same]
+        if "" in changes:
+            same[changes.index("")].append(result)
+            continue
+        if same:
+            run.notes.append(f"This seed of {result.model} is not averaged with others ({changes[0]}).")
+        groups.append([result])
+    names: Counter = Counter()
+    entries = []
+    for group in groups:
+        task, model = group[0].title, group[0].model
+        names[task, model] += 1
+        others = f" (other options or data, {names[task, model]})" if names[task, model] > 1 else ""
+        values = [result.accuracy for result in group]
+        entries.append(
+            {
+                "task": task,
+                "model": f"{model}{others}",
+                "seeds": len(values),
+                "mean": round(statistics.mean(values), 2),
+                "deviation": round(statistics.stdev(values), 2) if len(values) > 1 else None,
+            }
+        )
+    return entries
 
 
 main = console_script(PROGRAM, build_parser, _report, path_argument="out")

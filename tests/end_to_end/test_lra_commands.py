@@ -115,7 +115,7 @@ def test_seeds(listops, tmp_path, capsys):
     assert lra_seeds.main(words) == 0  # nothing is left to do
     assert capsys.readouterr().out == first
     assert lra_seeds.main([*words[:-1], "--max-update", "3"]) == 1
-    assert "belongs to a run with other options" in capsys.readouterr().err
+    assert "--max-update 2 before, --max-update 3 now" in capsys.readouterr().err
 
     costs = {"transformer-softmax": 1.0, "luna-4": 1.5}
     costs_file, figure = tmp_path / "lra.json", tmp_path / "figure.png"

@@ -1,7 +1,10 @@
 """The tasks of Long Range Arena: how they read data, and which data they refuse."""
 
+import json
 import re
 from argparse import Namespace
+from dataclasses import asdict, replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +12,9 @@ import torch
 
 from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
+from luna_fairseq.lra import seeds
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
+from luna_fairseq.lra.results import Result, check_comparable, read_result
 from luna_fairseq.lra.task import LRAConfig, LRAImageConfig, LRAImageTask, LRATextTask
 from luna_fairseq.lra.writing import write_images, write_tokens
 
@@ -184,3 +189,42 @@ def test_cut_sequences_are_counted(most, said, tmp_path, caplog):
     text_task(write_text(tmp_path), max_positions=most, use_p=True)
     lines = [record.getMessage() for record in caplog.records if "are cut" in record.getMessage()]
     assert [said is not None and said in line for line in lines] == [True] * (said is not None)
+
+
+@pytest.mark.parametrize(
+    "options, data, refused",
+    [
+        (["--max-update", "3"], "a", True),
+        (["--max-update", "2", "--lr", "1"], "a", True),
+        (["--max-update", "2"], "b", True),
+        (["--max-update", "2", "--cpu", "--num-workers", "0"], "a", False),
+    ],
+)
+def test_seeds_of_other_runs_are_not_averaged(options, data, refused):
+    first = Result("ListOps", "luna-16", 1, 60.0, ["--max-update", "2"], "a")
+    results = {Path("out/seed-1/result.json"): first, Path("out/seed-2/result.json"): replace(first, seed=2)}
+    results[Path("out/seed-3/result.json")] = replace(first, seed=3, options=options, data=data)
+    results[Path("out/other")] = replace(first, model="luna-32", options=["--lr", "5"])
+    if refused:
+        with pytest.raises(InputError, match="seed-3 and out/seed-1"):
+            check_comparable(results)
+    else:
+        check_comparable(results)
+
+
+def test_data_of_a_result_of_an_earlier_version(tmp_path):
+    first = Result("ListOps", "luna-16", 1, 60.0, [])
+    content = {name: value for name, value in asdict(first).items() if name != "data"}
+    (tmp_path / "result.json").write_text(json.dumps(content), encoding="utf-8")
+    assert read_result(tmp_path / "result.json") == first
+    (tmp_path / "run.json").write_text('{"data": "sha256:0"}', encoding="utf-8")
+    assert read_result(tmp_path / "result.json") == replace(first, data="sha256:0")
+
+
+@pytest.mark.parametrize(
+    "option", ["--arch", "-a", "--seed", "--encoder-projection-length", "--use-p", "--task"]
+)
+def test_options_that_luna_lra_seeds_sets(option, tmp_path, capsys):
+    words = ["listops", str(tmp_path), "--out", str(tmp_path), "--", option, "1"]
+    assert seeds.main(words) == 1
+    assert option in capsys.readouterr().err

@@ -66,6 +66,19 @@ def test_mean_and_spread_over_seeds(tmp_path):
     assert report(tmp_path / "report.html", tmp_path / "out")["seeds"] == [expected]
 
 
+def test_seeds_with_other_options_are_not_averaged(tmp_path):
+    same = ["--arch", "luna_lra_imdb", "--max-update", "5", "--cpu"]
+    other = ["--arch", "luna_lra_imdb", "--max-update", "9"]
+    results = [(60.0, same, "a"), (62.0, same[:-1], "a"), (90.0, other, "a"), (80.0, same, "b")]
+    for seed, (accuracy, options, data) in enumerate(results):
+        folder = write_run(tmp_path / "out" / "text" / "luna-16" / f"seed-{seed}", updates=1000)
+        result = {"title": "Text", "model": "luna-16", "seed": seed, "accuracy": accuracy, "options": options}
+        (folder / "result.json").write_text(json.dumps({**result, "data": data}), encoding="utf-8")
+    shown = report(tmp_path / "report.html", tmp_path / "out")
+    assert [(row["seeds"], row["mean"]) for row in shown["seeds"]] == [(2, 61.0), (1, 90.0), (1, 80.0)]
+    assert "--max-update" in shown["runs"][2]["notes"][-1] and "other data" in shown["runs"][3]["notes"][-1]
+
+
 def test_watching_ends_when_all_runs_are_finished(tmp_path):
     folder = write_run(tmp_path / "run", updates=1000)
     assert report(tmp_path / "report.html", folder, "--watch", "1")["watch"] == 1

@@ -46,7 +46,7 @@ def test_all_runs_below_a_folder(tmp_path):
     assert [run.name for run in runs] == [
         f"out/text/{model}/seed-{seed}" for model in ("luna-16", "transformer") for seed in (1, 2)
     ]
-    assert [run.result["accuracy"] for run in runs] == [61, 62, 61, 62]
+    assert [run.result.accuracy for run in runs] == [61, 62, 61, 62]
 
 
 def test_logs_of_several_runs_in_one_folder(tmp_path):

@@ -1,0 +1,74 @@
+"""Test results of trained models, as luna-lra-seeds writes them, and whether they may be averaged."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Dict, List, Mapping, Tuple
+
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.same_run import RECORD, result_differences
+
+RESULT = "result.json"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Test result of a trained model.
+
+    Attributes:
+        title: name of the task in the paper, such as "Text".
+        model: name of the model, as passed to ``--models``.
+        seed: random seed of the training run.
+        accuracy: test accuracy in percent.
+        options: options passed to fairseq-train, without the seed.
+        data: checksum of the data. Empty if unknown.
+    """
+
+    title: str
+    model: str
+    seed: int
+    accuracy: float
+    options: List[str]
+    data: str = ""
+
+
+def read_result(path: Path) -> Result:
+    """Read the ``result.json`` of a finished run."""
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        record = path.with_name(RECORD)
+        if "data" not in content and record.is_file():  # written by an earlier version
+            content["data"] = json.loads(record.read_text(encoding="utf-8")).get("data", "")
+        return Result(**content)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise InputError(
+            f"{path} is damaged ({error}). Remove it and start the command again, which repeats the test."
+        ) from error
+
+
+def describe_differences(one: Result, other: Result) -> str:
+    """Return the options and data of two results for which they must not be averaged, or ""."""
+    changes = result_differences(one.options, other.options)
+    if one.data and other.data and one.data != other.data:
+        changes.append("other data")
+    return "; ".join(changes)
+
+
+def check_comparable(results: Mapping[Path, Result]) -> None:
+    """Raise InputError if results of the same model and task come from other options or data.
+
+    Args:
+        results: results by the path of their file, which the message names.
+    """
+    first: Dict[Tuple[str, str], Path] = {}
+    for path, result in results.items():
+        neighbour = first.setdefault((result.title, result.model), path)
+        changes = describe_differences(results[neighbour], result)
+        if changes:
+            folders = " and ".join(dict.fromkeys([str(path.parent), str(neighbour.parent)]))
+            raise InputError(
+                f"{folders}: other options or data ({changes}), so that the accuracies must not be averaged. "
+                "Give another --out, or remove one run."
+            )
