@@ -58,9 +58,9 @@ class Diagonal(NamedTuple):
         return (-self.strength * self.further).clamp(min=-MAX_PENALTY)
 
     def bias_at(self, place: Tensor) -> Tensor:
-        """Return the bias [B, H, T, M] of other keys with these centres, relative to the same nearest key.
+        """Return the bias [B, H, T, M] of keys with other centres, relative to the nearest key of ``bias``.
 
-        It is positive for a key that is nearer than the nearest key. Dimensions of size 1 are broadcast.
+        It is positive for a key that is nearer. Dimensions of size 1 are broadcast.
         """
         # gamma * nearest - gamma / width * distance. Multiplying the factors first is cheaper, because there
         # are more distances than factors.

@@ -36,13 +36,14 @@ class Needs(NamedTuple):
 
 
 class ContextGeometry(NamedTuple):
-    """Distances and positions in a batch of contexts, shared by all layers, or None if no module needs them.
+    """Distances and positions in a batch of contexts, shared by all layers. Unneeded values are None.
 
     Distances are in segment widths, minus the distance of the nearest token or row. Centres are in tokens
     from the start of the context.
 
     Attributes:
-        pack_distance: distance [B, H, L, S] from the centre of each segment to each token, for H heads.
+        pack_distance: distance [B, H, L, S] from the centre of each segment to each token, for batch size B
+            and H heads.
         unpack_distance: distance [B, 1, S, L] from each token to the centre of each segment.
         window: neighbouring tokens of each token, a :class:`luna_fairseq.anchored.window.Window`.
         layout: tokens arranged by segment for a look-up, a :class:`luna_fairseq.anchored.segments.Layout`.

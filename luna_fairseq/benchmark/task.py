@@ -65,7 +65,7 @@ class Variant:
 
 
 class Task:
-    """Base class of benchmarks. Each compares several variants of one task.
+    """Base class of benchmarks, which compare several variants of one task.
 
     Attributes:
         notes: description for ``--help`` and the output. Paragraphs are separated by empty lines. The first

@@ -45,17 +45,7 @@ class TokenEmbedding(nn.Module):
 
 
 def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
-    """Apply dropout to the embeddings of whole tokens.
-
-    In training, the embeddings of randomly chosen tokens are set to zero and the others are scaled up.
-
-    Args:
-        embeddings: token embeddings [B, T, C], for batch size B, T tokens and width C.
-        dropout_module: dropout module, applied to one value per token.
-
-    Returns:
-        Token embeddings [B, T, C].
-    """
+    """Apply dropout to the embeddings [B, T, C] of whole tokens."""
     if dropout_module.p == 0.0:
         return embeddings
     return embeddings * dropout_module(embeddings.new_ones(embeddings.shape[:2])).unsqueeze(-1)

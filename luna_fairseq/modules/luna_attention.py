@@ -64,6 +64,8 @@ class LunaAttention(ProjectingAttention):
     Subclasses can add a bias to the logits by overriding :meth:`pack_bias` and :meth:`unpack_bias`. They can
     cache additional keys and values, and attend to them, by overriding :meth:`remember` and :meth:`read`.
 
+    Shapes: T queries X, S context tokens, L rows of P, batch size B, width C, H heads of dimension K = C / H.
+
     Args:
         embed_dim: width C of the queries, of P, of the context and of the output.
         num_heads: number of unpack attention heads.
@@ -120,13 +122,7 @@ class LunaAttention(ProjectingAttention):
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
-        """Return True if this module has the projection with the given name (always True in the base class).
-
-        Subclasses return False for projections that they do not use.
-
-        Args:
-            name: name of a projection without the suffix "_proj", such as "pack_q" or "unpack_kv".
-        """
+        """Return True if this module has a projection, such as "pack_q" or "unpack_kv"."""
         return True
 
     def forward(
@@ -141,8 +137,6 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
     ) -> Tuple[Tensor, Optional[Tensor], Optional[Tensor]]:
         """Compute pack attention of the packed sequence P, then unpack attention of the queries.
-
-        Shapes: T queries, S context tokens, L rows of P, batch size B, width C, H heads.
 
         Args:
             query: queries X [T, B, C].
@@ -182,21 +176,9 @@ class LunaAttention(ProjectingAttention):
     def find_geometry(
         self, query: Tensor, packed: Tensor, context: Tensor, source: Source
     ) -> Optional[Geometry]:
-        """Compute the token positions for attention weights that depend on distance.
+        """Compute the token positions for weights that depend on distance, or return None if they do not.
 
-        The base class returns None. Subclasses whose weights depend on distance override this method.
         :meth:`forward` calls this method if the caller passed no positions.
-
-        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
-
-        Args:
-            query: queries X [T, B, C].
-            packed: packed sequence P [L, B, C].
-            context: context [S, B, C].
-            source: padding masks of the context and of P.
-
-        Returns:
-            Positions for :meth:`pack` and :meth:`unpack`, or None.
         """
         return None
 
@@ -212,8 +194,6 @@ class LunaAttention(ProjectingAttention):
 
         In pack attention, the packed sequence P attends to the context. In unpack attention, queries attend
         to the result. A decoder calls this method once per source, and :meth:`unpack` at every step.
-
-        Shapes: S context tokens, L rows of P, batch size B, width C, H heads of dimension K.
 
         Args:
             packed: packed sequence P [L, B, C].
@@ -239,20 +219,9 @@ class LunaAttention(ProjectingAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute pack attention: the packed sequence P attends to the context.
+        """Compute pack attention: the packed context Y_P [L, B, C], and the pack weights [B, H, L, S].
 
-        Shapes: S context tokens, L rows of P, batch size B, width C, H pack attention heads.
-
-        Args:
-            packed: packed sequence P [L, B, C].
-            context: context [S, B, C].
-            source: padding masks of the context and of P (default: no padding).
-            geometry: token positions, if the weights depend on distance (default: None).
-            need_weights: also return the pack weights (default: False).
-
-        Returns:
-            Tuple of the packed context Y_P [L, B, C] and the pack weights [B, H, L, S] (None if
-            ``need_weights`` is False).
+        The weights are None if ``need_weights`` is False.
         """
         q = project_packed(self.pack_q_proj, packed, self.num_pack_heads)
         bias = self.pack_bias(context, geometry)
@@ -270,18 +239,9 @@ class LunaAttention(ProjectingAttention):
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that is added to the logits of pack attention.
+        """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None.
 
-        In pack attention, the rows of the packed sequence P attend to the context. The base class returns
-        None, which means no bias. Subclasses override this method to favour some context tokens.
-
-        Args:
-            context: S context tokens [S, B, C], for batch size B and width C.
-            geometry: token positions, if the bias depends on distance, or None.
-
-        Returns:
-            Bias that broadcasts to the logits [B, H, L, S] of H heads and L rows of P, or None if there is no
-            bias.
+        Subclasses override this method to favour some context tokens.
         """
         return None
 
@@ -292,37 +252,27 @@ class LunaAttention(ProjectingAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> Any:
-        """Project the packed context to the keys and values of unpack attention.
+        """Project the packed context Y_P [L, B, C] to the keys and values [B, H, L, K] of unpack attention.
 
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C, H heads of dimension
-        K = C / H.
+        A subclass may return another named tuple whose tensors have B as their first dimension, for example
+        with keys of the context's tokens.
 
         Args:
             packed_context: packed context Y_P [L, B, C].
             pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
-            context: context [S, B, C], for subclasses that also cache keys of its tokens.
-            geometry: token positions, for subclasses whose weights depend on distance, or None.
-
-        Returns:
-            A :class:`PackedMemory` with keys and values [B, H, L, K]. A subclass may return another named
-            tuple whose tensors have B as their first dimension.
+            context: context [S, B, C].
+            geometry: token positions, if the weights depend on distance.
         """
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         return PackedMemory(key, value, pack_weights)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values to a layout for fast incremental decoding.
+        """Convert cached keys and values for fast incremental decoding, if that saves time.
 
         On a CPU and for a small batch, the query and output projections are folded into the keys and values.
         This is done if the products have at most half the size of the two projection matrices, so that a step
-        accesses less memory. The converted layout does not provide attention weights over the context.
-
-        Args:
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P (default: no padding).
-
-        Returns:
-            An :class:`AbsorbedMemory`, or ``memory`` itself if the conversion would not save time.
+        accesses less memory. The result is an :class:`AbsorbedMemory`, which does not provide attention
+        weights over the context.
         """
         B, H, L, _ = memory.key.shape
         is_small = 2 * B * H * L <= self.embed_dim
@@ -346,8 +296,6 @@ class LunaAttention(ProjectingAttention):
 
         In beam search, a batch contains n hypotheses (candidate translations) per source sentence, which are
         adjacent in the batch.
-
-        Shapes: T queries, S context tokens, H heads, width C, B source sentences with n hypotheses each.
 
         Args:
             query: queries X [T, B * n, C].
@@ -383,19 +331,9 @@ class LunaAttention(ProjectingAttention):
     def _unpack_absorbed(
         self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
     ) -> Tensor:
-        """Compute unpack attention by projecting the keys and values instead of the queries.
+        """Compute unpack attention with the query and output projections folded into the keys and values.
 
-        The query and output projections are folded into the keys and values. This saves time if there are
-        many more queries than keys.
-
-        Args:
-            query: T queries X [T, B, C], for batch size B and width C.
-            memory: keys and values [B, H, L, K] of H heads and L rows of the packed sequence P.
-            source: padding masks of the context and of P.
-            geometry: token positions, if the weights depend on distance, or None.
-
-        Returns:
-            Output [T, B, C], after the output projection.
+        This saves time if there are many more queries than keys.
         """
         return absorbed_unpack(
             query,
@@ -413,18 +351,15 @@ class LunaAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Compute unpack attention for queries that have already been projected and split into heads.
 
-        Shapes: T queries, S context tokens, batch size B, H heads of dimension K.
-
         Args:
             q: projected queries [B, H, T, K].
             memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P.
-            geometry: token positions, if the weights depend on distance, or None.
+            source: padding masks of the context and of P.
+            geometry: token positions, if the weights depend on distance.
             need_weights: also return the weights over the context.
 
         Returns:
-            Tuple of the output [B, H, T, K] and the weights [B, H, T, S] over the context (None if
-            ``need_weights`` is False).
+            Output [B, H, T, K], and weights [B, H, T, S] over the context, or None.
         """
         bias = self.unpack_bias(memory, source, geometry)
         dropout = dropout_probability(self.dropout_module)
@@ -435,35 +370,14 @@ class LunaAttention(ProjectingAttention):
         return output, weights @ self.saved_pack_weights(memory)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return a bias that is added to the logits of unpack attention.
+        """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
 
-        In unpack attention, queries attend to the rows of the packed context. The base class returns None,
-        which means no bias. Subclasses override this method to favour some rows.
-
-        Args:
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P.
-            geometry: token positions, if the bias depends on distance, or None.
-
-        Returns:
-            Bias that broadcasts to the logits [B, H, T, L], for batch size B, H heads, T queries and L rows
-            of P, or None if there is no bias.
+        Subclasses override this method to favour some rows of P.
         """
         return None
 
     def saved_pack_weights(self, memory: Any) -> Tensor:
-        """Return the pack weights cached by :meth:`pack`.
-
-        Args:
-            memory: keys and values returned by :meth:`pack`.
-
-        Returns:
-            Pack weights [B, 1, L, S], averaged over heads: weights of the L rows of the packed sequence P
-            over S context tokens, for batch size B.
-
-        Raises:
-            InputError: :meth:`pack` was called without ``need_weights``.
-        """
+        """Return the pack weights [B, 1, L, S] cached by :meth:`pack`, averaged over heads."""
         if memory.pack_weights is None:
             raise InputError(
                 "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
@@ -472,29 +386,15 @@ class LunaAttention(ProjectingAttention):
         return memory.pack_weights.unsqueeze(1)
 
     def keys_and_values(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
-        """Project a sequence to the keys and values of pack or unpack attention.
+        """Project x [S, B, C] to keys and values [B, H, S, K] of the step "pack" or "unpack".
 
-        Args:
-            step: "pack" or "unpack".
-            x: context or packed context [S, B, C], of length S, batch size B and width C.
-            num_heads: number of heads H, each of dimension K = C / H.
-
-        Returns:
-            Tuple of keys and values, both [B, H, S, K]. If ``untie_kv`` is False, both are the same tensor.
+        If ``untie_kv`` is False, both are the same tensor.
         """
         projected = [split_heads(projection(x), num_heads) for projection in self.key_value_projections(step)]
         return projected[0], projected[-1]
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
-        """Return the key and value projections of pack or unpack attention.
-
-        Args:
-            step: "pack" or "unpack".
-
-        Returns:
-            The key projection and the value projection if ``untie_kv`` is True; otherwise their single shared
-            projection.
-        """
+        """Return the key and the value projection of a step, or their single shared projection."""
         names = ("k", "v") if self.untie_kv else ("kv",)
         return [getattr(self, f"{step}_{name}_proj") for name in names]
 
@@ -509,21 +409,7 @@ class LunaAttention(ProjectingAttention):
         """Compute the pack and unpack attention weights, and their combined weights over the context.
 
         The weights are computed in full with the naive implementation, so this method is meant for short
-        inputs.
-
-        Shapes: T queries, S context tokens, L rows of the packed sequence P, batch size B, width C.
-
-        Args:
-            query: queries X [T, B, C].
-            packed: packed sequence P [L, B, C].
-            context: context [S, B, C].
-            source: padding masks of the context and of P (default: no padding).
-            geometry: token positions, if the weights depend on distance (default: None, computed by
-                :meth:`find_geometry`).
-
-        Returns:
-            :class:`AttentionWeights` of all heads: the pack weights [B, H, L, S], the unpack weights
-            [B, H, T, L] and their combination [B, H, T, S] over the context.
+        inputs. See :meth:`forward` for the arguments.
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)

@@ -49,64 +49,22 @@ class LunaLayer(nn.Module):
         self.packed_layer_norm: Optional[nn.Module] = builders.norm(C) if normalize_packed else None
 
     def normalize_input(self, norm: Optional[nn.Module], x: Tensor) -> Tensor:
-        """Normalize the input of a block in a pre-norm layer.
-
-        A post-norm layer returns the input unchanged.
-
-        Args:
-            norm: layer norm of the block, or None.
-            x: input of the block: tokens X [T, B, C] or packed sequence P [L, B, C], of length T or L, batch
-                size B and width C.
-
-        Returns:
-            Tensor of the same shape.
-        """
+        """Normalize the input of a block in a pre-norm layer, or return it unchanged in a post-norm layer."""
         return norm(x) if self.normalize_before and norm is not None else x
 
     def add_residual(self, norm: Optional[nn.Module], residual: Tensor, x: Tensor) -> Tensor:
-        """Add the output of a block to its input, with dropout.
-
-        A post-norm layer then normalizes the sum.
-
-        Args:
-            norm: layer norm of the block, or None.
-            residual: input of the block: tokens X [T, B, C] or packed sequence P [L, B, C], of length T or L,
-                batch size B and width C.
-            x: output of the block, of the same shape. Dropout is applied to it.
-
-        Returns:
-            Tensor of the same shape.
-        """
+        """Add the output x of a block to its input, with dropout. A post-norm layer normalizes the sum."""
         x = residual + self.dropout_module(x)
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Optional[Tensor], packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return the packed sequence P for the next layer, the residual sum of P and the packed context.
-
-        Dropout is applied to the packed context. A post-norm layer then normalizes the sum.
-
-        Args:
-            packed: P [L, B, C] of this layer, with L rows, batch size B and width C, or None.
-            packed_context: packed context Y_P [L, B, C], the result of pack attention, or None.
-
-        Returns:
-            Updated P [L, B, C], or None if the layer does not update P.
-        """
+        """Return the residual sum of P and the packed context Y_P, or None if the layer does not update P."""
         if packed is None or packed_context is None or not self.update_packed:
             return None
         return self.add_residual(self.packed_layer_norm, packed, packed_context)
 
     def feed_forward(self, x: Tensor) -> Tensor:
-        """Apply the feed-forward block with its residual connection.
-
-        As in the Luna paper, the block is applied only to the tokens, not to the packed sequence P.
-
-        Args:
-            x: tokens X [T, B, C], of length T, batch size B and width C.
-
-        Returns:
-            Tokens [T, B, C].
-        """
+        """Apply the feed-forward block with its residual connection to the tokens [T, B, C], and not to P."""
         y = self.activation_fn(self.fc1(self.normalize_input(self.final_layer_norm, x)))
         return self.add_residual(self.final_layer_norm, x, self.fc2(self.activation_dropout_module(y)))
 

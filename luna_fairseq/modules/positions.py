@@ -11,15 +11,9 @@ from luna_fairseq.modules.options import LEARNED, NO_POSITIONS, StackOptions
 
 
 def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return sinusoidal position embeddings in fairseq's order, all sines before all cosines.
+    """Return sinusoidal position embeddings [..., C] in fairseq's order, all sines before all cosines.
 
-    Args:
-        places: positions [...], a tensor of any shape.
-        embed_dim: width C of the embeddings.
-        dtype: dtype of the result and of the angles (default: float32, as in fairseq).
-
-    Returns:
-        Position embeddings [..., C].
+    places: positions [...], a tensor of any shape. dtype: dtype of the result and of the angles.
 
     Example:
         >>> import torch
@@ -35,27 +29,15 @@ def sinusoids(places: Tensor, embed_dim: int, dtype: torch.dtype = torch.float32
 
 
 def sinusoidal_table(length: int, embed_dim: int) -> Tensor:
-    """Return sinusoidal embeddings for the positions 0 to ``length - 1``.
-
-    Args:
-        length: number of positions.
-        embed_dim: width of the embeddings.
-
-    Returns:
-        Position embeddings [length, embed_dim].
-    """
+    """Return sinusoidal embeddings [length, C] for the positions 0 to ``length - 1``."""
     return sinusoids(torch.arange(length), embed_dim)
 
 
 class SinusoidalPositions(nn.Module):
     """Sinusoidal position embedding without a maximum length.
 
-    The embedding of padding is zero.
-
-    Args:
-        embed_dim: width of the embeddings.
-        padding_idx: position index assigned to padding tokens. The first token has position
-            ``padding_idx + 1``, as in fairseq.
+    The embedding of padding, which has the position ``padding_idx``, is zero. The first token has the
+    position ``padding_idx + 1``, as in fairseq.
     """
 
     def __init__(self, embed_dim: int, padding_idx: int):
@@ -63,29 +45,15 @@ class SinusoidalPositions(nn.Module):
         self.embedding_dim, self.padding_idx = embed_dim, padding_idx
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings of token positions.
-
-        Args:
-            positions: position [B, T] of each token, for batch size B and length T. The first token of a
-                sequence has position ``padding_idx + 1``.
-            end: length of the longest sequence in the batch. Unused, because sinusoidal embeddings extend to
-                any length.
-
-        Returns:
-            Position embeddings [B, T, C] of width C.
-        """
+        """Return the embeddings [B, T, C] of positions [B, T]."""
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
 
 
 class LearnedPositions(nn.Embedding):
-    """Learned position embedding with a maximum length.
+    """Learned position embedding for at most ``max_positions`` tokens.
 
-    Args:
-        max_positions: maximum sequence length.
-        embed_dim: width of the embeddings.
-        padding_idx: position index assigned to padding tokens. The first token has position
-            ``padding_idx + 1``, as in fairseq.
+    Padding has the position ``padding_idx``, and the first token ``padding_idx + 1``, as in fairseq.
     """
 
     def __init__(self, max_positions: int, embed_dim: int, padding_idx: int):
@@ -95,18 +63,9 @@ class LearnedPositions(nn.Embedding):
         nn.init.zeros_(self.weight[padding_idx].detach())
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings of token positions.
+        """Return the embeddings [B, T, C] of positions [B, T].
 
-        Args:
-            positions: position [B, T] of each token, for batch size B and length T. The first token of a
-                sequence has position ``padding_idx + 1``.
-            end: length of the longest sequence in the batch, including padding.
-
-        Returns:
-            Position embeddings [B, T, C] of width C.
-
-        Raises:
-            InputError: ``end`` is larger than ``max_positions``.
+        end: length of the longest sequence in the batch, including padding.
         """
         if end > self.max_positions:
             raise InputError(

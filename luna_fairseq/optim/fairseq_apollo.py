@@ -122,7 +122,7 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the optimizer state. It does not match in a checkpoint of the authors' code, for example."""
+        """Load the optimizer state, and name the remedy if it does not match the parameters."""
         try:
             super().load_state_dict(state_dict, optimizer_overrides)
         except ValueError as error:

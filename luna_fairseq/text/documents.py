@@ -1,8 +1,8 @@
 """Split documents into pieces that are translated as one sequence, and split the translations into sentences.
 
 A document piece is a sequence of consecutive sentences, joined by the separator token ``<sep>``. Do not
-confuse document pieces with subword pieces. In this file, ``documents`` are the numbers of sentences of all
-documents of a text.
+confuse document pieces with subword pieces. An argument ``documents`` holds the number of sentences of each
+document.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ IDS = "doc"
 
 
 class DocumentPiece(NamedTuple):
-    """Consecutive sentences of one document (a zero-based index) that are translated together."""
+    """Number of consecutive sentences of one document, given by its index, that are translated together."""
 
     document: int
     sentences: int

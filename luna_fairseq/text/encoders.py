@@ -64,7 +64,7 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Encode lines in batches of 10,000."""
+        """Encode lines in batches of 10,000: all piece IDs, and the number of pieces of each line."""
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 
@@ -115,7 +115,7 @@ def subword_nmt_encoder(codes: Path) -> Encoder:
 
 
 class _DisabledCache(Dict[str, Any]):
-    """Dictionary that ignores new entries, unlike subword-nmt's cache, which would grow without bound."""
+    """Dictionary that ignores new entries, because subword-nmt's own cache would grow without bound."""
 
     def __setitem__(self, word: str, pieces: Any) -> None:
         pass
