@@ -7,14 +7,16 @@ Shapes in this folder: batch size B, H heads, T positions or queries, S keys, mo
 K = C / H. Masks are True at padding, and at pairs of a query and a key that must not attend.
 """
 
-from typing import Any, Callable, ClassVar, Dict, Optional, Tuple
+from typing import Any, Callable, ClassVar, Dict, Optional, Tuple, Union
 
 import torch
 from torch import Tensor, nn
 
 from fairseq.incremental_decoding_utils import with_incremental_state
+from fairseq.modules import FairseqDropout
+from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.fairseq_layers import IncrementalState, use_fairseq_layers
+from luna_fairseq.models.fairseq_layers import IncrementalState
 from luna_fairseq.modules.heads import (
     ProjectingAttention,
     build_output_projection,
@@ -30,6 +32,20 @@ BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
 OPTIONS = {BIDIRECTIONAL: "--attention", CAUSAL: "--decoder-attention", CROSS: "--cross-attention"}
 Parts = Tuple[Tensor, ...]
 State = Dict[str, Tensor]
+# Padding mask [B, S], alone or with the places [B, T] and the origins [B, T] of the target tokens.
+KeyMask = Union[Tensor, Tuple[Optional[Tensor], ...]]
+
+
+def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[Tensor], State]:
+    """Return the padding mask of the keys, and the target places of a diagonal prior by name.
+
+    fairseq's decoder layer passes nothing but the mask on to cross-attention, also under a wrapper that
+    recomputes or shards the layer. The places therefore travel with the mask.
+    """
+    names = ("target_place", "target_origin")
+    mask, *places = key_padding_mask if isinstance(key_padding_mask, tuple) else (key_padding_mask,)
+    target = {name: x for name, x in zip(names, places) if x is not None}
+    return None if mask is None else mask.bool(), target
 
 
 @with_incremental_state
@@ -85,13 +101,15 @@ class PeerAttention(ProjectingAttention):
             )
         self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
         self.form, self.max_positions = form, max_positions
-        self.dropout_module = nn.Dropout(dropout)
+        self.dropout_module = FairseqDropout(dropout, module_name=type(self).__name__)
         self.watcher: Optional[Callable[..., None]] = None
         for name in self.projections:
             self.add_module(f"{name}_proj", build_projection(embed_dim))
         self.out_proj = build_output_projection(embed_dim)
         self.build(options)
-        use_fairseq_layers(self, self.__class__.__name__, q_noise, qn_block_size)
+        for child in self.children():
+            if isinstance(child, nn.Linear):
+                quant_noise(child, q_noise, qn_block_size)
 
     # Methods that subclasses override
 
@@ -172,7 +190,7 @@ class PeerAttention(ProjectingAttention):
         query: Tensor,
         key: Optional[Tensor] = None,
         value: Optional[Tensor] = None,
-        key_padding_mask: Optional[Tensor] = None,
+        key_padding_mask: Optional[KeyMask] = None,
         incremental_state: Optional[IncrementalState] = None,
         need_weights: bool = False,
         static_kv: bool = False,
@@ -187,18 +205,20 @@ class PeerAttention(ProjectingAttention):
         query: [T, B, C], only the new positions if ``incremental_state`` is given.
         key: context [S, B, C] of cross-attention, ignored in self-attention and if ``incremental_state``
         stores the context already.
+        key_padding_mask: padding mask [B, S], or a tuple of this mask and the target places of a diagonal
+        prior (:func:`split_target_places`).
         value, static_kv, attn_mask: ignored.
         """
         weights: Optional[Tensor] = None
-        padding_mask = None if key_padding_mask is None else key_padding_mask.bool()
+        padding_mask, target = split_target_places(key_padding_mask)
         if self.watcher is not None:
-            self.watcher(self, query, key, padding_mask)
+            self.watcher(self, query, key, (padding_mask, *target.values()) if target else padding_mask)
         saved = self.get_incremental_state(incremental_state, "attention")
         if self.form == CROSS:
             if saved is None:
                 saved = self.cache_context(*self.project_context(key), padding_mask=padding_mask)
                 self.set_incremental_state(incremental_state, "attention", saved)
-            output, weights = self.read_context(query, saved, need_weights or need_head_weights)
+            output, weights = self.read_context(query, {**saved, **target}, need_weights or need_head_weights)
         elif incremental_state is not None:
             output, state = self.attend_incrementally(self.project(query), padding_mask, saved)
             self.set_incremental_state(incremental_state, "attention", state)
@@ -209,7 +229,7 @@ class PeerAttention(ProjectingAttention):
         return self.out_proj(merge_heads(output).to(query.dtype)), weights
 
     def value_weights(
-        self, query: Tensor, key: Optional[Tensor] = None, key_padding_mask: Optional[Tensor] = None
+        self, query: Tensor, key: Optional[Tensor] = None, key_padding_mask: Optional[KeyMask] = None
     ) -> Tensor:
         """Compute the weights [B, H, T, S] of the values for each head, in quadratic time and memory.
 
@@ -220,18 +240,19 @@ class PeerAttention(ProjectingAttention):
             raise InputError(
                 f"The output of {self.name} attention is no weighted sum of values. Use another attention."
             )
+        padding_mask, target = split_target_places(key_padding_mask)
         if self.form != CROSS:
             # The values are the parts of the projections "v" and "global_v".
             parts = list(self.project(query))
             for i, name in enumerate(self.projections):
                 if name.endswith("v"):
                     parts[i] = unit_vectors(parts[i])
-            return self.attend_left_aligned(tuple(parts), key_padding_mask, self.attend_naively)
+            return self.attend_left_aligned(tuple(parts), padding_mask, self.attend_naively)
         k, v, *extra = self.project_context(key)
-        memory = self.cache_context(k, v, *extra, padding_mask=key_padding_mask)
-        _, weights = self.read_context(query, memory, need_weights=True)
+        memory = self.cache_context(k, v, *extra, padding_mask=padding_mask)
+        _, weights = self.read_context(query, {**memory, **target}, need_weights=True)
         if weights is None:
-            memory = self.cache_context(k, unit_vectors(v), *extra, padding_mask=key_padding_mask)
+            memory = self.cache_context(k, unit_vectors(v), *extra, padding_mask=padding_mask)
             weights, _ = self.read_context(query, memory)
         return weights
 

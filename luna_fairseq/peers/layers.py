@@ -127,7 +127,7 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Pass target positions to cross-attention for ``--diagonal-prior``, and compute the features."""
+        """Compute the features. Cross-attention gets the target places for ``--diagonal-prior``."""
         if full_context_alignment:
             raise InputError(
                 "Full-context alignment is not possible, because the decoder's attention is causal. Use "
@@ -137,9 +137,9 @@ class PeerDecoder(TransformerDecoderBase):
             (source,) = encoder_out["src_tokens"]
             places = target_places(prev_output_tokens, source, self.padding_idx, self.separators)
             new = prev_output_tokens.size(1) if incremental_state is None else 1
-            new_positions = tuple(None if x is None else x[:, -new:] for x in places)
-            for layer in self.layers:
-                layer.encoder_attn.diagonal_positions = new_positions
+            new_places = tuple(None if x is None else x[:, -new:] for x in places)
+            masks = tuple((mask, *new_places) for mask in encoder_out["encoder_padding_mask"])
+            encoder_out = {**encoder_out, "encoder_padding_mask": masks}
         return super().extract_features(
             prev_output_tokens, encoder_out, incremental_state, full_context_alignment, *args, **kwargs
         )

@@ -31,11 +31,7 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
-    Attributes:
-        diagonal_positions: query positions for the diagonal prior, set by the decoder. The first tensor is
-            the index [B, T] of each target token, counted within its example or sentence. The second tensor
-            is the number [B, T] of source tokens before the aligned source sentence, or None. Without this
-            pair, the queries are numbered from 0.
+    A diagonal prior numbers the queries from 0, unless the mask of the keys comes with their places.
     """
 
     name = "softmax"
@@ -44,7 +40,6 @@ class SoftmaxAttention(PeerAttention):
         self.alibi = options.alibi
         has_prior = options.diagonal_prior and self.form == CROSS
         self.diagonal = DiagonalPrior(self.num_heads) if has_prior else None
-        self.diagonal_positions: Optional[Tuple[Tensor, Optional[Tensor]]] = None
 
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
         """Compute the ALiBi bias [H, T, S] for queries that are the last T of the S positions.
@@ -85,7 +80,8 @@ class SoftmaxAttention(PeerAttention):
         k, v, padding_mask = memory["k"], memory["v"], memory.get("padding")
         attention_mask, bias = combine_masks(padding_mask), None
         if self.diagonal is not None:
-            place, origin = self.diagonal_positions or (torch.arange(q.size(2), device=q.device)[None], None)
+            place = memory.get("target_place", torch.arange(q.size(2), device=q.device)[None])
+            origin = memory.get("target_origin")
             bias = self.diagonal(place, memory["token_place"], padding_mask, origin).bias()
         weights = naive_softmax_weights(q, k, attention_mask, bias) if need_weights else None
         return softmax_attention(q, k, v, attention_mask, self.dropout, bias), weights

@@ -131,6 +131,22 @@ def test_a_training_step_reaches_every_parameter(family, task, options, name):
     assert [key for key, parameter in peer.named_parameters() if parameter.grad is None] == []
 
 
+def test_recomputed_layers_read_the_target_places_of_their_own_batch():
+    """Two batches run before the backward pass, which recomputes the layers of both."""
+    source, target = example()
+    gradients = []
+    for checkpointed in (False, True):
+        peer = translator(cross="softmax, sentence diagonal", checkpoint_activations=checkpointed).train()
+        losses = [
+            peer(batch(words), None, batch(spoken, left=left))[0].pow(2).sum()
+            for words, spoken, left in ((source, target, False), (source[:2], target[:2], True))
+        ]
+        sum(losses).backward()
+        gradients.append({name: parameter.grad for name, parameter in peer.named_parameters()})
+    for name, expected in gradients[0].items():
+        assert_close(gradients[1][name], expected)
+
+
 def test_roberta_with_softmax_attention_is_fairseqs():
     peer = model(PeerRoberta, task=LMTask())
     options = Namespace(**SIZES, untie_weights_roberta=False)
