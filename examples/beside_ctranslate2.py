@@ -37,7 +37,7 @@ from luna_fairseq.benchmark.task import BatchSize
 from luna_fairseq.commands.arguments import positive
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.models.shortlist import Shortlist
-from luna_fairseq.text.lexicon import EVERY_SENTENCE, write_lexicon
+from luna_fairseq.text.lexicon import EVERY_SENTENCE, Lexicon, write_lexicon
 
 # Our models, and compute types of CTranslate2.
 OURS = ("transformer", "luna-16-tied", "peer-softmax-int8", "luna-16-int8")
@@ -107,7 +107,7 @@ def convert_transformer(task: Decode, longest: int, folder: Path, candidates: Op
     converter = ctranslate2.converters.FairseqConverter(str(folder / "model.pt"), str(folder))
     vmap = None
     if candidates is not None:
-        write_lexicon(folder / "shortlist", candidates)
+        write_lexicon(folder / "shortlist", Lexicon(candidates))
         vmap = str(folder / "shortlist")
     return converter.convert(str(folder / "converted"), vmap=vmap, force=True)
 

@@ -235,17 +235,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference, and load a vocabulary shortlist if ``shortlist`` is set.
-
-        A shortlist restricts beam search to the target subwords that may translate the source.
-
-        Args:
-            cfg: fairseq configuration of the generation command.
-
-        Raises:
-            InputError: The file is not a shortlist, belongs to different dictionaries, or the model has an
-                adaptive softmax.
-        """
+        """Prepare the model for inference, and load a vocabulary shortlist if the option is set."""
         super().prepare_for_inference_(cfg)
         path = getattr(self.decoder.cfg, "shortlist", None)
         if path:
@@ -254,7 +244,11 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
                     "a model with an adaptive softmax (--adaptive-softmax-cutoff) has no output projection "
                     "to which a shortlist could apply: leave out --shortlist"
                 )
-            self.shortlist = Shortlist.load(path, self.encoder.dictionary, self.decoder.dictionary)
+            task = getattr(cfg, "task", None)
+            names = [getattr(task, f"{side}_lang", None) or "" for side in ("source", "target")]
+            languages = "-".join(names) if all(names) else ""
+            dictionaries = self.encoder.dictionary, self.decoder.dictionary
+            self.shortlist = Shortlist.load(path, *dictionaries, languages)
 
 
 class SentenceModelEncoder(RobertaEncoder):

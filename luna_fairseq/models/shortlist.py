@@ -7,6 +7,7 @@ The output projection is computed for the candidates only, so no tensor is as wi
 Log-probabilities are normalized over the candidates.
 """
 
+import logging
 from pathlib import Path
 from typing import Any, Mapping, Sequence
 
@@ -14,10 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from fairseq.data import Dictionary
+from luna_fairseq.checks.same_training import fingerprint
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import Linear8
 from luna_fairseq.models.onednn_linear import OneDnnLinear
 from luna_fairseq.text.lexicon import EVERY_SENTENCE, read_lexicon
+
+logger = logging.getLogger(__name__)
 
 
 class Shortlist:
@@ -65,9 +69,32 @@ class Shortlist:
         self.always[[target.index(x) for x in candidates.get(EVERY_SENTENCE, ())]] = True
 
     @classmethod
-    def load(cls, path: str, source: Dictionary, target: Dictionary) -> "Shortlist":
-        """Load a file that ``luna-make-shortlist`` wrote for these dictionaries."""
-        return cls(read_lexicon(Path(path)), source, target)
+    def load(cls, path: str, source: Dictionary, target: Dictionary, languages: str = "") -> "Shortlist":
+        """Load a file that ``luna-make-shortlist`` wrote for these dictionaries.
+
+        languages: source and target language of the model, such as "de-en"; "" if unknown.
+        """
+        lexicon = read_lexicon(Path(path))
+        if not lexicon.languages:
+            logger.warning(
+                f"{path} does not say which dictionaries it was made for. Check that they are the model's"
+            )
+        elif languages and languages != lexicon.languages:
+            raise InputError(
+                f"the shortlist {path} was made for {lexicon.languages}, the model translates {languages}: "
+                "make one with luna-make-shortlist -s and -t"
+            )
+        else:
+            for side, dictionary, made_for in (
+                ("source", source, lexicon.source),
+                ("target", target, lexicon.target),
+            ):
+                if identify(dictionary) != made_for:
+                    raise InputError(
+                        f"the shortlist {path} was made for another {side} dictionary ({made_for}) than the "
+                        f"model's ({identify(dictionary)}): make one from the data of the training"
+                    )
+        return cls(lexicon.candidates, source, target)
 
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
         """Return the candidates of a batch with the source ``tokens``, in increasing order.
@@ -83,6 +110,11 @@ class Shortlist:
         if missing > 0:
             found[found.logical_not().nonzero().flatten()[:missing]] = True
         return found.nonzero().flatten().to(tokens.device)
+
+
+def identify(dictionary: Dictionary) -> str:
+    """Return the number of entries and a hash of a dictionary, without spaces."""
+    return fingerprint(dictionary).replace(" entries, ", "-")
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:

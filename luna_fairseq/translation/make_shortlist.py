@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import argparse
 import sys
+from functools import partial
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Dict, List, Sequence, Tuple
 
@@ -42,18 +44,9 @@ def build_parser() -> CommandParser:
 
 
 def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
-    """Return the source and the target language of a folder of binarized training text.
+    """Return the source and the target language of a folder of training text, such as ("en", "de").
 
-    Args:
-        folder: folder with files such as ``train.en-de.en.idx``.
-        source: source language. None matches any language.
-        target: target language. None matches any language.
-
-    Returns:
-        Pair of language codes, such as ("en", "de").
-
-    Raises:
-        InputError: The folder does not contain exactly one matching language pair.
+    source, target: languages that the user has named, or None.
     """
     found = find_language_pairs(folder)
     if source is not None and target is not None:
@@ -72,44 +65,51 @@ def find_pair(folder: Path, source: Any, target: Any) -> Tuple[str, str]:
     raise InputError(f"{folder} holds the training text of {names}. Give these languages with -s and -t.")
 
 
+def find_shards(data: Path) -> List[Path]:
+    """Return the folders of the training text: the shards of ``--shards`` in order, or the folder itself."""
+    shards = {int(path.name[5:]): path for path in data.glob("shard*") if path.name[5:].isdecimal()}
+    return [shards[number] for number in sorted(shards) if any(shards[number].glob("*.idx"))] or [data]
+
+
 def make_shortlist(args: argparse.Namespace) -> None:
-    """Estimate IBM model 1 on the training text, and write the candidate translations of each source piece.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Raises:
-        InputError: The folder does not contain exactly one language pair, or the training text is empty.
-    """
+    """Estimate IBM model 1 on the training text, and write the candidates of each source piece."""
     import numpy as np
+    from torch.utils.data import ConcatDataset
 
     from fairseq.data import Dictionary
+    from luna_fairseq.models.shortlist import identify
     from luna_fairseq.progress import progress
     from luna_fairseq.text.indexed import read_indexed
-    from luna_fairseq.text.lexicon import EVERY_SENTENCE, write_lexicon
+    from luna_fairseq.text.lexicon import EVERY_SENTENCE, Lexicon, write_lexicon
     from luna_fairseq.translation.lexical_model import train_lexical_model
 
-    first = args.data / "shard0"  # with --shards
-    folder = first if any(first.glob("*.idx")) else args.data
+    folder, *more_shards = find_shards(args.data)
     languages = find_pair(folder, args.source_lang, args.target_lang)
     names = "-".join(languages)
     if not any(folder.glob(f"train.{names}.*.idx")):
         names = "-".join(reversed(languages))
     source, target = (Dictionary.load(str(folder / f"dict.{language}.txt")) for language in languages)
 
-    def read(split: str) -> List[Any]:
+    def exists(folder: Path, split: str) -> bool:
+        return (folder / f"{split}.{names}.{languages[0]}.idx").is_file()
+
+    def read(folder: Path, split: str) -> List[Any]:
         files = zip(languages, (source, target))
         return [
             read_indexed(folder / f"{split}.{names}.{side}", words, combine=False) for side, words in files
         ]
 
-    texts = read("train")
+    parts = [read(shard, "train") for shard in (folder, *more_shards)]
+    for shard in (folder, *more_shards):  # training also reads train1, train2 and so on
+        splits = takewhile(partial(exists, shard), (f"train{number}" for number in count(1)))
+        parts += [read(shard, split) for split in splits]
+    texts = [ConcatDataset(sides) for sides in zip(*parts)]
     length = len(texts[0])
     numbers = np.arange(min(args.sentences, length)) * length // max(1, min(args.sentences, length))
     seen = np.zeros(len(target), dtype=np.int64)
 
     def pairs() -> Any:
-        for number in progress(numbers, "read", "sentences"):
+        for number in progress(numbers.tolist(), "read", "sentences"):
             first, second = (text[number].numpy() for text in texts)
             np.add.at(seen, second, 1)
             yield first, second[second != target.eos()]
@@ -127,28 +127,18 @@ def make_shortlist(args: argparse.Namespace) -> None:
             candidates[itself] = pieces
     if not candidates[EVERY_SENTENCE]:
         raise InputError(f"the training text of {folder} is empty. Give a folder with training pairs.")
-    write_lexicon(args.output, candidates)
+    write_lexicon(args.output, Lexicon(candidates, "-".join(languages), identify(source), identify(target)))
     print(
         f"{args.output}: {len(candidates) - 1:,} source pieces with up to {args.best} candidates, "
         f"{len(candidates[EVERY_SENTENCE])} candidates for every sentence; from {len(numbers):,} of "
         f"{length:,} pairs"
     )
-    if (folder / f"valid.{names}.{languages[0]}.idx").is_file():
-        print(describe_coverage(args.output, read("valid"), source, target))
+    if exists(folder, "valid"):
+        print(describe_coverage(args.output, read(folder, "valid"), source, target))
 
 
 def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
-    """Measure the share of target pieces in a parallel text that are candidates for their sentence.
-
-    Args:
-        path: shortlist file.
-        texts: datasets of the source and the target sentences, as token tensors.
-        source: source dictionary.
-        target: target dictionary.
-
-    Returns:
-        Sentence with the percentage of covered pieces and the mean number of candidates.
-    """
+    """Return a sentence with the share of target pieces in a parallel text that are candidates."""
     import torch
 
     from luna_fairseq.models.shortlist import Shortlist

@@ -109,7 +109,7 @@ def test_shortlist(trained, data, tmp_path):
         "luna_fairseq.translation.make_shortlist", (data, "--output", file, "--best 3 --common 2")
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    candidates, path = read_lexicon(file), trained / "checkpoint_last.pt"
+    candidates, path = read_lexicon(file).candidates, trained / "checkpoint_last.pt"
     options = "-s src -t tgt --beam 2 --max-len-b 8 --required-batch-size-multiple 1 --batch-size 1"
     output = succeed("generate", *plugin(data), "--path", path, options, "--shortlist", file)
     sources, hypotheses = lines(output, "S"), lines(output, "H")
@@ -130,6 +130,9 @@ def test_shortlist(trained, data, tmp_path):
     assert found == [hypotheses[number].split("\t")[1] for number in sorted(sources)]
     message = refused("generate", *plugin(data), "--path", path, options, "--shortlist nowhere")
     assert message.endswith("--shortlist nowhere does not exist. Make it with luna-make-shortlist")
+    file.write_text(file.read_text().replace(":src-tgt:", ":tgt-src:"))
+    message = refused("generate", *plugin(data), "--path", path, options, "--shortlist", file)
+    assert "made for tgt-src, the model translates src-tgt" in message
 
 
 def test_validate(trained, data):

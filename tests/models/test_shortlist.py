@@ -1,5 +1,6 @@
 """Beam search over the candidates of a batch equals a search in which all other pieces are masked."""
 
+from argparse import Namespace
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
@@ -16,14 +17,17 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaLanguageModel, LunaModel
 from luna_fairseq.models.int8 import Linear8
 from luna_fairseq.models.sequence_generator import AlignedGenerator, Generator
-from luna_fairseq.models.shortlist import Shortlist, select_outputs
+from luna_fairseq.models.shortlist import Shortlist, identify, select_outputs
 from luna_fairseq.peers.models import PeerTransformer
-from luna_fairseq.text.lexicon import read_lexicon, write_lexicon
+from luna_fairseq.text.lexicon import Lexicon, read_lexicon, write_lexicon
 
 TASK = Task(23, 41)
 SOURCE, TARGET = TASK.source_dictionary, TASK.target_dictionary
 # Three of 36 pieces for each source piece, two for every sentence.
 CANDIDATES = {"": ["w3", "w9"], **{f"w{i}": [f"w{(i * k) % 36}" for k in (1, 5, 7)] for i in range(16)}}
+
+
+LEXICON = Lexicon(CANDIDATES, "en-de", identify(SOURCE), identify(TARGET))
 
 
 class Masked(nn.Module):
@@ -52,7 +56,7 @@ def prepared(path=None, dtype=torch.float64, **given):
 
 @pytest.fixture
 def path(tmp_path):
-    write_lexicon(tmp_path / "shortlist", CANDIDATES)
+    write_lexicon(tmp_path / "shortlist", LEXICON)
     return tmp_path / "shortlist"
 
 
@@ -289,6 +293,35 @@ def test_a_wrong_file_is_refused(text, message, tmp_path):
 
 
 def test_a_lexicon_is_read_as_it_was_written(tmp_path):
-    written = {"": ["a", "b"], "\u2581x": ["\u2581y"], "z\u00a0": ["\u2028", "#"]}
-    write_lexicon(tmp_path / "file", written)
-    assert read_lexicon(tmp_path / "file") == written
+    written = Lexicon({"": ["a", "b"], "\u2581x": ["\u2581y"], "z\u00a0": ["\u2028", "#"]})
+    for lexicon in (written, written._replace(languages="pt-BR-zh_CN", source="8-ab", target="9-cd")):
+        write_lexicon(tmp_path / "file", lexicon)
+        assert read_lexicon(tmp_path / "file") == lexicon
+    (tmp_path / "file").write_text("#made-for:en-de\t<unk>\nw1\tw2\n")
+    with pytest.raises(InputError, match="line 1 of .* is damaged"):
+        read_lexicon(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    "made_for, message",
+    [
+        ({"languages": "de-en"}, "made for de-en, the model translates en-de"),
+        ({"source": identify(TARGET)}, "another source dictionary .41-"),
+        ({"target": identify(SOURCE)}, "another target dictionary .23-"),
+    ],
+)
+def test_a_shortlist_for_another_model_is_refused(made_for, message, path):
+    write_lexicon(path, LEXICON._replace(**made_for))
+    model, cfg = tiny_model(task=TASK, shortlist=str(path)), FairseqConfig()
+    cfg.task = Namespace(source_lang="en", target_lang="de")
+    with pytest.raises(InputError, match=message):
+        model.prepare_for_inference_(cfg)
+    write_lexicon(path, LEXICON)
+    model.prepare_for_inference_(cfg)
+    assert model.shortlist is not None
+
+
+def test_a_shortlist_that_names_no_dictionary_is_used_with_a_warning(path, caplog):
+    write_lexicon(path, Lexicon(CANDIDATES))
+    assert prepared(path).shortlist is not None
+    assert "does not say which dictionaries" in caplog.text

@@ -99,7 +99,9 @@ def make(folder, *words):
 def test_the_file_holds_the_best_translations_the_common_pieces_and_the_piece_itself(data, capsys):
     status, output = make(data, "--best", "1", "--common", "2")
     assert not status
-    found = read_lexicon(output)
+    found = read_lexicon(output).candidates
+    languages, source, target = read_lexicon(output)[1:]
+    assert languages == "en-de" and source.startswith("11-") and target.startswith("13-")
     assert found.pop("") == ["Hund", "schläft"]
     pairs = {"dog": ["Hund"], "cat": ["Katze"], "eats": ["frisst"], "sleeps": ["schläft"], "7": ["7"]}
     assert {name: found[name] for name in pairs} == pairs
@@ -121,7 +123,7 @@ def test_a_source_piece_is_its_own_candidate_if_it_is_a_target_piece(data):
     for path in data.glob("valid*"):
         path.unlink()
     assert make(data, "--best", "1", "--common", "1")[0] == 0
-    found = read_lexicon(data.parent / "shortlist")
+    found = read_lexicon(data.parent / "shortlist").candidates
     assert "Bonn" in found["Bonn"] and len(found["Bonn"]) <= 2
     assert found["Rome"] == ["schläft"]
 
@@ -129,7 +131,24 @@ def test_a_source_piece_is_its_own_candidate_if_it_is_a_target_piece(data):
 def test_a_part_of_the_pairs_is_spread_over_the_text(data, capsys):
     status, output = make(data, "--sentences", "3")
     assert not status and "from 3 of 15 pairs" in capsys.readouterr().out
-    assert len(read_lexicon(output)) == 1 + 1 + len({*SOURCE[0].split()})  # lines 0, 5 and 10 are the same
+    assert len(read_lexicon(output).candidates) == 1 + 1 + len(
+        {*SOURCE[0].split()}
+    )  # lines 0, 5 and 10 are the same
+
+
+def test_every_shard_and_every_continuation_of_the_text_is_read(tmp_path, capsys):
+    """Pairs beyond the first shard, and in train1, have candidates, too."""
+    folder, dictionaries = tmp_path / "data", {"en": SOURCE, "de": TARGET}
+    for number in (0, 1, 10):
+        (folder / f"shard{number}").mkdir(parents=True)
+        write_data(folder / f"shard{number}", "dictionary", dictionaries)
+    write_data(folder / "shard0", "train.en-de", {"en": SOURCE[:1], "de": TARGET[:1]})
+    write_data(folder / "shard0", "train1.en-de", {"en": SOURCE[1:2], "de": TARGET[1:2]})
+    write_data(folder / "shard1", "train.en-de", {"en": SOURCE[2:4], "de": TARGET[2:4]})
+    write_data(folder / "shard10", "train.en-de", {"en": SOURCE[4:], "de": TARGET[4:]})
+    status, output = make(folder)
+    assert not status and "from 5 of 5 pairs" in capsys.readouterr().out
+    assert {*read_lexicon(output).candidates} == {"", "</s>", *" ".join(SOURCE).split()}
 
 
 @pytest.mark.parametrize("words", [["-s", "en"], ["-t", "de"], ["-s", "en", "-t", "de"]])
@@ -139,7 +158,7 @@ def test_languages_may_be_given(words, data):
 
 def test_the_other_direction(data):
     status, output = make(data, "-s", "de", "-t", "en", "--best", "1")
-    assert not status and read_lexicon(output)["Hund"] == ["dog"]
+    assert not status and read_lexicon(output).candidates["Hund"] == ["dog"]
 
 
 @pytest.mark.parametrize(
