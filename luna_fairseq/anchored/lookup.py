@@ -1,10 +1,15 @@
 """Look-up attention: queries attend to the packed context and to the tokens of a few segments.
 
-The context is divided into segments, runs of consecutive tokens. Row i of the packed context summarizes
-segment i, but individual words cannot be recovered from the summary. Each query therefore also attends to the
-tokens of a few segments, those whose rows have the largest logits. One softmax covers rows and tokens. Each
-query and head chooses segments by its own logits, so the choice at a decoder position does not depend on
-later target tokens.
+The context of S tokens is divided into L segments, runs of at most W consecutive tokens. Row i of the packed
+context summarizes segment i, but individual words cannot be recovered from the summary. Each query therefore
+also attends to the tokens of ``number`` segments, those whose rows have the largest logits. One softmax
+covers rows and tokens. Each query and head chooses segments by its own logits, so the choice at a decoder
+position does not depend on later target tokens. In a short context, of at most 64 tokens, queries attend to
+all tokens.
+
+Shapes: queries q [B, H, T, K] of batch size B and H heads of dimension K, not yet scaled by K^-0.5; keys k
+and values v [B, H, L, K] of the packed context; learned bias ``gate`` [H] of the token logits;
+``packed_padding_mask`` [B, L], True at padded rows. Attention weights are before dropout.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -35,36 +40,12 @@ def naive_lookup_attention(
     row_bias: Optional[Tensor] = None,
     token_bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute look-up attention directly from its definition, with a weight for every query and token.
+    """Compute look-up attention from its definition, with a weight for every query and token.
 
-    The context is divided into L segments, runs of consecutive tokens. Row i of the packed context summarizes
-    segment i. Each query attends to all L rows, and to the tokens of the ``number`` segments whose rows have
-    the largest logits. One softmax covers rows and tokens. If the context has at most 64 tokens or at most
-    ``number`` segments, each query attends to all tokens.
-
-    Shapes: batch size B, H heads of dimension K, T queries, S context tokens.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
-        token_k: keys [B, H, S, K] of the context tokens.
-        token_v: values [B, H, S, K] of the context tokens.
-        gate: learned bias [H] added to the token logits.
-        number: number of segments that each query and head chooses.
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows.
-        dropout: dropout probability of the attention weights (default: 0).
-        row_bias: bias [B, H, T, L] added to the row logits (default: None, no bias).
-        token_bias: bias [B, H, T, S] added to the token logits (default: None, no bias).
-
-    Returns:
-        Tuple of three values:
-
-        - output [B, H, T, K], the weighted sum of the values of rows and tokens.
-        - attention weights [B, H, T, L] of the rows, before dropout.
-        - attention weights [B, H, T, S] of the tokens, before dropout; 0 for tokens that a query does not
-          attend to.
+    ``token_k`` and ``token_v`` are the keys and values [B, H, S, K] of the tokens, ``context_padding_mask``
+    [B, S] is True at padding, and the biases [B, H, T, L] and [B, H, T, S] are added to the logits of rows
+    and tokens. Return the output [B, H, T, K], the weights [B, H, T, L] of the rows, and the weights
+    [B, H, T, S] of the tokens, 0 for tokens that a query does not attend to.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -98,17 +79,11 @@ def naive_lookup_attention(
 class LookedUp(NamedTuple):
     """Output and attention weights of look-up attention.
 
-    In look-up attention, each query attends to the L rows of the packed context, and to the tokens of N
-    segments that it chooses. A segment is a run of at most W consecutive context tokens. All weights are
-    before dropout.
-
-    Shapes: batch size B, H heads of dimension K, T queries.
-
     Attributes:
-        output: output [B, H, T, K], the weighted sum of the values of rows and tokens.
-        row_weights: attention weights [B, H, T, L] of the rows.
-        token_weights: attention weights [B, H, T, N, W] of the tokens in the chosen segments.
-        segment: indices [B, H, T, N] of the segments that each query chose.
+        output: weighted sum [B, H, T, K] of the values of rows and tokens.
+        row_weights: weights [B, H, T, L] of the rows.
+        token_weights: weights [B, H, T, N, W] of the tokens in the N chosen segments.
+        segment: indices [B, H, T, N] of the chosen segments.
     """
 
     output: Tensor
@@ -128,32 +103,10 @@ def lookup_attention(
     dropout: float = 0.0,
     diagonal: Optional[Diagonal] = None,
 ) -> LookedUp:
-    """Compute look-up attention: queries attend to the packed context and to the tokens of a few segments.
+    """Compute :func:`naive_lookup_attention` up to rounding, from tokens arranged by segment.
 
-    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed context
-    summarizes segment i. Each query attends to all L rows, and to the tokens of the ``number`` segments whose
-    rows have the largest logits. One softmax covers rows and tokens.
-
-    If a batch contains a context of at most 64 tokens, every query attends to as many segments as 64 tokens
-    require. A query thus has at most L + max(number * W, 64 + W) keys. The result matches
-    :func:`naive_lookup_attention` up to rounding.
-
-    Shapes: batch size B, H heads of dimension K, T queries.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
-        segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
-        gate: learned bias [H] added to the token logits.
-        number: number of segments that each query and head chooses.
-        packed_padding_mask: mask [B, L], True at padded rows (default: None, no padding).
-        dropout: dropout probability of the attention weights (default: 0).
-        diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
-            each query (default: None, no bias).
-
-    Returns:
-        Output [B, H, T, K], attention weights of rows and tokens, and indices of the chosen segments.
+    If a batch contains a short context, every query attends to as many segments as 64 tokens require. A query
+    thus has at most L + max(number * W, 64 + W) keys.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5
@@ -196,31 +149,9 @@ def mixed_lookup_attention(
 ) -> Tensor:
     """Compute the output of look-up attention for a batch that may mix short and long contexts.
 
-    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed context
-    summarizes segment i. Each query attends to all L rows, and to the tokens of the ``number`` segments whose
-    rows have the largest logits. In a short context, which has at most 64 tokens, each query attends to all
-    tokens.
-
     If 64 tokens require more than ``number`` segments, short and long contexts are processed separately, so
     that a short context does not slow down the long ones. On a GPU or in a compiled or exported graph, the
     batch is not split, because the number of short contexts is not known in advance.
-
-    Shapes: batch size B, H heads of dimension K, T queries.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
-        segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
-        gate: learned bias [H] added to the token logits.
-        number: number of segments that each query and head chooses.
-        packed_padding_mask: mask [B, L], True at padded rows (default: None, no padding).
-        dropout: dropout probability of the attention weights (default: 0).
-        diagonal: diagonal prior, a bias that favours rows and tokens near the source position expected for
-            each query (default: None, no bias).
-
-    Returns:
-        Output [B, H, T, K], the weighted sum of the values of rows and tokens.
     """
     is_short, (L, W) = segments.is_short, segments.key.shape[2:4]
     read_if_short = num_segments_read(number, L, W, has_short=True)
@@ -245,19 +176,7 @@ def mixed_lookup_attention(
 
 
 def _first_tokens(segments: Segments, number: int) -> Tokens:
-    """Concatenate the keys and values of the tokens in the first segments of each context.
-
-    The context is divided into segments, each padded to W tokens. In a short context, the tokens fill the
-    first segments, so that the result contains the whole context.
-
-    Args:
-        segments: keys and values [B, H, L, W, K] of the tokens of L segments, for batch size B and H heads of
-            dimension K.
-        number: number N of segments to concatenate.
-
-    Returns:
-        Keys and values [B, H, N * W, K] of the tokens, with a padding mask [B, N * W].
-    """
+    """Concatenate the tokens of the first segments of each context, which are all tokens of a short one."""
     return Tokens(
         key=segments.key[:, :, :number].flatten(2, 3),
         value=segments.value[:, :, :number].flatten(2, 3),
@@ -267,21 +186,10 @@ def _first_tokens(segments: Segments, number: int) -> Tokens:
 
 
 def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total attention weight of each query over each context token after look-up attention.
+    """Compute the total weight [B, H, T, S] of each query over each token, through the rows and directly.
 
-    A query attends to a token through the L rows of the packed context and, if it chose the token's segment,
-    also directly. The total weight is ``row_weights @ pack_weights`` plus the direct weight. A segment is a
-    run of at most W consecutive tokens.
-
-    Shapes: batch size B, H heads, T queries, S context tokens.
-
-    Args:
-        looked_up: result of :func:`lookup_attention`, with the attention weights of rows and tokens.
-        position: position [B, L, W] in the context of each token of each segment.
-        pack_weights: attention weights [B, H or 1, L, S] of each row over the context.
-
-    Returns:
-        Attention weights [B, H, T, S] of each query over the context.
+    position: position [B, L, W] in the context of each token of each segment.
+    pack_weights: weights [B, H or 1, L, S] of the rows.
     """
     through_rows = looked_up.row_weights @ pack_weights
     B, H, T, N, W = looked_up.token_weights.shape

@@ -1,7 +1,14 @@
 """Assignment of the context tokens to segments, and arrangement of keys and values by segment.
 
-The packed sequence P has L rows. A context of n tokens is divided into L equal segments, runs of consecutive
-tokens, and row i summarizes segment i.
+The packed sequence P has L rows. A context of n tokens, padded to S, is divided into L equal segments, runs
+of at most W consecutive tokens, and row i summarizes segment i. In a look-up, queries choose a few segments
+and attend to their tokens. A context of at most 64 tokens is short: queries attend to all its tokens.
+
+Tokens are arranged by segment as [L, W], with each segment padded to W tokens. In a dense layout, they keep
+their order in the context instead.
+
+Shapes: ``context_padding_mask`` [B, S] and ``packed_padding_mask`` [B, L] for batch size B, True at padding,
+where results are undefined. H heads have dimension K.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -21,24 +28,17 @@ MASKED_DENSE_LENGTH = 256
 
 
 class Layout(NamedTuple):
-    """Arrangement of the context tokens for a look-up, in which queries attend to tokens of a few segments.
-
-    A segment is a run of at most W consecutive tokens, and row i of the packed sequence P summarizes segment
-    i. Tokens are either arranged by segment as [L, W], with L segments padded to W tokens each, or keep their
-    order in the context. In the second case, ``position`` is None; this is called a dense layout.
-
-    Shapes: batch size B, S context tokens.
+    """Arrangement of the context tokens for a look-up, by segment or dense.
 
     Attributes:
-        position: arranged by segment, position [B, L, W] in the context of each token of each segment. None
-            in a dense layout.
-        padding_mask: arranged by segment, mask [B, L, W], True where a segment has no token. In a dense
-            layout, the padding mask [B, S] of the context.
-        segment: in a dense layout, segment index [B, S] of each token. A query attends to a token only if it
-            chooses its segment; -1 means that every query does (default: None, every query attends to all
-            tokens).
-        is_short: arranged by segment, mask [B], True for contexts of at most 64 tokens. Their tokens fill the
-            first segments, and every query attends to all of them (default: None, no such context).
+        position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
+        padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, the padding mask
+            [B, S] of the context.
+        segment: in a dense layout, index [B, S] of each token's segment, which a query must choose in order
+            to attend to the token. At -1, and everywhere if ``segment`` is None, every query attends to the
+            token.
+        is_short: arranged by segment, mask [B], True for short contexts, whose tokens fill the first
+            segments. None if there is no short context.
     """
 
     position: Optional[Tensor]
@@ -48,44 +48,22 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask that is True for contexts of at most 64 tokens.
-
-    In a look-up, queries attend to all tokens of a short context instead of choosing among them.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding, for batch size B and S tokens.
-
-    Returns:
-        Mask [B].
-    """
+    """Return a mask [B], True for contexts of at most 64 tokens."""
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
 def find_layout(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
 ) -> Layout:
-    """Choose and compute the layout of a batch of contexts for a look-up.
+    """Choose and compute the layout of a batch of contexts for a look-up of ``number`` segments.
 
-    In a look-up, queries attend to the tokens of a few segments, runs of consecutive tokens. Row i of the
-    packed sequence P summarizes segment i. A context of at most 64 tokens is short, and every query attends
-    to all of its tokens. The layout depends on the padded length S of the batch:
-
-    - S <= 64: tokens keep their order, and every query attends to all tokens.
-    - S <= 256, and short contexts need more segments than queries choose: tokens keep their order, and each
-      token has a segment index.
+    - S <= 64: a dense layout, in which every query attends to all tokens.
+    - S <= 256, and short contexts need more segments than queries choose: a dense layout with segment
+      indices.
     - otherwise: tokens are arranged by segment, so that the cost of a long context does not depend on the
       other contexts of the batch.
 
-    Args:
-        context_padding_mask: mask [B, S], True at padding, for batch size B.
-        packed_padding_mask: mask [B, L], True at padding, where L is the number of rows of P. Every
-            non-padded row corresponds to one segment.
-        number: number of segments that each query chooses.
-        for_export: keep the order of the tokens and compute their segment indices, which is valid for all
-            lengths (default: False, only while torch exports a graph).
-
-    Returns:
-        The layout, with a padding mask and the positions or segment indices of the tokens.
+    An exported graph has a dense layout with segment indices, which is valid for all lengths.
     """
     if for_export or is_recording_graph("is_exporting"):
         # In an exported graph, a branch on the length S would be hard-coded for the example input. The dense
@@ -108,53 +86,21 @@ def find_layout(
 
 
 def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
-    """Return the layout in which tokens keep their order and have a segment index.
-
-    A query attends to a token of a long context only if it chooses the token's segment, a run of consecutive
-    tokens. Contexts of at most 64 tokens are attended to in full.
-
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows of P. Every non-padded row corresponds to one
-            segment.
-
-    Returns:
-        The layout, with the segment index of each token, which is -1 in contexts of at most 64 tokens.
-    """
+    """Return the dense layout with segment indices, which are -1 in short contexts."""
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     whole = is_short_context(context_padding_mask)[:, None]
     return Layout(None, context_padding_mask, segment.masked_fill(whole, -1))
 
 
 def max_segment_tokens(S: int, L: int) -> int:
-    """Return the maximum number of tokens in a segment, S / L rounded up.
-
-    Args:
-        S: context length.
-        L: number of segments.
-
-    Returns:
-        The number of tokens.
-    """
+    """Return W, the number of tokens in the largest of L segments, for a context of length S."""
     return (S + L - 1) // L
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     """Return the number of segments whose tokens every query attends to, at most L.
 
-    This is ``number``, or enough segments for 64 tokens if the batch may contain a context of at most 64
-    tokens. Queries attend to all tokens of such a context.
-
-    Args:
-        number: number of segments that each query chooses.
-        L: number of segments in a context.
-        W: maximum number of tokens in a segment.
-        has_short: True if the batch may contain a context of at most 64 tokens.
-
-    Returns:
-        The number of segments.
+    This is ``number``, or enough segments for 64 tokens if the batch may contain a short context.
     """
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
@@ -164,19 +110,12 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 class Segments(NamedTuple):
     """Keys and values of the context tokens, arranged by segment.
 
-    A segment is a run of at most W consecutive tokens, padded to W tokens. Row i of the packed sequence P
-    summarizes segment i.
-
-    Shapes: batch size B, H heads of dimension K, L segments.
-
     Attributes:
         key: keys [B, H, L, W, K].
         value: values [B, H, L, W, K].
         padding_mask: mask [B, L, W], True where a segment has no token.
-        place: centre [B, L, W] of each token, in tokens from the start of the context (default: None, no
-            diagonal prior).
-        is_short: mask [B], True for contexts of at most 64 tokens, which every query attends to in full
-            (default: None, no such context).
+        place: centre [B, L, W] of each token, in tokens from the start of the context, for a diagonal prior.
+        is_short: mask [B], True for short contexts. None if there is no short context.
     """
 
     key: Tensor
@@ -186,33 +125,12 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the segments of selected examples of the batch, in the given order.
-
-        Args:
-            examples: indices of the examples to return, as a vector.
-
-        Returns:
-            The segments of these examples.
-        """
+        """Return the segments of selected examples of the batch, given as a vector of indices."""
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the index of the segment that each token belongs to.
-
-    A context of n tokens is divided into L equal segments, runs of consecutive tokens. Token t of n belongs
-    to segment ``(t + 1/2) L / n``, rounded down.
-
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows of P. Every non-padded row corresponds to one
-            segment.
-
-    Returns:
-        Segment indices [B, S], undefined at padding.
-    """
+    """Return the segment [B, S] of each token, ``(t + 1/2) L / n`` rounded down for token t."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
 
@@ -220,26 +138,12 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 def token_positions(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, in_order: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Return the positions in the context of the tokens of each segment.
+    """Return the positions [B, L, W] in the context of each segment's tokens, and a mask of missing tokens.
 
-    A segment is a run of at most W consecutive tokens. For example, a context has one padding token, then
-    five tokens, and two segments of at most W = 3 tokens. The positions are [[1, 2, -], [3, 4, 5]], or
-    [[1, 2, 3], [4, 5, -]] with ``in_order``.
+    in_order: mask [B], True for contexts whose tokens fill the segments in order, W tokens each.
 
-    Shapes: batch size B, S context tokens, L rows of the packed sequence P.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows of P. Every non-padded row corresponds to one
-            segment.
-        in_order: mask [B], True for contexts whose tokens fill the segments in order, W tokens each (default:
-            None, the tokens of every context are divided equally among its segments).
-
-    Returns:
-        Tuple of two values:
-
-        - positions [B, L, W], undefined where a segment has no token.
-        - mask [B, L, W], True where a segment has no token.
+    For example, a context has one padding token, then five tokens, and two segments of at most W = 3 tokens.
+    The positions are [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)
@@ -265,37 +169,14 @@ def token_positions(
 
 
 def arrange_tokens(key: Tensor, value: Tensor, layout: Layout) -> Segments:
-    """Arrange the keys and values of tokens by segment.
-
-    A segment is a run of at most W consecutive tokens, padded to W tokens.
-
-    Args:
-        key: keys [B, H, S, K] in context order, for batch size B, H heads of dimension K and S tokens.
-        value: values [B, H, S, K]. If ``value`` is the same tensor as ``key``, both share one copy.
-        layout: positions [B, L, W] in the context of the tokens of L segments, and their padding mask.
-
-    Returns:
-        The keys and values, both [B, H, L, W, K], with the padding mask [B, L, W]. Values at padding are
-        undefined.
-    """
+    """Arrange keys and values [B, H, S, K] by segment. If both are the same tensor, they share one copy."""
     arranged = arrange_by_segment(key, layout.position)
     values = arranged if value is key else arrange_by_segment(value, layout.position)
     return Segments(arranged, values, layout.padding_mask, is_short=layout.is_short)
 
 
 def arrange_by_segment(x: Tensor, position: Tensor) -> Tensor:
-    """Arrange a tensor of token vectors by segment.
-
-    A segment is a run of at most W consecutive tokens, padded to W tokens.
-
-    Args:
-        x: vectors [B, H, S, K] of the tokens in context order, for batch size B, H heads of dimension K and S
-            tokens.
-        position: position [B, L, W] in the context of each token of L segments.
-
-    Returns:
-        Vectors [B, H, L, W, K].
-    """
+    """Arrange x [B, H, S, K] by segment, as [B, H, L, W, K], given the positions [B, L, W]."""
     B, H, S, _ = x.shape
     sentences = S * torch.arange(B, device=x.device)
     token = (position + sentences[:, None, None]).flatten()

@@ -1,11 +1,16 @@
 """Window attention: each token attends to the packed context and to its neighbouring tokens.
 
-The context is divided into segments, runs of consecutive tokens. Row i of the packed sequence P summarizes
-segment i. In self-attention, a token attends to the rows of P and to the tokens of a window: its own segment
-and the neighbouring segments on either side. Rows summarize the distant context, and the window contains the
-nearby tokens. One softmax covers both, with a single bias that penalizes distant keys.
+The context of S tokens is divided into L segments, runs of at most W consecutive tokens. Row i of the packed
+context summarizes segment i. In self-attention, a token attends to the L rows and to the tokens of a window:
+N consecutive segments, with its own in the middle. Rows summarize the distant context, and the window
+contains the nearby tokens. One softmax covers these L + N * W keys. The logit of a key is reduced by
+``strength`` [H] times its distance in segments.
 
-Tokens are arranged by segment (``segments.py``), so that a window is a slice even if the batch has padding.
+Tokens are arranged by segment (segments.py), so that a window is a slice even if the batch has padding.
+
+Shapes: queries q [B, H, S, K] of batch size B and H heads of dimension K, not yet scaled by K^-0.5; keys k
+and values v [B, H, L, K] of the packed context; ``token_k`` and ``token_v`` [B, H, S, K] of the tokens.
+``number`` is N. Attention weights are before dropout.
 """
 
 from typing import NamedTuple, Tuple
@@ -22,23 +27,15 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 class Window(NamedTuple):
     """Positions, distances and masks of window attention for a batch, shared by all layers.
 
-    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed sequence
-    P summarizes segment i. Each token attends to all L rows, and to the tokens of a window: N consecutive
-    segments centred on its own segment. Each token thus has L + N * W keys.
-
-    Shapes: batch size B, S context tokens.
-
     Attributes:
         position: position [B, L, W] in the context of each token of each segment.
-        place: index [B, S] of each context token in the layout by segment. Token j of segment i has index i *
-            W + j.
-        distance: distance [B, 1, L, W, L + N * W] of each token from its keys, first the rows and then the
-            tokens of the window. The unit is the width of a segment. The dtype is float32.
+        place: place [B, S] of each context token among the tokens arranged by segment. Token j of segment i
+            has the place i * W + j.
+        distance: distance [B, 1, L, W, L + N * W] of each token from its keys, rows first, in segments.
         masked: mask [B, 1, L, 1, L + N * W] of the keys of each segment's tokens, True at padded rows and
             where a segment of the window has no token.
         number: odd number N of segments in a window.
-        full: True if every segment contains W consecutive tokens, so that tokens are arranged by segment
-            without a gather (default: False).
+        full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
     """
 
     position: Tensor
@@ -61,33 +58,10 @@ def naive_window_attention(
     packed_padding_mask: Tensor,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Compute window attention directly from its definition, with a weight for every pair of tokens.
+    """Compute window attention from its definition, with a weight for every pair of tokens.
 
-    The context is divided into L segments, runs of consecutive tokens. Row i of the packed context summarizes
-    segment i. Each token attends to all L rows, and to the tokens of its own and the neighbouring segments.
-    One softmax covers rows and tokens. The logit of a key is reduced by ``strength`` times its distance, in
-    segments.
-
-    Shapes: batch size B, H heads of dimension K, S context tokens.
-
-    Args:
-        q: queries [B, H, S, K], one per context token, not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
-        token_k: keys [B, H, S, K] of the context tokens.
-        token_v: values [B, H, S, K] of the context tokens.
-        strength: reduction [H] of the logits per segment of distance.
-        number: odd number of segments in a window, centred on the query's own segment.
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows.
-        dropout: dropout probability of the attention weights (default: 0).
-
-    Returns:
-        Tuple of three values:
-
-        - output [B, H, S, K], the weighted sum of the values of rows and tokens.
-        - attention weights [B, H, S, L] of the rows, before dropout.
-        - attention weights [B, H, S, S] of the tokens, before dropout; 0 outside the window.
+    Return the output [B, H, S, K], the weights [B, H, S, L] of the rows, and the weights [B, H, S, S] of the
+    tokens, 0 outside the window.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -118,22 +92,7 @@ def find_window(
 ) -> Window:
     """Compute the positions, distances and masks of window attention for a batch.
 
-    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed sequence
-    P summarizes segment i. Each token attends to all rows, and to the tokens of a window: N consecutive
-    segments centred on its own segment.
-
-    Shapes: batch size B, S context tokens, L rows of P.
-
-    Args:
-        context_padding_mask: mask [B, S], True at padding of the context.
-        packed_padding_mask: mask [B, L], True at padded rows. The other rows divide the context into
-            segments.
-        number: odd number N of segments in a window.
-        complete: True if both masks are known to contain no padding (default: False).
-
-    Returns:
-        A :class:`Window` with the position in the context of each token of each segment, and the distance and
-        mask of each token's L + N * W keys.
+    complete: True if both masks are known to contain no padding.
     """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
@@ -155,17 +114,9 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each segment with its neighbouring segments on either side.
+    """Concatenate each segment [..., L, W] with its neighbours, to a window [..., L, N * W].
 
-    Segment i of the result contains the segments i - (N - 1) / 2 to i + (N - 1) / 2 of the input.
-
-    Args:
-        x: values [..., L, W] of L segments with W tokens each.
-        number: odd number N of segments to concatenate, centred on each segment.
-        fill: fill value for segments before the first and after the last (default: 0).
-
-    Returns:
-        Values [..., L, N * W] of each segment and its neighbours.
+    Segments before the first and after the last are filled with ``fill``.
 
     Example:
         >>> concat_neighbours(torch.tensor([[1.0], [2.0], [3.0]]), 3)
@@ -188,33 +139,10 @@ def window_attention(
     window: Window,
     dropout: float = 0.0,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute window attention: each token attends to the packed context and to tokens of nearby segments.
+    """Compute :func:`naive_window_attention` up to rounding, from tokens arranged by segment.
 
-    The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed context
-    summarizes segment i. Each token attends to all L rows, and to the tokens of a window: N consecutive
-    segments centred on its own segment. One softmax covers these L + N * W keys. The logit of a key is
-    reduced by ``strength`` times its distance, in segments.
-
-    The result matches :func:`naive_window_attention` up to rounding.
-
-    Shapes: batch size B, H heads of dimension K, S context tokens.
-
-    Args:
-        q: queries [B, H, S, K], one per context token, not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
-        token_k: keys [B, H, S, K] of the context tokens.
-        token_v: values [B, H, S, K] of the context tokens.
-        strength: reduction [H] of the logits per segment of distance.
-        window: positions, distances and masks of the batch, returned by :func:`find_window`.
-        dropout: dropout probability of the attention weights (default: 0).
-
-    Returns:
-        Tuple of two values:
-
-        - output [B, H, S, K], the weighted sum of the values of rows and tokens.
-        - attention weights [B, H, L, W, L + N * W] before dropout. Entry (i, j) of dimensions L and W belongs
-          to the query at token j of segment i.
+    Return the output [B, H, S, K] and the weights [B, H, L, W, L + N * W]. Entry (i, j) of dimensions L and W
+    belongs to the query at token j of segment i.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
@@ -234,74 +162,28 @@ def window_attention(
 
 
 def _to_segments(x: Tensor, window: Window) -> Tensor:
-    """Arrange the keys, values or queries of tokens by segment.
-
-    A segment is a run of at most W consecutive tokens.
-
-    Args:
-        x: tensor [B, H, S, K] in context order, for batch size B, H heads of dimension K and S tokens.
-        window: positions of the tokens in the segments, returned by :func:`find_window`.
-
-    Returns:
-        Tensor [B, H, L, W, K], for L segments padded to W tokens each. Values at padding are undefined.
-    """
+    """Arrange x [B, H, S, K] by segment, as [B, H, L, W, K], undefined at padding."""
     if window.full:
         return x.unflatten(2, tuple(window.position.shape[1:]))
     return arrange_by_segment(x, window.position)
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Copy values that are arranged by segment back to the order of the context.
-
-    A segment is a run of at most W consecutive tokens. This function is the inverse of :func:`_to_segments`.
-
-    Args:
-        x: tensor [B, H, L, W, K], for batch size B, H heads of dimension K and L segments padded to W tokens
-            each.
-        window: positions of the tokens in the segments, returned by :func:`find_window`.
-
-    Returns:
-        Tensor [B, H, S, K] in context order, for S tokens. Values at padding are undefined.
-    """
+    """Undo :func:`_to_segments`, for x [B, H, L, W, K]."""
     if window.full:
         return x.flatten(2, 3)
     return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))
 
 
 def _window_tokens(segments: Tensor, number: int) -> Tensor:
-    """Concatenate the keys or values of the tokens in each segment's window.
-
-    The window of segment i consists of N consecutive segments centred on segment i. Segments before the first
-    and after the last are filled with zeros.
-
-    Args:
-        segments: keys or values [B, H, L, W, K], for batch size B, H heads of dimension K and L segments of W
-            tokens.
-        number: odd number N of segments in a window.
-
-    Returns:
-        Keys or values [B, H, L, N * W, K] of each window.
-    """
+    """Concatenate the keys or values [B, H, L, W, K] of each segment's window, as [B, H, L, N * W, K]."""
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
 def total_window_weights(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
-    """Compute the total attention weight of each query over each context token after window attention.
+    """Compute the total weight [B, H, S, S] of each query over each token, through the rows and directly.
 
-    A query attends to a token through the L rows of the packed context and, if the token lies in the query's
-    window, also directly. The total weight is ``row_weights @ pack_weights`` plus the direct weight. A window
-    consists of N segments of at most W consecutive tokens each.
-
-    Shapes: batch size B, H heads, S context tokens, one query per token.
-
-    Args:
-        weights: attention weights [B, H, L, W, L + N * W] of each query over the rows and the tokens of its
-            window, returned by :func:`window_attention`.
-        window: positions of the tokens in the segments, returned by :func:`find_window`.
-        pack_weights: attention weights [B, H or 1, L, S] of each row over the context.
-
-    Returns:
-        Attention weights [B, H, S, S] of each query over the context.
+    weights: result of :func:`window_attention`. pack_weights: weights [B, H or 1, L, S] of the rows.
     """
     B, H, L, W, reads = weights.shape
     row_part, window_part = _to_token_order(weights, window).split([L, reads - L], dim=-1)
