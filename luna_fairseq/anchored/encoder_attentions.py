@@ -21,24 +21,7 @@ from luna_fairseq.modules.options import EncoderOptions
 class ExtensionOptions(NamedTuple):
     """Options of anchored attention and related features, named like the command-line options.
 
-    Anchored attention divides the context into segments, runs of consecutive tokens. Row i of the packed
-    sequence P summarizes segment i.
-
-    Attributes:
-        anchored_packed: use anchored attention: each row of P favours the tokens of its segment (default:
-            False).
-        anchor_strength: initial reduction of the pack attention logits per segment of distance between a
-            token and a row's segment (default: 4).
-        local_parts: odd number of neighbouring segments whose tokens each encoder token also attends to,
-            centred on its own segment (default: 0, none).
-        cross_attention: cross-attention of the decoder. "luna" attends to the rows of P, "softmax" attends to
-            all source tokens (default: "luna").
-        packed_lookup: number of segments whose tokens each cross-attention query also attends to, those whose
-            rows have the largest logits (default: 0, none).
-        diagonal_prior: bias cross-attention toward the diagonal, where source and target advance at the same
-            pace (default: False).
-        causal_decay: let the weight of earlier positions in causal attention decay exponentially with
-            distance (default: False).
+    See :mod:`luna_fairseq.anchored.options` for the meaning of each option.
     """
 
     anchored_packed: bool = False
@@ -53,16 +36,7 @@ class ExtensionOptions(NamedTuple):
 def extension_options(cfg: Any) -> ExtensionOptions:
     """Read the options of anchored attention from a configuration, and check that they are compatible.
 
-    Args:
-        cfg: object with options as attributes, such as ``anchored_packed`` or ``packed_lookup``. The
-            configuration of a model is such an object. Other attributes are ignored.
-
-    Returns:
-        The options, with default values for missing attributes.
-
-    Raises:
-        InputError: A look-up, a window or a diagonal prior is enabled without ``anchored_packed``, or a
-            look-up is combined with softmax cross-attention.
+    cfg: object with options as attributes. Missing options have their default values.
     """
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
@@ -83,17 +57,7 @@ def extension_options(cfg: Any) -> ExtensionOptions:
 
 
 def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAttentions:
-    """Return the factory that builds the attention modules of an encoder.
-
-    Args:
-        cfg: configuration of a model, with options such as ``anchored_packed`` or ``local_parts`` as
-            attributes. Missing attributes take their default values.
-        options: encoder options.
-
-    Raises:
-        InputError: A look-up, a window or a diagonal prior is enabled without ``anchored_packed``, or a
-            look-up is combined with softmax cross-attention.
-    """
+    """Return the factory of an encoder's attention modules that the configuration ``cfg`` selects."""
     extension = extension_options(cfg)
     if extension.anchored_packed:
         return AnchoredEncoderAttentions(options, extension)
@@ -102,13 +66,7 @@ def choose_encoder_attentions(cfg: Any, options: EncoderOptions) -> EncoderAtten
 
 @dataclass(frozen=True)
 class AnchoredEncoderAttentions(EncoderAttentions):
-    """Factory that builds the attention modules of an encoder with anchored attention.
-
-    Attributes:
-        options: encoder options.
-        extension: options of anchored attention, of which the encoder uses ``anchor_strength`` and
-            ``local_parts``.
-    """
+    """Factory that builds the attention modules of an encoder with anchored attention."""
 
     extension: ExtensionOptions
 
@@ -119,7 +77,6 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 
     def build_attention(self, builders: Builders = TORCH) -> nn.Module:
-        """Build the anchored self-attention of one layer."""
         return AnchoredSelfAttention(
             **attention_arguments(self.options, builders),
             anchor_strength=self.extension.anchor_strength,
@@ -127,8 +84,5 @@ class AnchoredEncoderAttentions(EncoderAttentions):
         )
 
     def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the distances between tokens and segments, once for all layers.
-
-        With a window, the tokens of the neighbouring segments are also found for each segment.
-        """
+        """Compute the distances between tokens and segments and, with a window, the tokens of each window."""
         return Geometry(context_geometry(self.needs, context, packed, source))
