@@ -161,7 +161,7 @@ def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
 
 
 def clip_each(grads: Sequence[Tensor], max_norm: float) -> Tensor:
-    """Clip each tensor in place to an L2 norm of at most ``max_norm`` (0: any), and return the norms before.
+    """Clip each tensor in place to an L2 norm of at most ``max_norm`` (0: no limit), and return the norms.
 
     A tensor is multiplied by min(1, max_norm / (norm + 1e-6)).
     """

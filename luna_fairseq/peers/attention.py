@@ -114,7 +114,7 @@ class PeerAttention(ProjectingAttention):
     # Methods that subclasses override
 
     def build(self, options: Any) -> None:
-        """Create the parameters and settings beyond the projections, by default none."""
+        """Create the parameters and settings other than the projections. By default, there are none."""
 
     def project(self, x: Tensor) -> Parts:
         """Project an input [T, B, C] to the parts that :meth:`attend` takes."""
@@ -125,7 +125,7 @@ class PeerAttention(ProjectingAttention):
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output of :meth:`attend` without its shortcuts, as a reference for tests."""
+        """Compute the output of :meth:`attend` from its definition, for tests and :meth:`value_weights`."""
         raise NotImplementedError
 
     def project_context(self, context: Tensor) -> Parts:

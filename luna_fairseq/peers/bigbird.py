@@ -89,7 +89,7 @@ class BigBirdAttention(PeerAttention):
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
-    """Concatenate the m chosen key blocks [B, n, m] of n query blocks: [B, H, n, m * size, K]."""
+    """Gather the m chosen key blocks [B, n, m] of n query blocks, as [B, H, n, m * size, K]."""
     B, H, _, size, K = x.shape
     index = chosen.flatten(1)[:, None, :, None, None].expand(-1, H, -1, size, K)
     return x.gather(2, index).unflatten(2, chosen.shape[1:]).flatten(3, 4)

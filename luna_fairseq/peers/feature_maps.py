@@ -51,7 +51,7 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Divide weighted sums [..., K + 1] by their last column, the sum of the weights, clamped below."""
+        """Divide weighted sums [..., K + 1] by their last column, but at least by :meth:`least_divisor`."""
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Compute ``sums`` over all keys, and their number ``total`` [B, 1, 1, 1], not counting padding."""
+        """Compute ``sums`` over all keys, and the number of keys ``total`` [B, 1, 1, 1] without padding."""
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}

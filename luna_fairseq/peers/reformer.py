@@ -63,9 +63,9 @@ class ReformerAttention(PeerAttention):
         return buckets, buckets.argsort(dim=-1, stable=True)
 
     def visible_mask(self, distance: Tensor) -> Tensor:
-        """Return True at keys within the attention window, given the signed distance from query to key.
+        """Return a mask of the keys within the attention window, given their signed distances from the query.
 
-        The distance counts positions of the query's bucket, and is negative if the key is earlier.
+        A distance counts positions of the query's bucket, and is negative if the key is earlier.
         """
         return (distance >= -self.chunk) & (distance <= (0 if self.form == CAUSAL else self.chunk))
 

@@ -23,7 +23,7 @@ def build_dictionary(pieces: Iterable[str], counts: Mapping[str, int]) -> Dictio
 
 
 def build_text_dictionary(counts: Mapping[str, int], min_count: int = 1) -> Dictionary:
-    """Build a dictionary of the words or pieces that occur ``min_count`` times in the training text."""
+    """Build a dictionary of the words or pieces that occur at least ``min_count`` times in a text."""
     dictionary = Dictionary()
     for piece, count in counts.items():
         dictionary.add_symbol(piece, n=count)
