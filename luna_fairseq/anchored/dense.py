@@ -89,9 +89,7 @@ def dense_attention(
 def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
     """Compute the total attention weight of each query over each token, through the rows and directly.
 
-    weights: [B, H, T, L + S], from :func:`dense_attention`.
-    pack_weights: weights [B, H or 1, L, S'] of each row. Tokens beyond S are attended to only through the
-    rows.
+    pack_weights: weights [B, H or 1, L, S'] of each row, over S' >= S tokens.
     """
     L = pack_weights.size(-2)
     through_rows, looked_up = weights[..., :L] @ pack_weights, weights[..., L:]

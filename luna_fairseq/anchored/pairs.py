@@ -33,8 +33,7 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
     """Prepare the faster way to multiply the queries by the tokens of their segments.
 
-    This is in blocks if a segment has at least two queries on average, and with one gather per query
-    otherwise.
+    Blocks are faster if a segment has at least two queries on average.
     """
     return Gathered(segment) if segment.numel() < 2 * R else sort_into_blocks(segment, R)
 

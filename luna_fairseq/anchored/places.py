@@ -50,8 +50,7 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 def beyond_nearest(distance: Tensor) -> Tensor:
     """Subtract the distance of the nearest key from distances [..., S] of S keys.
 
-    This does not change a softmax over the keys, and keeps :func:`distance_bias` from clamping the bias of
-    the nearest key.
+    This keeps :func:`distance_bias` from clamping the bias of the nearest key.
     """
     return distance - distance.amin(dim=-1, keepdim=True)
 

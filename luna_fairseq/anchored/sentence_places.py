@@ -54,9 +54,7 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
     """Count the source tokens [B * n, T] before the source sentence that is aligned with each target token.
 
-    sentence: zero-based index [B * n, T] of each target token's sentence, aligned with the same source
-    sentence. If the source has fewer sentences, all of its tokens are counted.
-    number: result [B, S] of :func:`sentence_numbers`.
+    Sentence k is aligned with source sentence k. If there is none, all source tokens are counted.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

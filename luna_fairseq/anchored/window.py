@@ -114,16 +114,7 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each segment [..., L, W] with its neighbours, to a window [..., L, N * W].
-
-    Segments before the first and after the last are filled with ``fill``.
-
-    Example:
-        >>> concat_neighbours(torch.tensor([[1.0], [2.0], [3.0]]), 3)
-        tensor([[0., 1., 2.],
-                [1., 2., 3.],
-                [2., 3., 0.]])
-    """
+    """Concatenate each segment [..., L, W] with its neighbours, as [..., L, N * W], padded with ``fill``."""
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
     return torch.cat([padded.narrow(-2, i, L) for i in range(number)], dim=-1)

@@ -227,8 +227,7 @@ class AttentionTask(Task):
     def check(self, variant: Variant) -> float:
         """Compare a variant's output and gradients with its float64 reference, also at a length of 7.
 
-        At lengths beyond ``--max-naive-length``, only the last head of the last sequence is compared. Return
-        the largest error divided by the tolerance.
+        At lengths beyond ``--max-naive-length``, only the last head of the last sequence is compared.
         """
         cases = self.cases_at(SMALL_LENGTH, *self.args.lengths) if variant.equals else []
         return max(

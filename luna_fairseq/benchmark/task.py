@@ -105,8 +105,7 @@ class Task:
     def check(self, variant: Any) -> float:
         """Compare the results of a variant with reference results, before anything is timed.
 
-        Return the largest error divided by the tolerance, or raise an InputError if the error exceeds the
-        tolerance.
+        Return error / tolerance, at most 1. A larger error raises an InputError.
         """
         raise NotImplementedError
 

@@ -96,8 +96,7 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 def can_branch_on_values(x: Tensor) -> bool:
     """Return True if Python code may branch on the values of a tensor, for example in an ``if``.
 
-    Reading values on a GPU would synchronize it with the CPU. In a compiled or exported graph, the branch
-    taken for the example input would be hard-coded.
+    Reading values would synchronize with a GPU, or hard-code the branch into a compiled graph.
     """
     return x.device.type == "cpu" and not is_recording_graph()
 

@@ -72,8 +72,7 @@ def dropout_probability(module: nn.Dropout) -> float:
 def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> Tensor:
     """Split features [T, B, C] into heads [B, H, T, K].
 
-    With a number of ``sentences``, the hypotheses of a sentence are joined: [T, B * n, C] becomes
-    [B, H, n * T, K].
+    With a number of ``sentences`` B, their hypotheses are joined: [T, B * n, C] to [B, H, n * T, K].
     """
     if sentences is None or sentences == x.size(1):
         return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
@@ -83,8 +82,7 @@ def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> T
 def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
     """Concatenate the heads of each position, the inverse of :func:`split_heads`.
 
-    With a number of ``hypotheses`` B * n, the n * T positions of a sentence are separated into its
-    hypotheses.
+    With a number of ``hypotheses`` B * n, they are separated: [B, H, n * T, K] to [T, B * n, C].
     """
     if hypotheses is None or hypotheses == x.size(0):
         return x.permute(2, 0, 1, 3).flatten(-2)
@@ -92,10 +90,9 @@ def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
 
 
 def join_hypotheses(x: Tensor, sentences: int) -> Tensor:
-    """Join the queries [T, B * n, C] of a sentence's hypotheses into one sequence, [B, n * T, C].
+    """Join the queries [T, B * n, C] of a sentence's hypotheses into one sequence [B, n * T, C].
 
-    Attention is faster for one sequence of n * T queries than for n sequences of T queries. In a decoding
-    step (T = 1), no data is copied.
+    Attention is faster for one long sequence than for n sequences. If T is 1, no data is copied.
     """
     n = hypotheses_per_sentence(x.size(1), sentences)
     return x.transpose(0, 1).reshape(sentences, n * x.size(0), x.size(-1))

@@ -54,8 +54,7 @@ class BoundedMemoryAttention(PeerAttention):
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
         """Compute ``dropout(softmax(logits / (total sqrt(K)))) / total``, the weights of summed slot values.
 
-        Causal attention keeps weighted sums in place of weighted means. Its logits and its attention weights
-        are therefore divided by ``total`` [B, H, T, n], the sum of the write weights up to each position.
+        The write weights up to each position sum to ``total`` [B, H, T, n], which turns sums into means.
         """
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
         return F.dropout((logits * mean * self.head_dim**-0.5).softmax(dim=-1), self.dropout) * mean

@@ -141,8 +141,7 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Attend from a decoder input [T, B, C] to the tensors from :meth:`cache_context`.
 
-        Return the output [B, H, T, K] of each head, and the attention weights [B, H, T, S] (None if not
-        needed or not available).
+        Return the output [B, H, T, K], and weights [B, H, T, S] (None if not needed or not available).
         """
         raise NotImplementedError
 

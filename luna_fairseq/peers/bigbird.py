@@ -34,8 +34,7 @@ class BigBirdAttention(PeerAttention):
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
         """Return a fixed random score for each pair of n blocks, [n, n].
 
-        The matrix is drawn for the maximum length, and shorter sequences use its top-left part, so that the
-        scores do not depend on the length.
+        Shorter sequences use the top-left part of the matrix that is drawn for the maximum length.
         """
         generator = torch.Generator().manual_seed(int(self.seed))
         longest = max(blocks, -(-self.max_positions // self.size))

@@ -42,8 +42,7 @@ class DotScore(nn.Module):
     def forward(self, query: Tensor, keys: Tensor, positions: Tensor) -> Tensor:
         """Compute the scores [B, T, S] of all pairs of decoder states and source tokens.
 
-        keys: encoder states after :meth:`compute_keys`.
-        positions: position [B, S] of each source token, counted from the first token that is not padding.
+        positions: position [B, S] of each source token, not counting padding.
         """
         return query @ keys.transpose(1, 2)
 

@@ -106,8 +106,7 @@ class ReformerAttention(PeerAttention):
     def compute_distances(self, codes: Tensor, neighbours: Tuple[int, int]) -> Tensor:
         """Compute ``code of the key - code of the query`` [B, H, blocks, chunk, m] for the m keys of a block.
 
-        codes: codes [B, H, T] in the sorted order.
-        neighbours: number of blocks before and after each block that also provide keys.
+        codes: codes [B, H, T] in the sorted order. neighbours: number of blocks before and after.
         """
         nowhere = -self.chunk - 1
         blocks = to_blocks(codes.int().unsqueeze(3), self.chunk, nowhere)

@@ -168,8 +168,7 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
         """Compute the logits of the next tokens, and a dictionary with the attention weights, [B, T, S].
 
-        With ``incremental_state``, ``prev_output_tokens`` [B, T] are all tokens so far, and only the last one
-        is decoded.
+        With ``incremental_state``, only the last one of ``prev_output_tokens`` [B, T] is decoded.
         """
         x, extra = self.extract_features(prev_output_tokens, encoder_out, incremental_state)
         return (x if features_only else self.output_layer(x)), extra

@@ -10,7 +10,6 @@ MODULES = [
     "luna_fairseq.anchored.attention",
     "luna_fairseq.anchored.sentence_places",
     "luna_fairseq.anchored.softmax_cross",
-    "luna_fairseq.anchored.window",
     "luna_fairseq.checks.bounds",
     "luna_fairseq.checks.names",
     "luna_fairseq.checks.same_training",
