@@ -23,18 +23,7 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: Path, data: Path) -> Checkpoint:
-    """Load a fairseq checkpoint with its model, classification heads and task.
-
-    Args:
-        path: checkpoint file.
-        data: folder that contains the dictionaries.
-
-    Returns:
-        The model in float32 and evaluation mode, the task, and the remaining contents of the checkpoint.
-
-    Raises:
-        InputError: A file is missing, or the model was trained with different dictionaries.
-    """
+    """Load a fairseq checkpoint with its classification heads, and with the dictionaries in ``data``."""
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist. Give the folder of the model's dictionaries.")
     overrides = {"data": str(data.absolute()), "load_checkpoint_heads": True}

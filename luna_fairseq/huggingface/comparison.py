@@ -15,18 +15,7 @@ LONG_LENGTH = 200  # number of tokens in a long sequence
 
 
 def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
-    """Check that an exported model computes the same logits as the fairseq model.
-
-    The maximum allowed difference is 1e-4 times the largest logit.
-
-    Args:
-        model: fairseq model in evaluation mode.
-        exported: exported model in evaluation mode.
-        kind: kind of model, from :func:`luna_fairseq.huggingface.conversion.find_kind`.
-
-    Raises:
-        InputError: The logits differ by more than rounding error.
-    """
+    """Raise InputError if the logits of an exported model differ from those of the fairseq model."""
     with torch.no_grad():
         expected, actual = compute_logits(model, exported, kind)
     difference = (actual - expected).abs().max() / expected.abs().max().clamp(min=1e-6)
@@ -39,17 +28,9 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches that together cover every case of the computation.
 
-    Some steps are computed differently for short and for long sequences. The lengths are just below, at and
-    just above these thresholds: the length of the packed sequence P, and ``DENSE_LENGTH``, the largest source
-    length at which cross-attention with a token lookup is dense.
-
-    Args:
-        config: configuration of the exported model.
-        longest: maximum sequence length of the model.
-
-    Returns:
-        Lengths of two batches, each in decreasing order. The first batch contains only short sequences, the
-        second both short and long ones.
+    Some steps are computed differently for short and for long sequences. The lengths lie on both sides of
+    these thresholds: the length of the packed sequence P, and ``DENSE_LENGTH``, the largest source length at
+    which cross-attention with a token lookup is dense. The first batch contains only short sequences.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -58,15 +39,7 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 
 
 def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
-    """Return random token ids, padded on the right.
-
-    Args:
-        size: vocabulary size. Ids are drawn from 4 to ``size`` - 1, because lower ids are special tokens.
-        lengths: number of tokens in each of the B sequences. The maximum is T.
-        pad: id of the padding token.
-
-    Returns:
-        Token ids [B, T]. The same arguments always produce the same ids.
+    """Return random token ids from 4 to ``size`` - 1, padded on the right. Equal arguments give equal ids.
 
     Example:
         >>> random_tokens(5, [3, 1], pad=1)
@@ -79,32 +52,18 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
 
 
 def length_to_compare(config: Any, side: str) -> int:
-    """Return the length of the longest sequence on which two models are compared.
+    """Return the length of the longest sequence that the encoder or decoder of two models is compared on.
 
-    Args:
-        config: configuration of the exported model.
-        side: "encoder" or "decoder", the part of the model that processes the sequence.
-
-    Returns:
-        Number of tokens. It exceeds the length of the packed sequence P if the model accepts that many
-        tokens.
+    It exceeds the length of the packed sequence P if the model accepts that many tokens.
     """
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of the fairseq model and of the exported model on the same random batches.
+    """Compute the logits [N, V] of the fairseq model and of the exported model on the same random batches.
 
-    Args:
-        model: fairseq model in evaluation mode.
-        exported: exported model in evaluation mode.
-        kind: kind of model.
-
-    Returns:
-        Logits of the fairseq model and of the exported model, each [N, V]. N is the number of tokens in all
-        batches and V the vocabulary size. For a classifier, N is the number of sequences and V the number of
-        classes.
+    N is the number of tokens in all batches, or of sequences for a classifier.
     """
     config = exported.config
     if getattr(config, "reads_pixels", False):
@@ -125,17 +84,7 @@ def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, 
 def _compute_batch_logits(
     model: Any, exported: Any, kind: ModelKind, tokens: Tensor
 ) -> Tuple[Tensor, Tensor]:
-    """Compute the logits of the fairseq model and of the exported model for one batch.
-
-    Args:
-        model: fairseq model in evaluation mode.
-        exported: exported model in evaluation mode.
-        kind: kind of model. It determines the arguments of both models.
-        tokens: token ids [B, T] for B sequences of up to T tokens.
-
-    Returns:
-        Logits of the fairseq model and of the exported model, excluding padding positions.
-    """
+    """Compute the logits of both models for token ids [B, T], without padding positions."""
     config = exported.config
     if kind.class_name == "LunaForSequenceClassification":
         return model(tokens, classification_head_name=kind.head)[0], exported(tokens).logits

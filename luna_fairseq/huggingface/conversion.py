@@ -32,17 +32,10 @@ Prefixes = Tuple[Tuple[str, str], ...]
 
 
 def resolved_options(cfg: Any, names: Iterable[str]) -> Dict[str, Any]:
-    """Look up options in fairseq's nested configuration by their flat names.
+    """Look up options in fairseq's nested configuration by their flat names. Missing ones are omitted.
 
     In the nested configuration, ``encoder_embed_dim`` is ``cfg.encoder.embed_dim``. fairseq has already
-    filled in the defaults of missing options.
-
-    Args:
-        cfg: nested configuration of an encoder or a decoder.
-        names: flat names of options, such as "encoder_embed_dim".
-
-    Returns:
-        Option values, keyed by flat name. Options that are not in the configuration are omitted.
+    filled in the defaults.
     """
     options = {}
     for name in names:
@@ -60,12 +53,6 @@ def declared_options(model: Any) -> Dict[str, Any]:
     """Return the values of all options that the dataclass of a fairseq model declares.
 
     config.json includes these options, so a new option in the dataclass is exported automatically.
-
-    Args:
-        model: fairseq model.
-
-    Returns:
-        Option values, keyed by name. Empty if the model does not store its options in ``args``.
     """
     values = plain_options(getattr(model, "args", {}))
     declared = fields(type(model).__dataclass) if values else ()
@@ -73,43 +60,20 @@ def declared_options(model: Any) -> Dict[str, Any]:
 
 
 def _encoder_options(encoder: Any) -> Dict[str, Any]:
-    """Return the config.json fields of an encoder-only model.
-
-    Args:
-        encoder: fairseq encoder.
-
-    Returns:
-        Fields as a dictionary.
-    """
+    """Return the config.json fields of an encoder-only model."""
     norm = encoder.packed_layer_norm
     packed_is_read = norm is not None and norm.weight is not None
     return {**resolved_options(encoder.cfg, DEFAULTS), "packed_is_read": packed_is_read}
 
 
 def _masked_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a masked language model.
-
-    Args:
-        model: fairseq model.
-        head: ignored, because the model is exported without a classification head.
-
-    Returns:
-        Fields as a dictionary.
-    """
+    """Return the config.json fields of a masked language model."""
     options = _encoder_options(model.encoder.sentence_encoder)
     return {**options, "tie_word_embeddings": not model.args.untie_weights_luna}
 
 
 def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a masked language model with a classification head.
-
-    Args:
-        model: fairseq model.
-        head: name of the classification head.
-
-    Returns:
-        Fields as a dictionary.
-    """
+    """Return the config.json fields of a masked language model with a classification head."""
     layers = model.classification_heads[head]
     return {
         **_encoder_options(model.encoder.sentence_encoder),
@@ -124,15 +88,7 @@ def _fine_tuned_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a Long Range Arena classifier.
-
-    Args:
-        model: fairseq model.
-        head: ignored, because the model has a single head.
-
-    Returns:
-        Fields as a dictionary.
-    """
+    """Return the config.json fields of a Long Range Arena classifier."""
     args = model.args
     reads_pixels = not isinstance(model.encoder.embed_tokens, torch.nn.Embedding)
     reads = "first" if args.sen_rep_type == "cls" else "tokens"
@@ -153,14 +109,7 @@ def _long_classifier_options(model: Any, head: str) -> Dict[str, Any]:
 
 
 def _decoder_options(model: Any) -> Dict[str, Any]:
-    """Return the config.json fields that all models with a decoder share.
-
-    Args:
-        model: fairseq model with a decoder.
-
-    Returns:
-        Fields as a dictionary.
-    """
+    """Return the config.json fields that all models with a decoder share."""
     decoder = model.decoder
     return {
         **resolved_options(decoder.cfg, DECODER_DEFAULTS),
@@ -175,28 +124,12 @@ def _decoder_options(model: Any) -> Dict[str, Any]:
 
 
 def _causal_lm_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a causal language model.
-
-    Args:
-        model: fairseq model.
-        head: ignored, because the model has no classification head.
-
-    Returns:
-        Fields as a dictionary.
-    """
+    """Return the config.json fields of a causal language model."""
     return {**resolved_options(model.decoder.cfg, LunaDecoderConfig.defaults), **_decoder_options(model)}
 
 
 def _translation_options(model: Any, head: str) -> Dict[str, Any]:
-    """Return the config.json fields of a translation model.
-
-    Args:
-        model: fairseq model.
-        head: ignored, because the model has no classification head.
-
-    Returns:
-        Fields as a dictionary.
-    """
+    """Return the config.json fields of a translation model."""
     source = model.encoder.embed_tokens
     return {
         **resolved_options(model.encoder.cfg, DEFAULTS),
@@ -213,15 +146,14 @@ class ModelKind:
     """Kind of model, such as a translation model, and how to convert it to transformers.
 
     Attributes:
-        title: name of the kind as shown in the model card, such as "masked language model".
+        title: name of the kind in the model card, such as "masked language model".
         auto_class: transformers class that loads the exported folder, such as "AutoModelForMaskedLM".
         module: module of this package that defines the exported class.
         class_name: name of the exported class.
-        options: function that maps a fairseq model and the name of its classification head to the fields of
-            config.json.
+        options: function ``(fairseq model, name of its head) -> fields of config.json``.
         name_prefixes: pairs of a parameter name prefix in fairseq and its replacement in the exported model.
             The first matching pair applies.
-        head: name of the classification head to export (default: "", no classification head).
+        head: name of the classification head to export, or "".
     """
 
     title: str
@@ -233,23 +165,11 @@ class ModelKind:
     head: str = ""
 
     def load_class(self) -> Any:
-        """Import the class of the exported model.
-
-        Returns:
-            The class, such as :class:`LunaForMaskedLM`.
-        """
+        """Import the class of the exported model."""
         return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.class_name)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """Return the ``auto_map`` entry of config.json, which tells transformers where to find the classes.
-
-        Args:
-            configuration: name of the configuration class.
-
-        Returns:
-            Mapping from auto class to file and class, such as ``{"AutoConfig":
-            "configuration_luna.LunaConfig", ...}``.
-        """
+        """Return the entry of config.json that tells transformers where to find the classes."""
         return {
             "AutoConfig": f"configuration_luna.{configuration}",
             self.auto_class: f"{self.module}.{self.class_name}",
@@ -312,14 +232,7 @@ KINDS = {
 
 
 def fine_tuned_kind(head: str) -> ModelKind:
-    """Return the kind of a masked language model with a classification head.
-
-    Args:
-        head: name of the classification head.
-
-    Returns:
-        Description of how to convert the model and the head.
-    """
+    """Return the kind of a masked language model with the classification head of this name."""
     return ModelKind(
         "fine-tuned classifier",
         "AutoModelForSequenceClassification",
@@ -332,19 +245,7 @@ def fine_tuned_kind(head: str) -> ModelKind:
 
 
 def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
-    """Return the kind of a fairseq model, which describes how to convert it.
-
-    Args:
-        model: fairseq model.
-        head: name of the classification head to export (default: None, export the model without a
-            classification head).
-
-    Returns:
-        Description of how to convert the model.
-
-    Raises:
-        InputError: The model cannot be exported, or it has no head with this name.
-    """
+    """Return the kind of a fairseq model, with the classification head of this name if one is given."""
     _check_exportable(model)
     if head is None:
         return KINDS[type(model)]
@@ -357,14 +258,7 @@ def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
 
 
 def _check_exportable(model: Any) -> None:
-    """Raise InputError if no exported class can represent a fairseq model.
-
-    Args:
-        model: fairseq model.
-
-    Raises:
-        InputError: The model is not a Luna model, or has an adaptive softmax or an adaptive input.
-    """
+    """Raise InputError if no exported class can represent a fairseq model."""
     decoder = getattr(model, "decoder", None)
     layer_type = getattr(getattr(model, "args", None), "layer_type", "luna")
     if type(model) not in KINDS or layer_type != "luna":
@@ -384,18 +278,10 @@ def _check_exportable(model: Any) -> None:
 
 
 def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str, str]:
-    """Map the parameter names in a checkpoint to those in an exported folder.
+    """Map the parameter names in a checkpoint to those in an exported folder with this config.json.
 
-    Args:
-        fairseq_names: parameter names in the checkpoint.
-        config: contents of config.json in the exported folder.
-
-    Returns:
-        Mapping from fairseq name to exported name, such as ``{"decoder.output_projection.weight":
-        "lm_head.weight"}``. Parameters that do not exist in the exported model are omitted.
-
-    Raises:
-        InputError: The folder does not contain an exported model.
+    For example, "decoder.output_projection.weight" becomes "lm_head.weight". Parameters that do not exist in
+    the exported model are omitted.
     """
     architecture = (config.get("architectures") or ["none"])[0]
     for kind in (*KINDS.values(), fine_tuned_kind(config.get("classifier_head", ""))):
@@ -407,16 +293,7 @@ def map_names(fairseq_names: Iterable[str], config: Dict[str, Any]) -> Dict[str,
 
 
 def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
-    """Map the parameter names in a checkpoint to those in an exported model of the given kind.
-
-    Args:
-        fairseq_names: names in the checkpoint's state dictionary.
-        kind: kind of model, whose ``name_prefixes`` are applied.
-
-    Returns:
-        Mapping from fairseq name to exported name. Buffers and parameters that do not exist in the exported
-        model are omitted.
-    """
+    """Map the parameter names in a checkpoint to those in an exported model, without buffers."""
     mapped = {}
     for name in fairseq_names:
         pair = next((pair for pair in kind.name_prefixes if name.startswith(pair[0])), None)
@@ -427,20 +304,15 @@ def _map_names(fairseq_names: Iterable[str], kind: ModelKind) -> Dict[str, str]:
 
 
 def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
-    """Convert a fairseq model to a transformers model.
+    """Convert a fairseq model to a transformers model in evaluation mode, with the same weights.
+
+    Raises InputError if transformers lacks the activation function, or the weights do not fit the class.
 
     Args:
         model: fairseq model.
         kind: kind of model, from :func:`find_kind`.
         dictionary: dictionary of the tokens that the model generates or, if it does not generate text, of its
-            input tokens (default: None, the model takes images as input).
-
-    Returns:
-        Exported model in evaluation mode, with the same weights.
-
-    Raises:
-        InputError: transformers does not provide the activation function, or the weights do not match the
-            exported class.
+            input tokens. None if the model takes images as input.
     """
     options = {**declared_options(model), **kind.options(model, kind.head)}
     for name in ("activation_fn", "pooler_activation_fn", "classifier_activation_fn"):
@@ -472,19 +344,11 @@ def convert(model: Any, kind: ModelKind, dictionary: Any = None) -> Any:
 
 
 def _generation_defaults(config: Any, kind: ModelKind) -> Dict[str, Any]:
-    """Return the default arguments of ``generate`` for an exported model.
+    """Return the default arguments of ``generate``: for a translation model, the search of fairseq-generate.
 
-    A translation model uses the beam search of fairseq-generate, which generates at least one token and never
-    padding. Lengths are limited with ``max_length`` and ``min_length``, which include the start token and any
-    decoder prompt. Callers can override them with ``max_new_tokens`` and ``min_new_tokens``. Defaults for the
-    latter two could not be overridden.
-
-    Args:
-        config: configuration of the exported model.
-        kind: kind of model, either causal language model or translation model.
-
-    Returns:
-        Fields of ``transformers.GenerationConfig``.
+    That search generates at least one token and never padding. ``max_length`` and ``min_length`` include the
+    start token and any decoder prompt. Defaults of ``max_new_tokens`` and ``min_new_tokens`` could not be
+    overridden.
     """
     options = {
         "bos_token_id": config.eos_token_id,

@@ -31,10 +31,10 @@ class ConvertedCheckpoint(NamedTuple):
     """Checkpoint with its model and tokenizer converted for transformers.
 
     Attributes:
-        checkpoint: loaded checkpoint, a :class:`luna_fairseq.huggingface.checkpoint.Checkpoint`.
-        kind: kind of model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
+        checkpoint: a :class:`luna_fairseq.huggingface.checkpoint.Checkpoint`.
+        kind: a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
         model: transformers model with the weights of the checkpoint.
-        tokenizer: transformers tokenizer of the model, or None if the model takes images as input.
+        tokenizer: transformers tokenizer, or None if the model takes images as input.
     """
 
     checkpoint: Any
@@ -44,11 +44,7 @@ class ConvertedCheckpoint(NamedTuple):
 
 
 def _export(args: argparse.Namespace) -> None:
-    """Run the command: export the checkpoint, and print instructions for loading the exported model.
-
-    Args:
-        args: parsed command-line arguments.
-    """
+    """Run the command: export the checkpoint, and print instructions for loading the exported model."""
     kind = export(args.path, args.data, args.folder, args.head, args.scores, args.ema)
     print(f"{args.folder}: {kind.auto_class}.from_pretrained({str(args.folder)!r}, trust_remote_code=True)")
 
@@ -65,16 +61,7 @@ def build_parser() -> CommandParser:
 
 
 def export_parser(program: str, doc: Optional[str], example: str) -> CommandParser:
-    """Build a command-line parser with the options shared by luna-export-huggingface and luna-export-onnx.
-
-    Args:
-        program: name of the command.
-        doc: docstring of the command's module, shown by ``--help``.
-        example: example command line, shown at the end of ``--help``.
-
-    Returns:
-        The parser, to which the command may add its own options.
-    """
+    """Build a parser with the options shared by luna-export-huggingface and luna-export-onnx."""
     parser = CommandParser(program, doc, example)
     parser.path("folder", "folder to write, which must not exist yet", "FOLDER")
     parser.path("--path", "checkpoint of a Luna model", "CHECKPOINT", required=True)
@@ -97,27 +84,20 @@ def export(
     scores: Optional[Path] = None,
     ema: bool = False,
 ) -> Any:
-    """Export a checkpoint to a folder that transformers loads.
+    """Export a checkpoint to a folder that transformers loads. Return its :class:`ModelKind`.
+
+    Raises InputError if the model cannot be exported, or its logits differ from those of the checkpoint.
 
     Args:
         path: checkpoint file.
         data: folder that contains the dictionaries and the tokenizer. For a fine-tuned model, this is the
             folder that contains input0/dict.txt.
         folder: folder to write, which must not exist yet.
-        head: name of the classification head of a masked language model; "none" exports the language model
-            (default: None, the only head, or the language model if there is no head).
-        scores: scores.json written by luna-evaluate, to show in README.md (default: None, the file in the run
-            folder of the checkpoint, if it has the scores of this checkpoint).
-        ema: export the moving average of the weights stored by ``fairseq-train --store-ema`` (default:
-            False).
-
-    Returns:
-        Kind of model, a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
-
-    Raises:
-        InputError: An argument is invalid, the model cannot be exported, or the logits of the exported model
-            differ from those of the checkpoint.
-        MissingRequirementError: transformers is not installed.
+        head: classification head of a masked language model, or "none" for the language model. Default: the
+            only head, or the language model.
+        scores: scores.json to show in README.md. Default: the file in the run folder of the checkpoint, if it
+            has the scores of this checkpoint.
+        ema: export the moving average of the weights stored by ``fairseq-train --store-ema``.
 
     Example:
         >>> from pathlib import Path
@@ -143,22 +123,9 @@ def export(
 def convert_checkpoint(
     path: Path, data: Path, folder: Path, head: Optional[str], ema: bool
 ) -> ConvertedCheckpoint:
-    """Load a checkpoint, and convert its model and tokenizer to transformers.
+    """Load a checkpoint, and convert its model and tokenizer to transformers; see :func:`export`.
 
-    Args:
-        path: checkpoint file.
-        data: folder that contains the dictionaries and the tokenizer.
-        folder: output folder. This function only checks that it does not exist yet.
-        head: name of the classification head to export, "none" for the language model, or None for the only
-            head.
-        ema: convert the moving average of the weights instead of the weights themselves.
-
-    Returns:
-        The checkpoint with the converted model and tokenizer.
-
-    Raises:
-        InputError: An argument is invalid, or the model cannot be exported.
-        MissingRequirementError: transformers is not installed.
+    ``folder`` is not written. It must not exist yet.
     """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
@@ -220,18 +187,7 @@ def _generation_dictionary(task: Any) -> Any:
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
-    """Choose the classification head to export.
-
-    Args:
-        model: fairseq model.
-        head: name of a head, "none" for the language model, or None for the only head.
-
-    Returns:
-        Name of the head, or None to export the language model.
-
-    Raises:
-        InputError: ``head`` is None and the model has several heads.
-    """
+    """Return the classification head to export, or None for the language model."""
     if head is not None:
         return None if head == "none" else head
     heads = list(getattr(model, "classification_heads", ()))
@@ -241,23 +197,13 @@ def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
 
 
 def write_model(model: Any, folder: Path) -> None:
-    """Write a model to a folder, together with the code that defines its class.
-
-    Args:
-        model: transformers model.
-        folder: folder to write to.
-    """
+    """Write a model to a folder, together with the code that defines its class."""
     model.save_pretrained(str(folder))
     write_code(type(model).__module__, folder)
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer to a folder, together with the code that defines its class.
-
-    Args:
-        tokenizer: transformers tokenizer.
-        folder: existing folder to write to.
-    """
+    """Write a tokenizer to an existing folder, together with the code that defines its class."""
     tokenizer.save_pretrained(str(folder))
     name, module = type(tokenizer).__name__, type(tokenizer).__module__
     write_code(module, folder)

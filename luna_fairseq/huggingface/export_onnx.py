@@ -50,15 +50,7 @@ def build_parser() -> CommandParser:
 
 
 def _export(args: argparse.Namespace) -> None:
-    """Run the command: convert the checkpoint, write its ONNX graphs and tokenizer, and print the file names.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Raises:
-        InputError: An option is invalid, or the model cannot be exported.
-        MissingRequirementError: onnxruntime or onnxscript is not installed.
-    """
+    """Run the command: write the ONNX graphs and the tokenizer, and print the file names."""
     # The exporters warn about missing optional packages, such as torchvision.
     for exporter in ("torch.onnx", "onnxscript"):
         logging.getLogger(exporter).setLevel(logging.ERROR)
@@ -150,16 +142,7 @@ def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -
 
 
 def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Export a module to an ONNX graph, and compare their outputs on several examples.
-
-    Args:
-        module: module of ``onnx_parts.py``.
-        path: file to write.
-        examples: module inputs of several shapes. The module is traced with the first example.
-
-    Raises:
-        InputError: ONNX cannot represent the module, or the graph computes different values.
-    """
+    """Export a module to an ONNX graph, traced with the first example, and compare it on all examples."""
     first, *_, last = examples
     shapes = tuple(
         {dim: torch.export.Dim.AUTO for dim in range(x.dim()) if x.size(dim) != y.size(dim)}
@@ -177,16 +160,7 @@ def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) ->
 
 
 def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
-    """Check that an ONNX graph computes the same outputs as the module from which it was exported.
-
-    Args:
-        module: module that was exported.
-        path: graph file.
-        examples: module inputs of several shapes.
-
-    Raises:
-        InputError: An output differs by more than rounding error.
-    """
+    """Check that an ONNX graph computes the outputs of the module from which it was exported."""
     from luna_fairseq.huggingface.onnx_runs import open_graph
 
     graph = open_graph(path)
@@ -199,17 +173,7 @@ def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) 
 
 
 def check_close(graph: str, name: str, expected: Tensor, actual: Tensor) -> None:
-    """Check that a tensor computed by an ONNX graph equals the model's tensor up to rounding error.
-
-    Args:
-        graph: name of the graph, for the error message.
-        name: name of the tensor, for the error message.
-        expected: tensor computed by the model.
-        actual: tensor of the same shape, computed by the graph.
-
-    Raises:
-        InputError: The tensors differ by more than rounding error.
-    """
+    """Raise InputError if a tensor of an ONNX graph differs from the model's by more than rounding error."""
     difference = (actual.float() - expected.float()).abs().max()
     if not difference <= LARGEST_DIFFERENCE * expected.float().abs().max().clamp(min=1):
         raise InputError(

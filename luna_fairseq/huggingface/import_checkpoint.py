@@ -51,11 +51,6 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
             copied, except for the optimizer state.
         path: checkpoint to write, which must not exist yet.
 
-    Raises:
-        InputError: A file is missing, ``path`` exists, or the model or vocabulary in the folder does not
-            match the checkpoint.
-        MissingRequirementError: transformers is not installed.
-
     Example:
         >>> from pathlib import Path
         >>> import_folder(Path("tuned"), Path("checkpoint_best.pt"), Path("back.pt"))  # doctest: +SKIP
@@ -95,17 +90,7 @@ TIED = ("embed_tokens.weight", "lm_head.weight", "lm_head.decoder.weight")
 
 
 def _load_weights(folder: Path) -> Dict[str, Tensor]:
-    """Load the parameters of an exported model from all safetensors files of a folder.
-
-    Args:
-        folder: folder of the exported model.
-
-    Returns:
-        Parameters, keyed by name.
-
-    Raises:
-        InputError: The folder contains no safetensors file.
-    """
+    """Load the parameters of an exported model from all safetensors files of a folder."""
     from safetensors.torch import load_file
 
     files = sorted(folder.glob("*.safetensors"))
@@ -115,14 +100,9 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
 
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
-    """Add the tied parameters that safetensors omitted, in place.
+    """Add the tied parameters that safetensors omitted, in place. ``names`` are those of all parameters.
 
-    safetensors stores a tensor shared by several parameters under only one of their names.
-
-    Args:
-        weights: parameters from the exported folder, keyed by name. Extended in place.
-        names: names of all parameters of the exported model.
-        all_shared: True if the source embedding is tied to the target embedding as well.
+    If ``all_shared``, the source embedding is tied to the target embedding as well.
     """
     untied = () if all_shared else ("luna.encoder.",)
     tied = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(untied)]
@@ -132,18 +112,11 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 
 
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
-    """Find the checkpoint parameters that are tied to an imported embedding.
+    """Map the checkpoint parameters that are tied to an imported embedding to its exported name.
 
     A fine-tuned classifier is exported without the LM head, whose weight is tied to the embedding in the
     checkpoint. fairseq loads the LM head after the embedding, so the old weight of the head would overwrite
     the imported embedding.
-
-    Args:
-        names: mapping from the checkpoint name of each imported parameter to its name in the exported model.
-        model: checkpoint parameters, keyed by name.
-
-    Returns:
-        Mapping from the name of each tied parameter in the checkpoint to the name of the exported embedding.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
@@ -158,19 +131,10 @@ def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor])
 def _check_same_training(
     exported: Dict[str, Any], original: Dict[str, Any], folder: Path, like: Path
 ) -> None:
-    """Check that a folder was exported from a checkpoint of the same training run.
+    """Raise InputError if a folder was exported from a checkpoint of another training.
 
     The parameters of a different model may have the same shapes. They would then be used with the wrong
     languages or dictionary.
-
-    Args:
-        exported: training settings from the folder's configuration, such as the languages, keyed by name.
-        original: the same settings from the checkpoint.
-        folder: exported folder, for the error message.
-        like: checkpoint file, for the error message.
-
-    Raises:
-        InputError: A setting differs.
     """
     for name, value in exported.items():
         if name in original and original[name] != value:
@@ -181,15 +145,7 @@ def _check_same_training(
 
 
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
-    """Check that the tokenizers in a folder still have the exported vocabularies.
-
-    Args:
-        exported: vocabulary digests, keyed by the name of the tokenizer file.
-        folder: exported folder, in which the user may have replaced the tokenizers.
-
-    Raises:
-        InputError: A tokenizer cannot be read, or its vocabulary has changed.
-    """
+    """Raise InputError if a tokenizer in a folder has another vocabulary than the exported digests."""
     from tokenizers import Tokenizer
 
     from luna_fairseq.huggingface.tokenizer import vocabulary_digest
@@ -211,17 +167,7 @@ def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
 
 
 def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any, folder: Path) -> None:
-    """Check that the parameters in an exported folder match a checkpoint.
-
-    Args:
-        weights: parameters from the exported folder, keyed by name.
-        names: mapping from parameter names in the checkpoint to those in the exported folder.
-        model: checkpoint parameters, keyed by name.
-        folder: exported folder, for the error message.
-
-    Raises:
-        InputError: A parameter is missing or has a different shape.
-    """
+    """Raise InputError if a parameter of a folder is missing or has another shape than in the checkpoint."""
     for ours, theirs in names.items():
         if theirs not in weights:
             raise InputError(
@@ -236,11 +182,7 @@ def _check_weights(weights: Dict[str, Tensor], names: Dict[str, str], model: Any
 
 
 def _import(args: argparse.Namespace) -> None:
-    """Run the command: write the checkpoint, and print its path.
-
-    Args:
-        args: parsed command-line arguments.
-    """
+    """Run the command: write the checkpoint, and print its path."""
     import_folder(args.folder, args.like, args.path)
     print(args.path)
 

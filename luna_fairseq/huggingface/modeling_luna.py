@@ -66,11 +66,7 @@ OUTPUT_OPTIONS = ("output_hidden_states", "output_attentions", "return_dict")
 
 
 class LunaPreTrainedModel(PreTrainedModel):
-    """Base class of all Luna models for transformers.
-
-    It initializes weights, saves the code together with the weights, and resolves the output options of
-    ``forward``.
-    """
+    """Base class of all Luna models for transformers."""
 
     config_class: Type[PretrainedConfig] = LunaConfig
     base_model_prefix = "luna"
@@ -82,12 +78,6 @@ class LunaPreTrainedModel(PreTrainedModel):
         """Save the model, together with its code if the model was loaded from an exported folder.
 
         Some versions of transformers copy only part of the code, so that the saved folder cannot be loaded.
-        This method copies the missing files.
-
-        Args:
-            save_directory: folder to write, which is created if it does not exist.
-            *args: positional arguments of :meth:`transformers.PreTrainedModel.save_pretrained`.
-            **kwargs: keyword arguments of the same method.
         """
         super().save_pretrained(save_directory, *args, **kwargs)
         code = Path(str(sys.modules[type(self).__module__].__file__))
@@ -98,13 +88,10 @@ class LunaPreTrainedModel(PreTrainedModel):
                 shutil.copyfile(str(file), str(Path(save_directory) / file.name))
 
     def _init_weights(self, module: nn.Module) -> None:
-        """Initialize the parameters of a module as in BERT: normal distribution, standard deviation 0.02.
+        """Initialize parameters as in BERT: normal distribution, standard deviation 0.02.
 
         Sinusoidal tables are also computed here, because transformers first creates models with uninitialized
         tensors.
-
-        Args:
-            module: module of the model.
         """
         if isinstance(module, (nn.Linear, nn.Embedding, PackedEmbedding)):
             nn.init.normal_(module.weight, std=0.02)
@@ -122,16 +109,9 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Return the output options of a forward call, taking missing options from the configuration.
+        """Return ``output_hidden_states``, ``output_attentions`` and ``return_dict`` of a call.
 
-        Args:
-            options: keyword arguments of the call. A value of None counts as missing.
-
-        Returns:
-            Values of ``output_hidden_states``, ``output_attentions`` and ``return_dict``.
-
-        Raises:
-            TypeError: There is an unknown keyword argument.
+        Options that are missing or None are taken from the configuration. Unknown ones raise TypeError.
         """
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
@@ -175,21 +155,15 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         """Encode a batch of B sequences with T positions.
 
         Args:
-            input_ids: token ids [B, T], padded on the left or right (default: None, ``inputs_embeds`` is
-                given).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, all ids except the
-                padding id are tokens).
-            position_ids: zero-based positions [B, T] of the tokens (default: None, counted without padding).
-            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
+            input_ids: token ids [B, T], padded on the left or right.
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding. Default: all ids except the padding id.
+            position_ids: zero-based positions [B, T] of the tokens. Default: counted without padding.
+            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids``.
+            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict``, in place of
+                the values in the configuration.
 
         Returns:
             A :class:`LunaModelOutput`, or a tuple of its fields if ``return_dict`` is False.
-
-        Raises:
-            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a sequence
-                exceeds the learned positions.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -219,18 +193,9 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids of a call, or raise ValueError if token vectors were passed instead.
+    """Return the token ids of a call, or raise ValueError if token vectors were passed in their place.
 
     If ``config.separators`` is set, the model needs the ids to find the separators between sentences.
-
-    Args:
-        input_ids: token ids of any shape, or None if token vectors were passed.
-
-    Returns:
-        The same token ids.
-
-    Raises:
-        ValueError: ``input_ids`` is None.
     """
     if input_ids is None:
         raise ValueError(
@@ -240,11 +205,7 @@ def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
 
 
 class LunaLMHead(nn.Module):
-    """RoBERTa's language modeling head: dense layer, activation, layer normalization and output projection.
-
-    Args:
-        config: configuration of the model.
-    """
+    """RoBERTa's language modeling head: dense layer, activation, layer norm and output projection."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -255,14 +216,6 @@ class LunaLMHead(nn.Module):
         self.decoder = nn.Linear(C, config.vocab_size)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the logits over the vocabulary.
-
-        Args:
-            x: hidden states [..., C] of width C.
-
-        Returns:
-            Logits [..., V], where V is the vocabulary size.
-        """
         return self.decoder(self.layer_norm(self.activation(self.dense(x))))
 
 
@@ -288,15 +241,9 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         self.post_init()
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the output projection, whose weight is tied to the token embedding by default."""
         return self.lm_head.decoder
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the output projection (overrides ``PreTrainedModel.set_output_embeddings``).
-
-        Args:
-            value: new linear layer from the model width to the vocabulary.
-        """
         self.lm_head.decoder = value
 
     def forward(
@@ -308,26 +255,15 @@ class LunaForMaskedLM(LunaPreTrainedModel):
         labels: Optional[Tensor] = None,
         **output_options: Optional[bool],
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
-        """Compute the logits at every position, and the loss if labels are given.
-
-        B is the batch size, T the sequence length, and V the vocabulary size.
+        """Compute the logits [B, T, V] at every position, and the mean cross-entropy if labels are given.
 
         Args:
-            input_ids: token ids [B, T] (default: None, ``inputs_embeds`` is given).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, derived from the padding
-                id).
-            position_ids: position [B, T] of each token (default: None, counted from 0, skipping padding).
-            inputs_embeds: token vectors in place of ``input_ids`` (default: None).
-            labels: ids [B, T] of the tokens to predict, -100 at all other positions (default: None, no loss).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
-
-        Returns:
-            A :class:`transformers.modeling_outputs.MaskedLMOutput` with ``logits`` [B, T, V] and the mean
-            cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
-
-        Raises:
-            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
+            input_ids: token ids [B, T].
+            attention_mask: as in :meth:`LunaModel.forward`, like the next two.
+            position_ids: positions [B, T].
+            inputs_embeds: token vectors in place of ``input_ids``.
+            labels: ids [B, T] of the tokens to predict, -100 at all other positions.
+            **output_options: as in :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

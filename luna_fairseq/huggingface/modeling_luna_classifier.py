@@ -19,14 +19,7 @@ from luna_fairseq.ops.softmax import softmax_attention
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Compute the mean vector of each sequence, ignoring padding.
-
-    Args:
-        x: vectors [B, T, C] of width C for B sequences of T positions.
-        mask: mask [B, T], 1 at positions to average and 0 at padding.
-
-    Returns:
-        Means [B, C].
+    """Compute the means [B, C] of vectors [B, T, C], ignoring positions where ``mask`` [B, T] is 0.
 
     Example:
         >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
@@ -37,25 +30,14 @@ def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def first_hidden_state(out: LunaModelOutput) -> Tensor:
-    """Return the last hidden state of the first token of each sequence, which may be padded on the left.
-
-    Args:
-        out: output of the encoder for B sequences.
-
-    Returns:
-        Hidden states [B, C] of width C.
-    """
+    """Return the last hidden states [B, C] of the first tokens. Sequences may be padded on the left."""
     x = out.last_hidden_state
     first = out.source_mask.argmax(dim=1)[:, None, None]
     return x.gather(1, first.expand(-1, 1, x.size(2))).squeeze(1)
 
 
 class AttentionToPacked(nn.Module):
-    """Multi-head softmax attention from the first token to the packed sequence P.
-
-    Args:
-        config: configuration of the model.
-    """
+    """Multi-head softmax attention from the first token to the packed sequence P."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -64,16 +46,7 @@ class AttentionToPacked(nn.Module):
         self.q_proj, self.k_proj, self.v_proj, self.out_proj = (nn.Linear(C, C) for _ in range(4))
 
     def forward(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Let the first token of each sequence attend to the packed sequence P.
-
-        Args:
-            first: query, the hidden state [B, C] of the first token of each of B sequences.
-            packed: keys and values, the packed sequence P [B, L, C] of length L.
-            mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
-
-        Returns:
-            Attention output [B, C].
-        """
+        """Attend from ``first`` [B, C] to ``packed`` [B, L, C], whose ``mask`` [B, L] is 0 at padding."""
         packed = packed.transpose(0, 1)
         q, k, v = (
             split_heads(projection(x), self.num_heads)
@@ -91,9 +64,6 @@ class LunaClassificationHead(nn.Module):
     - "mean": mean of the vectors of the packed sequence P after the last layer.
     - "maximum": elementwise maximum of the projected vectors of P.
     - "attention": output of attention with the first token as query and P as keys and values.
-
-    Args:
-        config: configuration of the model.
     """
 
     def __init__(self, config: LunaConfig):
@@ -110,28 +80,12 @@ class LunaClassificationHead(nn.Module):
         self.out_proj = nn.Linear(inner, config.num_labels)
 
     def forward(self, out: LunaModelOutput) -> Tensor:
-        """Compute the class logits.
-
-        Args:
-            out: output of the encoder for B sequences.
-
-        Returns:
-            Logits [B, ``config.num_labels``].
-        """
+        """Compute the class logits [B, ``config.num_labels``] from the output of the encoder."""
         x = self.dropout(self.pool(first_hidden_state(out), out.packed, out.packed_mask))
         return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Compute the vector of each sequence that the head classifies.
-
-        Args:
-            first: hidden state [B, C] of width C, for the first token of each of B sequences.
-            packed: packed sequence P [B, L, C] of length L after the last layer.
-            mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
-
-        Returns:
-            Vectors [B, C].
-        """
+        """Compute the vectors [B, C] to classify from ``first`` [B, C] and ``packed`` [B, L, C]."""
         if self.reads == "mean":
             return masked_mean(packed, mask)
         if self.reads == "maximum":
@@ -144,9 +98,7 @@ class LunaClassificationHead(nn.Module):
 class LunaForSequenceClassification(LunaPreTrainedModel):
     """Luna encoder with a classification head, as fine-tuned from a masked language model.
 
-    Args:
-        config: configuration of the model. ``config.num_labels`` is the number of classes, or 1 for
-            regression.
+    ``config.num_labels`` is the number of classes, or 1 for regression.
 
     Example:
         >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
@@ -171,25 +123,15 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
         labels: Optional[Tensor] = None,
         **output_options: Optional[bool],
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Classify a batch of B sequences with T positions, and compute the loss if labels are given.
+        """Compute logits [B, ``config.num_labels``], and a loss if labels are given.
 
         Args:
-            input_ids: token ids [B, T] (default: None, ``inputs_embeds`` is given).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, derived from the padding
-                id).
-            position_ids: position [B, T] of each token (default: None, counted from 0, skipping padding).
-            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
-            labels: class indices [B], or target values for regression (default: None, no loss).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
-
-        Returns:
-            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B,
-            ``config.num_labels``], or a tuple of its fields if ``return_dict`` is False. ``loss`` is the mean
-            cross-entropy, or the mean squared error for regression.
-
-        Raises:
-            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
+            input_ids: token ids [B, T].
+            attention_mask: as in :meth:`LunaModel.forward`, like the next two.
+            position_ids: positions [B, T].
+            inputs_embeds: token vectors in place of ``input_ids``.
+            labels: class indices [B] for a cross-entropy, or target values for a squared error.
+            **output_options: as in :meth:`LunaModel.forward`.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})
@@ -198,18 +140,7 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
     def build_output(
         self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Compute the loss if labels are given, and build the return value of ``forward``.
-
-        Args:
-            out: output of the encoder for B sequences.
-            logits: logits [B, ``config.num_labels``].
-            labels: class indices [B], target values for regression, or None for no loss.
-            output_options: keyword arguments of the call, such as ``return_dict``.
-
-        Returns:
-            A :class:`transformers.modeling_outputs.SequenceClassifierOutput`, or a tuple of its fields if
-            ``return_dict`` is False.
-        """
+        """Compute the loss if labels are given, and build the return value of ``forward``."""
         loss = None
         if labels is not None and logits.size(-1) == 1:
             loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
@@ -220,11 +151,7 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
 
 
 class LunaPixelEmbedding(nn.Module):
-    """Linear embedding of pixel intensities, optionally with a learned class token in front.
-
-    Args:
-        config: configuration of the model. ``config.prepends_cls`` adds the class token.
-    """
+    """Linear embedding of pixels [B, T], with a class token in front if ``config.prepends_cls``."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
@@ -232,14 +159,6 @@ class LunaPixelEmbedding(nn.Module):
         self.cls = nn.Parameter(torch.zeros(config.encoder_embed_dim)) if config.prepends_cls else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Embed the pixels of B images with T pixels each.
-
-        Args:
-            pixels: normalized intensities [B, T], row by row.
-
-        Returns:
-            Pixel vectors [B, T, C] of width C, or [B, 1 + T, C] if there is a class token.
-        """
         x = self.linear(pixels.unsqueeze(-1).to(self.linear.weight.dtype))
         return x if self.cls is None else torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)
 
@@ -247,12 +166,8 @@ class LunaPixelEmbedding(nn.Module):
 class LunaLongClassifierHead(nn.Module):
     """Classification head for Long Range Arena: hidden layers and an output projection.
 
-    The input is one vector of width C per sequence. For a pair of sequences with vectors x and y, it is the
-    concatenation [x, y] or [x, y, x * y, x - y].
-
-    Args:
-        config: configuration of the model. ``config.pair_combination`` is "" for single sequences, "concat"
-            for [x, y], and "nli" for [x, y, x * y, x - y].
+    The input is one vector of width C per sequence. For a pair of sequences with vectors x and y, it is
+    [x, y] if ``config.pair_combination`` is "concat", and [x, y, x * y, x - y] if it is "nli".
     """
 
     def __init__(self, config: LunaConfig):
@@ -264,15 +179,6 @@ class LunaLongClassifierHead(nn.Module):
         self.out_proj = nn.Linear(widths[-1], config.num_labels, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Compute the class logits.
-
-        Args:
-            x: vectors [B, C] of width C for B sequences, or concatenated vectors [B, 2 C] or [B, 4 C] for B
-                pairs.
-
-        Returns:
-            Logits [B, ``config.num_labels``].
-        """
         for layer in self.layers:
             x = self.activation(layer(x))
         return self.out_proj(x)
@@ -286,9 +192,6 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
     - "first": hidden state of the first token.
     - "tokens": mean of the hidden states of all tokens.
     - "mean": mean of the vectors of the packed sequence P after the last layer.
-
-    Args:
-        config: configuration of the model.
     """
 
     config_class = LunaLongConfig
@@ -313,31 +216,17 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         labels: Optional[Tensor] = None,
         **output_options: Optional[bool],
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Classify a batch of sequences, pairs or images, and compute the loss if labels are given.
-
-        B is the batch size, T the length of the (first) sequences, and U the length of the second sequences.
+        """Compute logits [B, ``config.num_labels``], and the mean cross-entropy if labels are given.
 
         Args:
-            input_ids: token ids [B, T] (default: None, the model takes images as input).
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding (default: None, derived from the padding
-                id).
-            second_input_ids: token ids [B, U] of the second sequences of pairs (default: None, single
-                sequences).
-            second_attention_mask: mask [B, U] of the second sequences (default: None, derived from the
-                padding id).
-            pixel_values: normalized intensities [B, T] of images, in place of ``input_ids`` (default: None).
-            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids`` (default: None).
-            labels: class indices [B] (default: None, no loss).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
-
-        Returns:
-            A :class:`transformers.modeling_outputs.SequenceClassifierOutput` with ``logits`` [B,
-            ``config.num_labels``], or a tuple of its fields if ``return_dict`` is False.
-
-        Raises:
-            ValueError: A model for pairs received single sequences, a model for single sequences received
-                pairs, or the inputs are invalid; see :meth:`LunaModel.forward`.
+            input_ids: token ids [B, T].
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding. Default: all ids except the padding id.
+            second_input_ids: token ids [B, U] of the second sequences, for a model of pairs.
+            second_attention_mask: mask [B, U] of the second sequences.
+            pixel_values: normalized intensities [B, T] of images, in place of ``input_ids``.
+            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids``.
+            labels: class indices [B].
+            **output_options: as in :meth:`LunaModel.forward`.
         """
         if pixel_values is not None:
             inputs_embeds = self.luna.embed_tokens(pixel_values)
@@ -355,14 +244,7 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Compute the vector of each sequence that the head classifies.
-
-        Args:
-            out: output of the encoder for B sequences.
-
-        Returns:
-            Vectors [B, C] of width C.
-        """
+        """Compute the vectors [B, C] that represent sequences, from the output of the encoder."""
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

@@ -27,16 +27,10 @@ def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
 
 
 def batches_to_compare(config: Any) -> List[Tensor]:
-    """Return random batches on which a model and its graphs are compared.
+    """Return random batches of token ids on which a model and its graphs are compared.
 
-    The sequence lengths cover every case of the computation; see :func:`batch_lengths`.
-
-    Args:
-        config: configuration of the exported model.
-
-    Returns:
-        Batches of token ids [batch size, length]: several sequences padded on the right, single sequences,
-        and several sequences padded on the left if the model has a decoder.
+    These are sequences padded on the right, single sequences and, for a model with a decoder, sequences
+    padded on the left. The lengths cover every case of the computation; see :func:`batch_lengths`.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_vocabulary_size(config), config.pad_token_id
@@ -51,15 +45,10 @@ def batches_to_compare(config: Any) -> List[Tensor]:
 
 
 def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
-    """Compute the logits of an exported model for a batch.
+    """Compute the logits of an exported model for token ids [B, T].
 
-    Args:
-        model: exported model in evaluation mode.
-        batch: token ids [B, T] for B sequences of up to T tokens.
-
-    Returns:
-        Logits over V tokens or classes. Their shape is [B, number of target tokens, V] for a translation
-        model, [B, V] for a classifier, and [number of tokens without padding, V] for a language model.
+    Their shape is [B, target tokens, V] for a translation model, [B, V] for a classifier, and [tokens without
+    padding, V] for a language model.
     """
     config = model.config
     if config.is_encoder_decoder:
@@ -69,16 +58,7 @@ def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
 
 
 def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
-    """Compute the logits of a model with its ONNX graphs.
-
-    Args:
-        config: configuration of the exported model.
-        folder: folder that contains the graphs.
-        batch: token ids [B, T] for B sequences of up to T tokens.
-
-    Returns:
-        Logits in the shape that :func:`compute_model_logits` returns.
-    """
+    """Compute the logits of :func:`compute_model_logits` with the graphs in a folder."""
     is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
         logits = torch.from_numpy(open_graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])
@@ -92,15 +72,7 @@ def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
 
 
 def target_tokens(config: Any, batch: Tensor) -> Tensor:
-    """Return a decoder input for a translation model: the start token, followed by random tokens.
-
-    Args:
-        config: configuration of the exported model.
-        batch: source token ids [B, length]. Only the batch size B matters.
-
-    Returns:
-        Token ids [B, 4].
-    """
+    """Return a decoder input [B, 4] for a batch of sources: the start token, followed by random tokens."""
     tokens = random_tokens(config.vocab_size, [STEPS] * len(batch), config.pad_token_id)
     return tokens.index_fill(1, torch.tensor([0]), config.decoder_start_token_id)
 
@@ -133,16 +105,7 @@ def open_graph(path: Path) -> Callable[[Arrays], Arrays]:
 
 
 def decode_step_by_step(step: Callable[[Arrays], Arrays], state: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits of a batch of texts with the graph of one decoding step.
-
-    Args:
-        step: graph of one decoding step, from :func:`open_graph`.
-        state: arrays of the initial decoding state, keyed by name.
-        tokens: token ids [B, T] for B texts of T tokens. Each step processes one position.
-
-    Returns:
-        Logits [B, T, V], where V is the vocabulary size.
-    """
+    """Compute the logits [B, T, V] of texts [B, T] with the graph of one decoding step."""
     logits = []
     for token in tokens.t():
         outputs = step({"token": token[:, None].numpy(), **state})

@@ -41,15 +41,11 @@ class _Module(NamedTuple):
 
 
 def write_code(model: str, folder: Path) -> None:
-    """Copy a module, and all ``luna_fairseq`` modules that it imports, into a folder.
+    """Copy a module of ``luna_fairseq.huggingface``, and all modules that it imports, into a folder.
 
-    Args:
-        model: full name of a module of ``luna_fairseq.huggingface``.
-        folder: existing folder. Another call may add the code of another module, such as the tokenizer.
-
-    Raises:
-        ValueError: Two modules of a subpackage use the same name for different objects, a module imports
-            ``luna_fairseq`` inside a function, or the folder contains a different version of a file.
+    The folder may hold the code of another module. Raises ValueError if the code cannot be shipped: two
+    modules of a subpackage use one name for different objects, a function imports ``luna_fairseq``, or the
+    folder contains a different version of a file.
     """
     modules: Dict[str, _Module] = {}
     _collect_modules(model, modules)
@@ -74,13 +70,7 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Parse a module and all ``luna_fairseq`` modules that it imports.
-
-    Args:
-        name: full name of the module.
-        modules: parsed modules, keyed by name and extended in place. Each module follows the modules that it
-            imports.
-    """
+    """Parse a module and what it imports of ``luna_fairseq`` into ``modules``, imported modules first."""
     if name in modules:
         return
     module = _parse_module(name)
@@ -91,14 +81,7 @@ def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
 
 
 def _parse_module(name: str) -> _Module:
-    """Parse the source code of a module.
-
-    Args:
-        name: full name of the module, such as "luna_fairseq.errors".
-
-    Returns:
-        Docstring, imports and body of the module.
-    """
+    """Parse the source code of a module."""
     path = _ROOT.joinpath(*name.split(".")[1:])
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     text = path.read_text(encoding="utf-8")
@@ -125,14 +108,7 @@ def _parse_module(name: str) -> _Module:
 
 
 def _defined_names(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a top-level statement defines: ``a = b = 1`` yields "a" and "b".
-
-    Args:
-        node: syntax tree of the statement.
-
-    Yields:
-        Names of functions, classes and variables.
-    """
+    """Yield the names that a top-level statement defines: ``a = b = 1`` yields "a" and "b"."""
     if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
         yield node.name
         return
@@ -144,9 +120,6 @@ def _defined_names(node: ast.stmt) -> Iterator[str]:
 def _file_name(module: str) -> str:
     """Return the name of the file to which a module is copied, without ".py".
 
-    Args:
-        module: full name of the module.
-
     Example:
         >>> _file_name("luna_fairseq.ops.softmax"), _file_name("luna_fairseq.huggingface.decoder")
         ('luna_ops', 'decoder')
@@ -157,15 +130,9 @@ def _file_name(module: str) -> str:
 
 
 def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> str:
-    """Build the source code of a shipped file from the modules that it contains.
+    """Build the source code of a shipped file from the modules that it contains, imported modules first.
 
-    Args:
-        file: name of the file, without ".py".
-        parts: modules that the file contains. Each module follows the modules that it imports.
-        extra_imports: other shipped files that the file imports only to make transformers copy them.
-
-    Returns:
-        Source code of the file.
+    ``extra_imports`` are shipped files that the file imports only to make transformers copy them.
     """
     _check_unique_names(file, parts)
     # Dictionaries without values serve as ordered sets.
@@ -196,15 +163,7 @@ def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> s
 
 
 def _import_line(module: str, names: List[str]) -> str:
-    """Build an import statement, split over several lines if one line would be too long.
-
-    Args:
-        module: name of the module.
-        names: names to import from the module.
-
-    Returns:
-        The statement, such as "from torch import Tensor, nn".
-    """
+    """Build an import statement, split over several lines if one line would be too long."""
     line = f"from {module} import {', '.join(names)}"
     if len(line) <= 110:
         return line
@@ -212,30 +171,14 @@ def _import_line(module: str, names: List[str]) -> str:
 
 
 def _render_module(part: _Module) -> str:
-    """Build one module's section of a shipped file: path and docstring as comments, followed by the code.
-
-    Args:
-        part: parsed module.
-
-    Returns:
-        Source code of the section.
-    """
+    """Build one module's section of a shipped file: path and docstring as comments, followed by the code."""
     path = part.name.replace(".", "/")
     doc = "\n".join(f"# {line}".rstrip() for line in part.doc.splitlines())
     return f"# ---------- {path}\n#\n{doc}\n\n{part.body}".rstrip()
 
 
 def _check_unique_names(file: str, parts: List[_Module]) -> None:
-    """Check that the modules in a shipped file do not use the same name for different objects.
-
-    Args:
-        file: name of the file, without ".py".
-        parts: modules that the file contains.
-
-    Raises:
-        ValueError: A name refers to two objects, or a module imports an object of the same file under a
-            different name.
-    """
+    """Raise ValueError if the modules in a shipped file use one name for different objects."""
     meanings: Dict[str, str] = {}
     for part in parts:
         used = [(name, f"{part.name}.{name}") for name in part.names]

@@ -14,13 +14,7 @@ WORD_END = "</w>"
 
 
 class Merges:
-    r"""Byte-pair encoding as in subword-nmt, which splits words into subwords.
-
-    Args:
-        codes: contents of a BPE codes file of subword-nmt.
-
-    Attributes:
-        split: function that splits a word into subwords. It caches the results for recent words.
+    r"""Byte-pair encoding as in subword-nmt, from the contents of its codes file. Splits of words are cached.
 
     Example:
         >>> Merges("#version: 0.2\nl o\nlo w</w>").split("slow")
@@ -37,14 +31,7 @@ class Merges:
         self.split = lru_cache(maxsize=100_000)(self._split_word)
 
     def _split_word(self, word: str) -> List[str]:
-        """Split a word into subwords: "slow" becomes ["s@@", "low"] with the merges of the class's example.
-
-        Args:
-            word: word without spaces.
-
-        Returns:
-            Subwords in order. All but the last end with "@@".
-        """
+        """Split a word into subwords, of which all but the last end with "@@"."""
         if len(word) < 2:
             return [word]
         parts = [*word, WORD_END] if self.end_is_symbol else [*word[:-1], word[-1] + WORD_END]
@@ -65,40 +52,19 @@ class Merges:
 
 
 class PlainText:
-    """Normalizer of the ``tokenizers`` library that converts plain text to subwords separated by spaces.
-
-    Args:
-        language: language code for Moses, such as "en".
-        merges: byte-pair encoding that splits the words.
-    """
+    """Normalizer of the ``tokenizers`` library that converts plain text to subwords separated by spaces."""
 
     def __init__(self, language: str, merges: Merges):
         self.language, self.merges = language, merges
 
     def normalize(self, text: NormalizedString) -> None:
-        """Replace plain text with its subwords, in place.
-
-        Args:
-            text: plain text, a NormalizedString of the ``tokenizers`` library.
-        """
         words = tokenize(normalize(text.normalized, self.language), self.language)
         text.clear()
         text.append(" ".join(piece for word in words for piece in self.merges.split(word)))
 
 
 class _LunaMosesTokenizer(LunaTokenizer):
-    """Implementation of :class:`LunaMosesTokenizer`: Moses tokenization followed by subword-nmt's BPE.
-
-    Args:
-        *args: positional arguments of :class:`LunaTokenizer`.
-        codes_file: BPE codes file of subword-nmt.
-        languages: source and target language codes, such as ("de", "en").
-        **kwargs: keyword arguments of :class:`LunaTokenizer`.
-
-    Raises:
-        ImportError: sacremoses is not installed.
-        ValueError: The BPE codes file or the languages are missing.
-    """
+    """Implementation of :class:`LunaMosesTokenizer`."""
 
     vocab_files_names = {**LunaTokenizer.vocab_files_names, "codes_file": "bpe.codes"}
 
@@ -130,52 +96,27 @@ class _LunaMosesTokenizer(LunaTokenizer):
         self._switch_to_input_mode()
 
     def set_target(self, target: Tokenizer) -> None:
-        """Set the tokenizer for the target language, and install its normalizer.
-
-        Args:
-            target: tokenizer that encodes ``text_target`` and decodes ids.
-        """
         super().set_target(target)
         # The base class constructor calls this method before the normalizers exist.
         if "_normalizers" in vars(self):
             target.normalizer = self._normalizers[1]
 
     def _switch_to_target_mode(self) -> None:
-        """Switch to the tokenizer and normalizer of the target language."""
         super()._switch_to_target_mode()
         self._tokenizer.normalizer = self._normalizers[1]
 
     def _switch_to_input_mode(self) -> None:
-        """Switch to the tokenizer and normalizer of the source language."""
         super()._switch_to_input_mode()
         self._tokenizer.normalizer = self._normalizers[0]
 
     def _decode(self, *args: Any, **kwargs: Any) -> Any:
-        """Override ``_decode`` of :class:`LunaTokenizer` to return detokenized text.
-
-        Args:
-            *args: positional arguments of the overridden method.
-            **kwargs: keyword arguments of the overridden method.
-
-        Returns:
-            Plain text. The sentences of a document are joined by "<sep>".
-        """
+        """Detokenize the sentences of a document separately, and join them by "<sep>"."""
         sentences = super()._decode(*args, **kwargs).split(SEPARATOR)
         return f" {SEPARATOR} ".join(
             detokenize(sentence.split(), self.languages[1]) for sentence in sentences
         )
 
     def _save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> Tuple[str, ...]:
-        """Override ``_save_pretrained`` of :class:`LunaTokenizer` to save the BPE codes file as well.
-
-        Args:
-            save_directory: folder to write to.
-            *args: remaining positional arguments of the overridden method.
-            **kwargs: keyword arguments of the overridden method.
-
-        Returns:
-            Names of the written files.
-        """
         path = Path(save_directory) / self.vocab_files_names["codes_file"]
         path.write_text(self.codes, encoding="utf-8")
         self._remove_normalizers()
@@ -212,17 +153,7 @@ class _LunaMosesTokenizer(LunaTokenizer):
 class LunaMosesTokenizer(_LunaMosesTokenizer):
     """Fast tokenizer that applies Moses tokenization and subword-nmt's byte-pair encoding to plain text.
 
-    Decoding joins the subwords and detokenizes the text with Moses. The implementation is in the base class,
-    for the same reason as in :class:`LunaTokenizer`.
-
-    Args:
-        *args: positional arguments of :class:`LunaTokenizer`.
-        codes_file: BPE codes file of subword-nmt.
-        languages: source and target language codes, such as ("de", "en").
-        **kwargs: keyword arguments of :class:`LunaTokenizer`.
-
-    Example:
-        >>> tokenizer = LunaMosesTokenizer.from_pretrained("exported")  # doctest: +SKIP
-        >>> tokenizer.decode(tokenizer("Hello!").input_ids, skip_special_tokens=True)  # doctest: +SKIP
-        'Hello!'
+    Decoding joins the subwords and detokenizes the text with Moses. ``codes_file`` is the BPE codes file of
+    subword-nmt, and ``languages`` are the source and target language, such as ("de", "en"). The
+    implementation is in the base class, for the same reason as in :class:`LunaTokenizer`.
     """

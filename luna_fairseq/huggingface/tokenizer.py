@@ -35,13 +35,9 @@ _PROBE = "\ufb01\u2460\u00c5"
 
 
 class Template(NamedTuple):
-    """Special tokens around a single sequence and around a pair of sequences.
+    """Special tokens around a single sequence and around a pair, such as "<s> $A </s> </s> $B </s>".
 
     $A denotes the first sequence and $B the second, as in the ``tokenizers`` library.
-
-    Attributes:
-        single: template for a single sequence, such as "<s> $A </s>".
-        pair: template for a pair of sequences, such as "<s> $A </s> </s> $B </s>".
     """
 
     single: str
@@ -62,22 +58,17 @@ def build_tokenizer(
     """Build a tokenizer that converts plain text to ids and back.
 
     In input text, "<mask>" is the mask token, and "<sep>" separates the sentences of a document. Other
-    special tokens are treated as ordinary text, as in fairseq.
+    special tokens are treated as ordinary text, as in fairseq. Text that subword-nmt encoded gets a
+    :class:`LunaMosesTokenizer`. Raises InputError if the files do not match the dictionary, or their encoding
+    cannot be converted.
 
     Args:
-        files: fairseq options that specify the tokenizer files, from ``find_text_pipeline``. Empty if the
-            tokens are words.
+        files: fairseq options that name the tokenizer files, from ``find_text_pipeline``. Empty for words.
         dictionary: dictionary of the model.
         positions: maximum number of tokens that the model accepts.
-        template: special tokens around sequences (default: RoBERTa's template).
-        padding_side: side on which the shorter sequences of a batch are padded (default: "right").
-        languages: source and target language codes for Moses (default: none).
-
-    Returns:
-        A :class:`LunaTokenizer`, or a :class:`LunaMosesTokenizer` if the text was encoded with subword-nmt.
-
-    Raises:
-        InputError: The files do not match the dictionary, or their encoding cannot be converted.
+        template: special tokens around sequences.
+        padding_side: side on which the shorter sequences of a batch are padded.
+        languages: source and target language codes for Moses.
 
     Example:
         >>> dictionary = Dictionary()
@@ -137,18 +128,9 @@ def build_tokenizer(
 
 
 def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[LunaTokenizer]:
-    """Build the tokenizer of an exported model, with a separate target tokenizer if the vocabularies differ.
+    """Build the tokenizer of a model from files in the folders, or return None if the model takes images.
 
-    Args:
-        task: fairseq task of the model.
-        folders: folders searched for the tokenizer files.
-        config: configuration of the exported model.
-
-    Returns:
-        The tokenizer, or None if the model takes images as input.
-
-    Raises:
-        InputError: The tokenizer files do not match the dictionary, or cannot be converted.
+    A translation model has a separate target tokenizer if its vocabularies differ.
     """
     dictionary, target = task.source_dictionary, task.target_dictionary
     if dictionary is None:
@@ -168,14 +150,7 @@ def tokenizer_for_task(task: Any, folders: List[Path], config: Any) -> Optional[
 
 
 def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
-    """Return a digest of each vocabulary of a tokenizer, to detect later changes.
-
-    Args:
-        tokenizer: tokenizer of an exported model, or None if the model takes images as input.
-
-    Returns:
-        Digests keyed by the name of the tokenizer file, such as "tokenizer.json". Empty for None.
-    """
+    """Return a digest of each vocabulary of a tokenizer, keyed by file name. Empty for None."""
     if tokenizer is None:
         return {}
     both = zip(tokenizer.vocab_files_names.values(), (tokenizer.backend_tokenizer, tokenizer.target))
@@ -183,27 +158,12 @@ def vocabulary_digests(tokenizer: Optional[LunaTokenizer]) -> Dict[str, str]:
 
 
 def vocabulary_digest(tokenizer: Tokenizer) -> str:
-    """Return a SHA-256 digest of all tokens in a vocabulary and their ids.
-
-    Args:
-        tokenizer: tokenizer of the ``tokenizers`` library.
-
-    Returns:
-        The digest as a hexadecimal string.
-    """
+    """Return a SHA-256 digest of all tokens in a vocabulary and their ids."""
     return digest(sorted(tokenizer.get_vocab().items()))
 
 
 def choose_template(config: Any) -> Template:
-    """Return the special tokens that a model expects around its input.
-
-    Args:
-        config: configuration of the exported model.
-
-    Returns:
-        Templates for a single sequence and for a pair, such as "$A </s>" and "$A $B </s>" for a translation
-        model.
-    """
+    """Return the special tokens that a model expects around its input."""
     if config.model_type == "luna_lm":
         # In fairseq, a text starts with the end-of-sentence token of the preceding text.
         return Template(f"{EOS} $A", f"{EOS} $A $B")
@@ -216,16 +176,7 @@ def choose_template(config: Any) -> Template:
 
 
 def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
-    """Build a tokenizer that splits text at spaces.
-
-    Args:
-        ids: mapping from token to id.
-        join_pieces: the tokens are subwords from subword-nmt, so decoding joins a token that ends with "@@"
-            to the next token (default: False).
-
-    Returns:
-        Tokenizer of the ``tokenizers`` library.
-    """
+    """Build a tokenizer that splits text at spaces. ``join_pieces``: decoding removes subword-nmt's "@@"."""
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=UNKNOWN))
     tokenizer.normalizer = normalizers.Replace(Regex(f"[{_SPACES}]+"), " ")
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -240,13 +191,7 @@ def word_tokenizer(ids: Dict[str, int], join_pieces: bool = False) -> Tokenizer:
 def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
     """Build a tokenizer with GPT-2's byte-pair encoding.
 
-    Args:
-        files: paths of GPT-2's encoder.json and vocab.bpe, keyed by the fairseq option.
-        ids: mapping from dictionary symbol to id. In fairseq, a symbol is the GPT-2 id of a BPE token, as a
-            decimal string.
-
-    Returns:
-        Tokenizer of the ``tokenizers`` library.
+    In fairseq, a symbol of the dictionary is the GPT-2 id of a BPE token, as a decimal string.
     """
     pieces = json.loads(Path(files["gpt2_encoder_json"]).read_text(encoding="utf-8"))
     lines = Path(files["gpt2_vocab_bpe"]).read_text(encoding="utf-8").split("\n")[1:]
@@ -260,18 +205,7 @@ def _gpt2_tokenizer(files: Mapping[str, str], ids: Dict[str, int]) -> Tokenizer:
 
 
 def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
-    """Build a tokenizer from a sentencepiece byte-pair encoding model.
-
-    Args:
-        model: sentencepiece model.
-        ids: mapping from piece to id.
-
-    Returns:
-        Tokenizer of the ``tokenizers`` library.
-
-    Raises:
-        InputError: The model is not a byte-pair encoding, normalizes text, or contains pieces without an id.
-    """
+    """Build a tokenizer from a sentencepiece model, which must be a byte-pair encoding."""
     pieces = [
         model.id_to_piece(index)
         for index in range(model.get_piece_size())
@@ -304,17 +238,10 @@ def _sentencepiece_tokenizer(model: Any, ids: Dict[str, int]) -> Tokenizer:
 
 
 def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
-    """Check that a sentencepiece model is a byte-pair encoding and does not normalize text.
+    """Raise InputError unless a sentencepiece model is a byte-pair encoding that does not normalize text.
 
     The pieces of a byte-pair encoding have scores 0, -1, -2 and so on. Other model types use log
     probabilities as scores.
-
-    Args:
-        model: sentencepiece model.
-        pieces: pieces learned by the model.
-
-    Raises:
-        InputError: The model is of a different type, or normalizes text.
     """
     scores = [model.get_score(model.piece_to_id(piece)) for piece in pieces]
     if scores != [-float(number) for number in range(len(scores))]:
@@ -326,18 +253,7 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
 
 
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
-    """Build a byte-pair encoding of the ``tokenizers`` library.
-
-    Args:
-        vocabulary: mapping from piece to id.
-        merges: pairs of pieces in merge order.
-
-    Returns:
-        Byte-pair encoding model.
-
-    Raises:
-        InputError: A piece in a merge has no id.
-    """
+    """Build a byte-pair encoding from ids by piece and pairs in merge order, whose pieces must have ids."""
     missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
     if missing:
         raise InputError(
