@@ -1,8 +1,12 @@
 """Anchored attention: Luna attention in which the packed sequence P summarizes segments of the context.
 
-The context is divided into L segments, runs of consecutive tokens, one per row of P. Row i favours the tokens
-near the centre of segment i: a penalty on the logits increases with the distance. Each layer learns the
-strength of its bias. Distances and segments are computed once for all layers (``geometry.py``).
+The context of S tokens is divided into L segments, runs of at most W consecutive tokens, one per row of P.
+Row i favours the tokens near the centre of segment i: a penalty on the logits, gamma times the distance in
+segments, increases with the distance. Each head learns its own gamma. Distances and segments are computed
+once for all layers (geometry.py).
+
+Shapes: batch size B, H heads of dimension K, T queries. Methods that override one of :class:`LunaAttention`
+have its arguments.
 """
 
 from typing import Any, NamedTuple, Optional, Tuple
@@ -44,35 +48,25 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 class AnchoredMemory(NamedTuple):
     """Cached keys and values of unpack attention, computed once per context.
 
-    The context is divided into L segments, runs of consecutive tokens. Row i of the packed context Y_P
-    summarizes segment i. Depending on the options, queries also attend to the tokens of some segments. With a
-    look-up, these are the segments whose rows have the largest logits. With a window, these are the
-    neighbouring segments.
-
-    Shapes: batch size B, H heads of dimension K, S context tokens, at most W tokens in a segment.
+    Depending on the options, queries also attend to the tokens of some segments. With a look-up, these are
+    the segments whose rows have the largest logits. With a window, these are the neighbouring segments.
+    Values that the options do not need are None.
 
     Attributes:
-        key: keys [B, H, L, K] projected from Y_P.
+        key: keys [B, H, L, K] projected from the packed context Y_P.
         value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
             projection.
-        pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads (default:
-            None, weights were not requested).
-        token_key: keys of the context tokens, arranged by segment [B, H, L, W, K] or in context order
-            [B, H, S, K] (default: None, no look-up and no window).
-        token_value: values of the context tokens, of the same shape as ``token_key`` (default: None).
-        token_padding_mask: in a look-up, mask [B, L, W], True where a segment has no token, or padding mask
-            [B, S] if tokens are in context order (default: None, no look-up).
-        position: in a look-up, position [B, L, W] in the context of each token of each segment (default:
-            None, no look-up, or tokens are in context order).
-        segment: in a look-up with tokens in context order, segment index [B, S] of each token. A query
-            attends to a token only if it chooses its segment; -1 means that every query does (default: None,
-            every query attends to all tokens).
+        pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads.
+        token_key: keys of the tokens, arranged by segment [B, H, L, W, K] or in context order [B, H, S, K].
+        token_value: values of the tokens, of the same shape.
+        token_padding_mask: in a look-up, the ``padding_mask`` of the layout (segments.py).
+        position: in a look-up, the ``position`` of the layout.
+        segment: in a look-up, the ``segment`` of the layout.
         is_short: in a look-up, mask [B], True for contexts of at most 64 tokens, which every query attends to
-            in full (default: None, no such context).
-        row_place: centre [B, L] of each segment, in tokens from the start of the context (default: None, no
-            diagonal prior).
-        token_place: centre [B, L, W] or [B, S] of each token, in tokens from the start of the context
-            (default: None, no look-up with a diagonal prior).
+            in full.
+        row_place: centre [B, L] of each segment, in tokens from the start of the context, for a diagonal
+            prior.
+        token_place: centre [B, L, W] or [B, S] of each token, for a look-up with a diagonal prior.
     """
 
     key: Tensor
@@ -100,19 +94,7 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of anchored attention modules, in which each row of P favours one segment of the context.
-
-    The context is divided into L segments, runs of consecutive tokens, one per row of the packed sequence P.
-    In pack attention, the rows attend to the tokens. The logit of a token is reduced by gamma times the
-    distance between the token and the centre of the row's segment. Each head learns its own gamma.
-
-    Args:
-        *args: positional arguments of :class:`LunaAttention`.
-        **kwargs: keyword arguments of :class:`LunaAttention`.
-
-    Raises:
-        InputError: A strength is not positive, or :class:`LunaAttention` rejects an argument.
-    """
+    """Base class of anchored attention modules, in which each row of P favours one segment of the context."""
 
     reads_tokens = False
 
@@ -146,35 +128,14 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return the distances and positions that the encoder or decoder must compute for this module.
-
-        The base class needs distances for the bias of pack attention, and positions for a diagonal prior, if
-        this module has them.
-        """
+        """Return the distances and positions that the encoder or decoder must compute for this module."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the distances and positions for a call with a whole target.
-
-        The distances are between tokens and segments, the runs of consecutive tokens that the rows of the
-        packed sequence P summarize. With a diagonal prior, the positions of the queries in the target are 0
-        to T - 1.
-
-        Shapes: T queries, S context tokens, L rows of P, batch size B, width C.
-
-        Args:
-            query: queries X [T, B, C].
-            packed: packed sequence P [L, B, C].
-            context: context [S, B, C].
-            source: padding masks of the context and of P.
-
-        Returns:
-            A :class:`Geometry` whose attribute ``context`` holds the distances and positions in the context.
-            With a diagonal prior, ``target`` holds the positions of the queries.
-        """
+        """Compute the distances and positions for a call with a whole target, at the positions 0 to T - 1."""
         target = None
         if self.diagonal is not None:
             T, B, _ = query.shape
@@ -182,60 +143,22 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of pack attention, which penalizes distant tokens.
-
-        The bias is minus gamma times the distance between a token and the centre of a row's segment. A
-        segment is a run of consecutive tokens, and its width is the unit of distance. The centre is shifted
-        slightly for each head. The distance of the nearest token is subtracted, so that its bias is 0.
-
-        Args:
-            context: context, unused.
-            geometry: distances [B, H, L, S] between segments and tokens, as
-                ``geometry.context.pack_distance``.
-
-        Returns:
-            Bias [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and S tokens. None if
-            this module has no distance bias.
-        """
+        """Return the bias [B, H, L, S] of pack attention, which penalizes distant tokens."""
         if self.pack_anchor is None:
             return None
         return self.pack_anchor(require_context_geometry(geometry).pack_distance)
 
     def project_tokens(self, context: Tensor) -> Tuple[Tensor, Tensor]:
-        """Project the context tokens to keys and values.
-
-        Args:
-            context: context [S, B, C], of length S, batch size B and width C.
-
-        Returns:
-            Tuple of two values, for H heads of dimension K = C / H:
-
-            - keys [B, H, S, K].
-            - values [B, H, S, K].
-        """
+        """Project the context tokens [S, B, C] to keys and values [B, H, S, K]."""
         key, value = self.token_k_proj(context), self.token_v_proj(context)
         return split_heads(key, self.num_heads), split_heads(value, self.num_heads)
 
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Compute the diagonal prior, a bias toward the source position expected for each query.
+        """Compute the diagonal prior (diagonal.py) for keys with centres [B, N], or return None without it.
 
-        For target token t, a head expects source position ``r (t + 1/2)``, where r is its learned ratio of
-        source length to target length.
-
-        Args:
-            geometry: target positions t [B, T] of the queries, as ``geometry.target.place``.
-            key_place: centre [B, N] of each of N keys, in tokens from the start of the source, for batch size
-                B.
-            mask: mask [B, N], True at padding keys; None if no key is padding.
-
-        Returns:
-            A :class:`Diagonal`, which computes the bias [B, H, T, N] for H heads and T queries. None if this
-            module has no diagonal prior.
-
-        Raises:
-            InputError: The geometry does not contain the positions of the queries.
+        mask: mask [B, N], True at padding keys.
         """
         if self.diagonal is None:
             return None
@@ -247,32 +170,12 @@ class AnchoredAttention(LunaAttention):
         return self.diagonal(geometry.target.place, key_place, mask, geometry.target.origin)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Return the cached keys and values unchanged.
-
-        Subclasses can convert them to a layout for fast incremental decoding.
-
-        Args:
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P (default: no padding).
-
-        Returns:
-            ``memory`` itself.
-        """
+        """Return the cached keys and values unchanged. Subclasses may convert them."""
         return memory
 
 
 def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
-    """Return the distances and positions in the context, or raise an error if they are missing.
-
-    Args:
-        geometry: distances between tokens and segments, and target positions, or None.
-
-    Returns:
-        ``geometry.context``, with the distances between tokens and segments.
-
-    Raises:
-        InputError: ``geometry`` or ``geometry.context`` is None.
-    """
+    """Return the distances and positions in the context, or raise an InputError if they are missing."""
     if geometry is None or geometry.context is None:
         raise InputError(
             "anchored attention needs the geometry of the context, got none. "
@@ -284,24 +187,13 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
-    The context is divided into segments, runs of consecutive tokens. Row i of the packed sequence P
-    summarizes segment i. In pack attention, each row favours the tokens near the centre of its segment. In
-    unpack attention, each token favours the rows of nearby segments. With a window, each token also attends
-    to the tokens of its own segment and of the neighbouring segments.
+    In unpack attention, each token favours the rows of nearby segments. With a window, each token also
+    attends to the tokens of its own segment and of the neighbouring segments. See :class:`LunaAttention` for
+    the other arguments.
 
     Args:
-        embed_dim: model width.
-        num_heads: number of heads.
-        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
-        dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: use separate projections for keys and values (default: False).
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
-        window: odd number of segments in a window, centred on the token's own segment (default: 0, no
-            window).
-        builders: functions that build dropout and linear layers (default: torch's).
-
-    Raises:
-        InputError: The window is even and not 0, or the strength is not positive.
+        anchor_strength: initial strength gamma of the distance bias in pack attention.
+        window: odd number of segments in a window, centred on the token's own segment (0: no window).
 
     Example:
         >>> import torch
@@ -331,11 +223,6 @@ class AnchoredSelfAttention(AnchoredAttention):
         self.unpack_anchor = (LearnedStrength if window else AnchorBias)(unpack_strengths(num_heads))
 
     def needs(self) -> Needs:
-        """Return the distances and positions that the encoder must compute for this module.
-
-        In addition to the distances for pack attention, these are the window of each segment or, if there is
-        no window, the distances for the bias of unpack attention.
-        """
         return super().needs()._replace(unpack=not self.window, window=self.window)
 
     def remember(
@@ -345,24 +232,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Project the packed context to the keys and values of unpack attention, and cache them.
-
-        With a window, queries also attend to neighbouring tokens, so the keys and values of all tokens are
-        cached too.
-
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C, H heads of dimension
-        K.
-
-        Args:
-            packed_context: packed context Y_P [L, B, C], the result of pack attention.
-            pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
-            context: context [S, B, C].
-            geometry: distances between tokens and segments, unused.
-
-        Returns:
-            Keys and values [B, H, L, K] of the packed context. With a window, also keys and values
-            [B, H, S, K] of the tokens.
-        """
+        """Cache the keys and values of the packed context and, with a window, those of the context tokens."""
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         if not self.window:
@@ -373,70 +243,18 @@ class AnchoredSelfAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the packed context and, with a window, over neighbouring tokens.
-
-        Shapes: T queries, S context tokens, batch size B, H heads of dimension K. With a window, T equals S.
-
-        Args:
-            q: projected queries [B, H, T, K].
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P.
-            geometry: distances between tokens and segments of the batch.
-            need_weights: also return the attention weights over the context.
-
-        Returns:
-            Tuple of two values:
-
-            - output [B, H, T, K].
-            - attention weights [B, H, T, S] over the context (None if ``need_weights`` is False).
-        """
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of unpack attention, which penalizes rows of distant segments.
-
-        The bias is minus gamma times the distance between a token and the centre of a row's segment. A
-        segment is a run of consecutive tokens, and its width is the unit of distance. The distance of the
-        nearest row is subtracted, so that its bias is 0.
-
-        Args:
-            memory: keys and values, unused.
-            source: padding masks, unused.
-            geometry: distances [B, 1, S, L] between tokens and segments, as
-                ``geometry.context.unpack_distance``.
-
-        Returns:
-            Bias [B, H, S, L] for batch size B, H heads, S tokens and L rows of the packed sequence P.
-        """
+        """Return the bias [B, H, S, L] of unpack attention, which penalizes rows of distant segments."""
         return self.unpack_anchor(require_context_geometry(geometry).unpack_distance)
 
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the packed context and the tokens of each query's window.
-
-        A window consists of the query's own segment, a run of consecutive tokens, and the neighbouring
-        segments.
-
-        Shapes: S context tokens, batch size B, H heads of dimension K.
-
-        Args:
-            q: projected queries [B, H, S, K], one per context token.
-            memory: keys and values returned by :meth:`pack`.
-            geometry: positions, distances and masks of the windows, as ``geometry.context.window``.
-            need_weights: also return the attention weights over the context.
-
-        Returns:
-            Tuple of two values:
-
-            - output [B, H, S, K].
-            - attention weights [B, H, S, S] over the context (None if ``need_weights`` is False).
-
-        Raises:
-            InputError: The number of queries differs from the number of context tokens.
-        """
+        """Compute unpack attention over the packed context and the tokens of each query's window."""
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
             raise InputError(
@@ -454,24 +272,14 @@ class AnchoredSelfAttention(AnchoredAttention):
 class AnchoredCrossAttention(AnchoredAttention):
     """Anchored cross-attention of a decoder, with an optional look-up of source tokens and a diagonal prior.
 
-    The source is divided into segments, runs of consecutive tokens. Row i of the packed sequence P summarizes
-    segment i. With a look-up, each query also attends to the tokens of a few segments, those whose rows have
-    the largest logits. A diagonal prior is a bias that favours source tokens near the position expected for a
-    target token.
+    With a look-up, each query also attends to the tokens of a few segments, those whose rows have the largest
+    logits. A diagonal prior favours rows and tokens near the source position expected for a target token. See
+    :class:`LunaAttention` for the other arguments.
 
     Args:
-        embed_dim: model width.
-        num_heads: number of heads.
-        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
-        dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: use separate projections for keys and values (default: False).
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: 4).
-        lookup: number of segments whose tokens a query also attends to (default: 0, no look-up).
-        diagonal: add a diagonal prior to unpack attention (default: False).
-        builders: functions that build dropout and linear layers (default: torch's).
-
-    Raises:
-        InputError: The look-up is negative, or the strength is not positive.
+        anchor_strength: initial strength gamma of the distance bias in pack attention.
+        lookup: number of segments whose tokens a query also attends to (0: no look-up).
+        diagonal: add a diagonal prior to unpack attention.
 
     Example:
         >>> import torch
@@ -503,11 +311,6 @@ class AnchoredCrossAttention(AnchoredAttention):
             self.lookup_gate = LookupGate(num_heads, OPEN_GATE if diagonal else CLOSED_GATE)
 
     def needs(self) -> Needs:
-        """Return the distances and positions that the decoder must compute for this module.
-
-        In addition to the distances for pack attention, these are the layout of the source tokens for a
-        look-up and the positions for a diagonal prior, if this module has them.
-        """
         return super().needs()._replace(lookup=self.lookup)
 
     def remember(
@@ -517,25 +320,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         context: Tensor,
         geometry: Optional[Geometry],
     ) -> AnchoredMemory:
-        """Project the packed context to the keys and values of unpack attention, and cache them.
-
-        With a look-up, queries also attend to source tokens, so the keys and values of all tokens are cached
-        too.
-
-        Shapes: S context tokens, L rows of the packed sequence P, batch size B, width C, H heads of dimension
-        K.
-
-        Args:
-            packed_context: packed context Y_P [L, B, C], the result of pack attention.
-            pack_weights: pack weights [B, L, S], averaged over heads, or None if no weights are requested.
-            context: context [S, B, C].
-            geometry: segments of the context tokens, and centres of segments and tokens.
-
-        Returns:
-            Keys and values [B, H, L, K] of the packed context. With a look-up, also keys and values of the
-            tokens, arranged by segment or in context order. With a diagonal prior, also the centres of
-            segments and tokens.
-        """
+        """Cache the keys and values of the packed context and, with a look-up, those of the source tokens."""
         key, value = self.keys_and_values("unpack", packed_context, self.num_heads)
         memory = AnchoredMemory(key, value, pack_weights)
         token_place = None
@@ -562,18 +347,10 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values to a layout for fast incremental decoding.
+        """Convert cached keys and values for fast incremental decoding, if every query attends to all tokens.
 
-        If every query attends to all tokens, as in a short context, the keys of the packed context and of the
-        tokens are concatenated once. The result does not provide attention weights over the context.
-
-        Args:
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of the packed sequence P (default: no padding).
-
-        Returns:
-            A :class:`DecodingMemory` with scaled and masked keys and values, or ``memory`` itself if it
-            cannot be converted.
+        The keys of the packed context and of the tokens are concatenated once. The result does not provide
+        attention weights over the context.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         if not (self.prepares and reads_all and is_eager_on_cpu(memory.key)):
@@ -599,23 +376,6 @@ class AnchoredCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the packed context and, with a look-up, over source tokens.
-
-        Shapes: T queries, S context tokens, batch size B, H heads of dimension K.
-
-        Args:
-            q: projected queries [B, H, T, K].
-            memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
-            source: padding masks of the context and of the packed sequence P.
-            geometry: positions of the queries in the target, or None if there is no diagonal prior.
-            need_weights: also return the attention weights over the context.
-
-        Returns:
-            Tuple of two values:
-
-            - output [B, H, T, K].
-            - attention weights [B, H, T, S] over the context (None if ``need_weights`` is False).
-        """
         if isinstance(memory, DecodingMemory):
             if need_weights:
                 self.saved_pack_weights(memory)
@@ -626,21 +386,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias of unpack attention, which favours rows near the diagonal.
-
-        For a query at target position t and a row whose segment has its centre at source position c, the bias
-        is ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)``, with a learned strength gamma and ratio r per head. It
-        is shifted to 0 for the nearest row.
-
-        Args:
-            memory: keys and values returned by :meth:`pack`, with the centres of the segments.
-            source: padding masks of the context and of the packed sequence P.
-            geometry: positions of the queries in the target, or None if there is no diagonal prior.
-
-        Returns:
-            Bias [B, H, T, L] for batch size B, H heads, T queries and L rows of P. None if there is no
-            diagonal prior.
-        """
+        """Return the bias [B, H, T, L] of the diagonal prior, which favours rows near the diagonal."""
         diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
 
@@ -652,26 +398,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute unpack attention over the packed context and the tokens of a few segments per query.
-
-        The source is divided into segments, runs of consecutive tokens, one per row of the packed sequence P.
-        A query chooses the segments whose rows have the largest logits.
-
-        Shapes: T queries, S context tokens, batch size B, H heads of dimension K.
-
-        Args:
-            q: projected queries [B, H, T, K].
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the context and of P.
-            geometry: positions of the queries in the target, or None if there is no diagonal prior.
-            need_weights: also return the attention weights over the context.
-
-        Returns:
-            Tuple of two values:
-
-            - output [B, H, T, K].
-            - attention weights [B, H, T, S] over the context (None if ``need_weights`` is False).
-        """
+        """Compute unpack attention over the packed context and the tokens of a few segments per query."""
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)
         settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal

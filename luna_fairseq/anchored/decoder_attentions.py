@@ -1,8 +1,4 @@
-"""Factory that builds the attention modules of a decoder with anchored attention and its extensions.
-
-Anchored attention divides the source into segments, runs of consecutive tokens. Row i of the packed sequence
-P summarizes segment i.
-"""
+"""Factory that builds the attention modules of a decoder with anchored attention and its extensions."""
 
 from typing import Any, Optional, Tuple
 
@@ -26,20 +22,7 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
-    """Return the factory that builds the attention modules of a decoder with the given configuration.
-
-    Args:
-        cfg: object with options as attributes, such as ``anchored_packed`` or ``packed_lookup``. The
-            configuration of a model is such an object. Missing attributes take their default values.
-
-    Returns:
-        A factory of anchored attention modules, or a factory of the Luna paper's attention modules if no
-        extension is enabled.
-
-    Raises:
-        InputError: A look-up, a window or a diagonal prior is enabled without ``anchored_packed``, or a
-            look-up is combined with softmax cross-attention.
-    """
+    """Return the factory of a decoder's attention modules that the configuration ``cfg`` selects."""
     options, defaults = extension_options(cfg), ExtensionOptions()
     if options._replace(anchor_strength=defaults.anchor_strength) == defaults:
         return DecoderAttentions()
@@ -47,19 +30,11 @@ def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
 
 
 class AnchoredDecoderAttentions(DecoderAttentions):
-    """Factory that builds the attention modules of a decoder with the extensions of this package.
-
-    Anchored attention divides the source into segments, runs of consecutive tokens. Row i of the packed
-    sequence P summarizes segment i. With a look-up, queries also attend to the tokens of a few segments. A
-    diagonal prior is a bias toward the source position expected for a target token. Decay reduces the weight
-    of earlier positions in causal attention.
-
-    Args:
-        options: options that enable the extensions.
+    """Factory that builds the attention modules of a decoder with the extensions that the options enable.
 
     Attributes:
         separator: id of the target token that separates the sentences of a document, at which the diagonal
-            restarts (default: None, a target is one sentence).
+            restarts. None if a target is one sentence.
     """
 
     def __init__(self, options: ExtensionOptions):
@@ -68,33 +43,13 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         self.needs = Needs()
 
     def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of one layer, with an exponential decay if that is enabled.
-
-        With decay, the weight of an earlier position decreases exponentially with its distance.
-
-        Args:
-            options: decoder options, such as the width and the number of heads.
-
-        Returns:
-            The attention module.
-        """
+        """Build the causal self-attention of one layer, with an exponential decay if that is enabled."""
         if not self.options.causal_decay:
             return super().build_causal_attention(options)
         return DecayingCausalAttention(**causal_arguments(options))
 
     def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the cross-attention of one layer, with the extensions that are enabled.
-
-        The module computes softmax attention to all source tokens, anchored attention to the rows of the
-        packed sequence P, or the attention of the Luna paper.
-
-        Args:
-            options: decoder options, such as the width and the number of heads.
-            update_packed: True if the layer updates P for the next layer.
-
-        Returns:
-            The attention module.
-        """
+        """Build the cross-attention of one layer, with the extensions that are enabled."""
         ours = self.options
         anchors: Any = {
             "anchor_strength": ours.anchor_strength if ours.anchored_packed else None,

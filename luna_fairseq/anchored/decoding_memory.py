@@ -4,9 +4,10 @@ In each decoding step, every query attends to all N keys. Everything that does n
 computed once per source: the logit scale, the padding mask, the token biases and the key positions. A
 decoding step then needs few operations.
 
-The diagonal prior is a bias that favours keys near the source position expected for a target token. For
-target token t, a head with strength gamma and ratio r adds ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)`` to the
-logit of a key whose centre is at source position c.
+The diagonal prior (diagonal.py) adds ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)`` to the logit of a key at
+source position c, for a query at target position t.
+
+Shapes: batch size B, H heads of dimension K, T queries. ``padding_mask`` [B, N] is True at padding keys.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -27,13 +28,8 @@ FAR_AWAY = 1e15
 class KeyPlaces(NamedTuple):
     """Source positions of the keys for a diagonal prior, multiplied by the strength gamma of each head.
 
-    A diagonal prior favours keys near the source position ``r (t + 1/2)`` that is expected for target token
-    t. Each head learns gamma, and the ratio r of source length to target length.
-
-    Shapes: batch size B, H heads, N keys.
-
     Attributes:
-        place: gamma times the centre of each key [B, H, 1, N], in tokens from the start of the source.
+        place: gamma times c [B, H, 1, N].
         ratio: gamma times r [B, H, 1, 1].
         strength: gamma [B, H, 1, 1].
     """
@@ -44,25 +40,19 @@ class KeyPlaces(NamedTuple):
 
 
 class DecodingMemory(NamedTuple):
-    """Cached keys and values of source sentences, laid out for fast incremental decoding.
+    """Cached keys and values of source sentences, prepared for fast incremental decoding.
 
-    Every query attends to all N keys. The keys belong to the rows of the packed sequence P, to the source
-    tokens, or to both. A diagonal prior is a bias that favours keys near the source position expected for a
-    target token.
-
-    Shapes: batch size B, H heads of dimension K.
+    The keys belong to the rows of the packed sequence P, to the source tokens, or to both.
 
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
         bias: bias [B, H or 1, 1, N] added to the logits of all queries. The most negative finite value of the
             dtype at padding.
-        places: source positions of the keys, multiplied by the strength of the prior. None if there is no
-            diagonal prior.
-        first: number of leading keys among which the nearest key is searched. The diagonal prior is
-            normalized so that it is 0 for this key.
-        pack_weights: always None, because this layout does not provide attention weights over the source
-            tokens.
+        places: source positions of the keys. None if there is no diagonal prior.
+        first: number of leading keys among which the nearest key is searched, at which the diagonal prior is
+            0.
+        pack_weights: None, because there are no attention weights over the source tokens.
     """
 
     key: Tensor
@@ -84,43 +74,18 @@ class DecodingMemory(NamedTuple):
         return map_tensors(lambda x: x.index_select(0, sentences), self)
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
-        """Compute attention of the queries over all N keys: ``softmax(q K^T / sqrt(K) + bias) V``.
+        """Compute ``softmax(q K^T / sqrt(K) + bias) V``, and the weights [B, H, T, N] before dropout.
 
-        Shapes: batch size B, T queries, H heads of dimension K.
-
-        Args:
-            q: queries [B, H, T, K], not yet scaled by K^-0.5.
-            target: target positions of the queries, or None if there is no diagonal prior.
-            dropout: dropout probability of the attention weights (default: 0).
-
-        Returns:
-            Tuple of two values:
-
-            - output [B, H, T, K], the weighted sum of the values.
-            - attention weights [B, H, T, N] before dropout.
+        q: queries [B, H, T, K], not yet scaled by K^-0.5.
         """
         weights = (q @ self.key + self.compute_bias(target)).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
         return dropped @ self.value, weights
 
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Compute the bias of the attention logits, including the diagonal prior if there is one.
+        """Compute the bias [B, H, T, N] of the logits, with the diagonal prior if there is one.
 
-        For a query at target position t and a key at source position c, the prior is
-        ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)``. Here, o is the number of source tokens before the
-        query's sentence. The prior is normalized to 0 for the nearest key and clamped to at least
-        ``-MAX_PENALTY``.
-
-        Shapes: batch size B, T queries, H heads, N keys.
-
-        Args:
-            target: target positions t and offsets o of the queries, or None if there is no diagonal prior.
-
-        Returns:
-            Bias [B, H, T, N], or [B, H or 1, 1, N] if there is no diagonal prior.
-
-        Raises:
-            InputError: There is a diagonal prior, but ``target`` is None.
+        The prior is normalized to 0 for the nearest key and clamped to at least ``-MAX_PENALTY``.
         """
         if self.places is None:
             return self.bias
@@ -142,23 +107,7 @@ class DecodingMemory(NamedTuple):
 def prepare_keys(
     key: Tensor, value: Tensor, bias: Tensor, padding_mask: Optional[Tensor]
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Scale and transpose the keys, and apply the padding mask to values and bias, once before decoding.
-
-    Shapes: batch size B, H heads of dimension K, N keys.
-
-    Args:
-        key: keys [B, H, N, K].
-        value: values [B, H, N, K].
-        bias: bias [B, H or 1, 1, N] of the attention logits.
-        padding_mask: mask [B, N], True at padding keys, or None if there is no padding.
-
-    Returns:
-        Tuple of three values, the first three fields of a :class:`DecodingMemory`:
-
-        - transposed keys [B, H, K, N], scaled by K^-0.5.
-        - values [B, H, N, K], 0 at padding.
-        - bias [B, H or 1, 1, N], the most negative finite value of the dtype at padding.
-    """
+    """Scale and transpose the keys, and mask values and bias, the first fields of a DecodingMemory."""
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:
         bias = bias.masked_fill(padding_mask[:, None, None, :], torch.finfo(bias.dtype).min)
@@ -169,24 +118,7 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply the source positions of the keys by the strength of the diagonal prior, once before decoding.
-
-    The diagonal prior adds ``-gamma |r (t + 1/2) - c| / sqrt(t + 1)`` to the logit of a key at source
-    position c, for a query at target position t. The products gamma * c and gamma * r do not depend on the
-    query.
-
-    Shapes: batch size B, H heads, N keys.
-
-    Args:
-        strength: learned strength gamma [H] of each head.
-        ratio: learned ratio r [H] of source length to target length.
-        place: centre c [B, N] of each key, in tokens from the start of the source.
-        padding_mask: mask [B, N], True at padding keys, or None if there is no padding.
-
-    Returns:
-        Named tuple of gamma * c [B, H, 1, N], gamma * r [B, H, 1, 1] and gamma [B, H, 1, 1]. At padding keys,
-        c is 1e15, so that they are never the nearest key.
-    """
+    """Multiply the centres of the keys [B, N] and the ratio [H] by the strength gamma [H] of the prior."""
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)
     gamma = strength.view(1, -1, 1, 1).expand(len(place), -1, -1, -1)

@@ -21,13 +21,10 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 class SoftmaxMemory(NamedTuple):
     """Cached keys and values of the source tokens, for softmax attention.
 
-    Shapes: batch size B, H heads of dimension K, S source tokens.
-
     Attributes:
-        key: keys [B, H, S, K].
+        key: keys [B, H, S, K], for batch size B, H heads of dimension K and S source tokens.
         value: values [B, H, S, K].
-        place: centre [B, S] of each token, in tokens from the start of the source (default: None, no diagonal
-            prior).
+        place: centre [B, S] of each token, in tokens from the start of the source, for a diagonal prior.
     """
 
     key: Tensor
@@ -50,22 +47,12 @@ class SoftmaxCrossAttention(AnchoredAttention):
     """Softmax cross-attention to all source tokens, with the interface of :class:`LunaAttention`.
 
     Pack attention, in which the packed sequence P attends to the source, still updates P for the
-    self-attention of the next layer. As in anchored attention, each row of P can favour the tokens of one
-    segment, a run of consecutive tokens: their logits are reduced by gamma times the distance from the
-    segment.
+    self-attention of the next layer. See :class:`LunaAttention` for the other arguments.
 
     Args:
-        embed_dim: model width.
-        num_heads: number of heads.
-        num_pack_heads: number of pack attention heads (default: None, ``num_heads``).
-        dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: use separate projections for keys and values in pack attention (default: False).
-        anchor_strength: initial strength gamma of the distance bias in pack attention (default: None, no
-            distance bias).
-        diagonal: add a diagonal prior to the softmax attention, a bias toward source tokens near the position
-            expected for a target token. Requires ``anchor_strength`` (default: False).
-        packs: update P. False in the last layer, whose packed context is unused (default: True).
-        builders: functions that build dropout and linear layers (default: torch's).
+        anchor_strength: initial strength gamma of the distance bias in pack attention (None: no bias).
+        diagonal: add a diagonal prior to the softmax attention. Requires ``anchor_strength``.
+        packs: update P. False in the last layer, whose packed context is unused.
 
     Example:
         >>> import torch
@@ -98,16 +85,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_v_proj = builders.linear(build_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
-        """Return True if this module has the projection with the given name.
-
-        Projections that would receive no gradient are omitted, because they break distributed training.
-
-        Args:
-            name: name of a projection without the suffix "_proj", such as "pack_q" or "unpack_kv".
-
-        Returns:
-            True if the projection exists.
-        """
+        """Return False for projections without a gradient, which would break distributed training."""
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
     def pack(
@@ -147,19 +125,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return packed_context, SoftmaxMemory(*heads, place)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values to a layout for fast incremental decoding.
-
-        Everything that does not depend on the query is computed once: the logit scale and the padding mask,
-        and with a diagonal prior also the positions of the keys.
-
-        Args:
-            memory: keys and values returned by :meth:`pack`.
-            source: padding masks of the encoder output and of the packed sequence P (default: no padding).
-
-        Returns:
-            A :class:`DecodingMemory` with scaled and masked keys and values. On a GPU or in a compiled or
-            exported graph, ``memory`` itself.
-        """
+        """Compute once what no query changes: logit scale, padding mask, and positions of the keys."""
         if not (self.prepares and is_eager_on_cpu(memory.key)):
             return memory
         mask, S = source.padding_mask, memory.key.size(2)
@@ -177,23 +143,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
         source: Source = NO_PADDING,
         geometry: Optional[Geometry] = None,
     ) -> AttentionWeights:
-        """Compute the attention weights of pack attention, and of the queries over the source tokens.
-
-        Shapes: T queries, S source tokens, L rows of the packed sequence P, batch size B, width C, H heads.
-
-        Args:
-            query: queries X [T, B, C].
-            packed: packed sequence P [L, B, C].
-            context: encoder output [S, B, C].
-            source: padding masks of the encoder output and of P (default: no padding).
-            geometry: distances between tokens and segments, and target positions (default: None, computed by
-                :meth:`find_geometry`).
-
-        Returns:
-            :class:`AttentionWeights` with the pack weights [B, H, L, S] of each row of P over the source
-            (None if this module does not update P) and the weights [B, H, T, S] of each query over the
-            source. The unpack weights are None.
-        """
+        """Compute the weights of pack attention, if any, and those of the queries over the source tokens."""
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
         pack: Any = None
@@ -207,23 +157,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[Tensor]]:
-        """Compute softmax attention of the queries over the source tokens.
-
-        Shapes: T queries, S source tokens, batch size B, H heads of dimension K.
-
-        Args:
-            q: projected queries [B, H, T, K].
-            memory: keys and values returned by :meth:`pack` or :meth:`prepare`.
-            source: padding masks of the encoder output and of the packed sequence P.
-            geometry: positions of the queries in the target, or None if there is no diagonal prior.
-            need_weights: also return the attention weights.
-
-        Returns:
-            Tuple of two values:
-
-            - output [B, H, T, K], the weighted sum of the values.
-            - attention weights [B, H, T, S] (None if ``need_weights`` is False).
-        """
+        """Compute softmax attention of the queries over the source tokens."""
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
             output, weights = memory.read(q, None if geometry is None else geometry.target, dropout)
@@ -236,13 +170,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Load the parameters, and skip those of pack attention if this module has no pack attention.
 
-        Overrides the method of ``nn.Module``. A checkpoint contains such parameters if later layers were
-        pruned, so that a former inner layer is now the last one.
-
-        Args:
-            state_dict: parameters of the whole model, keyed by name, from which unused ones are removed.
-            prefix: prefix of this module's parameter names.
-            *args: remaining arguments of the overridden method.
+        A checkpoint contains them if later layers were pruned, so that a former inner layer is now the last.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:
