@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from fairseq.data import Dictionary
 from fairseq.models import FairseqEncoder
+from fairseq.modules import LayerNorm
 from luna_fairseq.anchored.encoder_attentions import choose_encoder_attentions
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.beams import Hypotheses
 from luna_fairseq.models.fairseq_layers import FairseqPositions, fairseq_builders, read_options
-from luna_fairseq.models.last_packed_norm import adapt_packed_norm
 from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.options import EncoderOptions
@@ -40,7 +40,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             :class:`luna_fairseq.modules.options.EncoderOptions` (default: False, for translation).
         packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
             layer. If False, the final layer norm of P has no weight or bias in a sentence encoder.
-            :func:`add_packed_norm_parameters` adds them later (default: True).
+            :meth:`add_packed_norm` adds them later (default: True).
         layer_repeats: number of times the layers are applied, with shared weights (default: 1).
     """
 
@@ -67,15 +67,43 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
         self.max_source_positions = cfg.max_source_positions
         self.sentence_encoder = sentence_encoder
-        self.packed_is_read_later = False
+        self.has_new_packed_norm = False
         self.has_warned = sentence_encoder  # no warning for classifiers and masked language models
         self.num_layers = len(self.layers)
 
+    def add_packed_norm(self) -> None:
+        """Give the final layer norm of P a weight and a bias, for a new classification head that reads P.
+
+        They keep their initial values if a checkpoint lacks them.
+        """
+        norm = self.packed_layer_norm
+        if norm is not None and norm.weight is None:
+            like = self.packed_embedding.weight
+            norm = LayerNorm(norm.normalized_shape, export=self.cfg.export)
+            self.packed_layer_norm = norm.to(device=like.device, dtype=like.dtype)
+            self.has_new_packed_norm = True
+
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters, after adapting the final layer norm of the packed sequence P to this encoder."""
+        """Load parameters. The final layer norm of P may be absent, unused, or named as in the authors' code."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
-            adapt_packed_norm(self, state_dict, prefix)
+            self._adapt_packed_norm(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def _adapt_packed_norm(self, state_dict: Dict[str, Tensor], prefix: str) -> None:
+        """Add, remove or rename the final layer norm of P in a state dict, in place."""
+        layers = f"{prefix}layers."
+        depths = [int(name[len(layers) :].split(".")[0]) for name in state_dict if name.startswith(layers)]
+        for part in ("weight", "bias"):
+            name = f"{prefix}packed_layer_norm.{part}"
+            # In the authors' code, the norm belongs to the last layer.
+            authors_name = f"{layers}{max(depths, default=0)}.packed_layer_norm.{part}"
+            if not self.options.normalize_before and authors_name in state_dict:
+                state_dict[name] = state_dict.pop(authors_name)
+            value = getattr(self.packed_layer_norm, part)
+            if value is None:
+                state_dict.pop(name, None)
+            elif self.has_new_packed_norm:
+                state_dict.setdefault(name, value)
 
     def max_positions(self) -> int:
         """Return the maximum number of source tokens."""
@@ -89,16 +117,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         return state_dict
 
     def check_length(self, length: int) -> None:
-        """Check that the model has enough positions for the longest source.
+        """Raise InputError if the model has too few positions for a source.
 
-        A translation model also warns once if the packed sequence P is too short for the source, because
-        translations then lose words.
-
-        Args:
-            length: number of tokens in the longest source.
-
-        Raises:
-            InputError: ``length`` exceeds the model's maximum length.
+        A translation model also warns once if P is too short, because translations then lose words.
         """
         if length > self.max_positions():
             option = "--max-positions" if self.sentence_encoder else "--max-source-positions"
@@ -121,15 +142,13 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         return_all_hiddens: bool = False,
         token_embeddings: Optional[Tensor] = None,
     ) -> Dict[str, List[Any]]:
-        """Encode source tokens.
-
-        Shapes: batch size B, S source tokens, model width C, L vectors in the packed sequence P.
+        """Encode source tokens [B, S], padded on the left or on the right.
 
         Args:
-            src_tokens: source tokens [B, S], padded on the left or on the right.
+            src_tokens: source tokens [B, S].
             src_lengths: ignored, because lengths are computed from ``src_tokens``.
-            return_all_hiddens: also return the hidden states after every layer (default: False).
-            token_embeddings: embeddings [B, S, C] that replace the token embeddings (default: None).
+            return_all_hiddens: also return the hidden states after every layer.
+            token_embeddings: embeddings [B, S, C] that replace the token embeddings.
 
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.

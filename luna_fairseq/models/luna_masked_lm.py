@@ -21,7 +21,6 @@ from luna_fairseq.models.bases import (
 from luna_fairseq.models.classification_heads import PACKED_HEADS
 from luna_fairseq.models.fairseq_encoder import FairseqLunaEncoder
 from luna_fairseq.models.generator_hub import from_pretrained
-from luna_fairseq.models.last_packed_norm import add_packed_norm_parameters
 from luna_fairseq.models.luna import flat_options, nested_config
 from luna_fairseq.models.luna_masked_lm_config import LunaMaskedLMConfig
 from luna_fairseq.models.masked_lm_hub import MaskedLMHub
@@ -270,7 +269,7 @@ class LunaMaskedLM(SentenceModel):
             args.spectral_norm_classification_head,
             **options,
         )
-        add_packed_norm_parameters(self.encoder.sentence_encoder)
+        self.encoder.sentence_encoder.add_packed_norm()
 
 
 _LARGE = encoder_sizes(24, 1024, 4096, 16)
