@@ -9,15 +9,9 @@ Presets = Dict[str, Dict[str, Any]]
 
 
 def register_architectures(model: str, presets: Presets) -> None:
-    """Register named architectures of a model with fairseq.
+    """Register architectures of a model with fairseq: options that differ from the defaults, by name.
 
-    An architecture with the same name as the model is skipped, because fairseq registers it with the default
-    values of all options.
-
-    Args:
-        model: registered name of the model.
-        presets: options ``{option: value}`` of each architecture, keyed by architecture name. Options that
-            are not listed keep the defaults of the model configuration.
+    fairseq itself registers the architecture with the model's name, which has the default options.
     """
     for name, preset in presets.items():
         if name != model:
@@ -25,12 +19,7 @@ def register_architectures(model: str, presets: Presets) -> None:
 
 
 def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
-    """Set every option of a preset that the user has not set.
-
-    Args:
-        preset: option values, keyed by option name.
-        args: parsed options, updated in place. An option that is absent or None counts as unset.
-    """
+    """Set every option of a preset that is absent or None in parsed options."""
     for option, value in preset.items():
         if getattr(args, option, None) is None:
             setattr(args, option, value)
@@ -38,15 +27,6 @@ def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
 
 def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> Dict[str, int]:
     """Return the fairseq options that set the size of an encoder.
-
-    Args:
-        layers: number of layers.
-        embed_dim: model width.
-        ffn_embed_dim: hidden width of the feed-forward blocks.
-        heads: number of attention heads.
-
-    Returns:
-        The four options ``{name: value}``.
 
     Example:
         >>> encoder_sizes(2, 128, 512, 4)["encoder_layers"]

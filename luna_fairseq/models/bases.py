@@ -37,23 +37,17 @@ _SENTENCE_ENCODER_OPTIONS = {
 
 
 class PluginModel(BaseFairseqModel):
-    """Base class of all models in this project. Checks every checkpoint that it loads.
+    """Base class of all models in this project, which checks every checkpoint that it loads.
 
-    If a checkpoint does not match the model, a single error message explains why. Checkpoints from the
-    authors' code (fairseq-apollo) are converted. On a CPU, linear layers are optimized for generation.
+    Checkpoints of the authors' code (fairseq-apollo) are converted. On a CPU, linear layers are optimized for
+    generation.
     """
 
     def make_generation_fast_(self, **kwargs: Any) -> None:
-        """Prepare the model for generation, using faster linear layers on a CPU.
+        """Prepare the model for generation, with faster linear layers on a CPU.
 
-        Extends :meth:`fairseq.models.BaseFairseqModel.make_generation_fast_`.
-
-        Args:
-            kwargs: fairseq options. ``retain_dropout_modules`` names the dropout layers that stay active, as
-                a list or a comma-separated string.
-
-        Raises:
-            InputError: No dropout layer of the model has any of these names.
+        Raises InputError if the model has no dropout of a name in ``retain_dropout_modules``, a list or a
+        comma-separated string.
         """
         names = kwargs.get("retain_dropout_modules")
         if names:
@@ -75,17 +69,7 @@ class PluginModel(BaseFairseqModel):
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict from an older checkpoint or from the authors' code to this model's format.
-
-        Extends fairseq's method of the same name.
-
-        Args:
-            state_dict: parameters keyed by name, modified in place.
-            name: prefix of the model's parameters.
-
-        Raises:
-            InputError: The checkpoint's embedding and the data's dictionary differ in size.
-        """
+        """Convert a state dict in place, and raise InputError if an embedding does not fit its dictionary."""
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
             table = state_dict.get(f"{part}.embed_tokens.weight")
@@ -105,35 +89,13 @@ class PluginModel(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference, using 8-bit weights if the option ``int8`` is set.
-
-        Extends :meth:`fairseq.models.BaseFairseqModel.prepare_for_inference_`.
-
-        Args:
-            cfg: fairseq configuration of the generation command.
-
-        Raises:
-            InputError: ``int8`` is set, but the model is on a GPU or in half precision.
-        """
+        """Prepare the model for inference, with 8-bit weights if the option ``int8`` is set."""
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load parameters, and report a mismatch in a single sentence.
-
-        Overrides :meth:`torch.nn.Module.load_state_dict`.
-
-        Args:
-            args: positional arguments of torch's method.
-            kwargs: keyword arguments of torch's method.
-
-        Returns:
-            Names of the missing and unexpected parameters, as in torch.
-
-        Raises:
-            InputError: The checkpoint belongs to a model with a different architecture.
-        """
+        """Load parameters, and raise InputError with one sentence if they do not fit."""
         try:
             return super().load_state_dict(*args, **kwargs)
         except RuntimeError as error:
@@ -153,14 +115,10 @@ class PluginModel(BaseFairseqModel):
 class EncoderDecoder(PluginModel, TransformerModelBase):
     """Encoder-decoder model with the training and decoding interface of fairseq's Transformer.
 
-    A subclass sets ``encoder_class`` and ``decoder_class``.
-
     Attributes:
-        encoder_class: class or function that builds the encoder. It is called with the configuration, the
-            source dictionary and the token embedding.
-        decoder_class: class or function that builds the decoder. It is called with the configuration, the
-            target dictionary and the token embedding.
-        shortlist: target subwords that beam search is restricted to (default: None, the whole dictionary).
+        encoder_class: function ``(configuration, source dictionary, token embedding) -> encoder``.
+        decoder_class: function ``(configuration, target dictionary, token embedding) -> decoder``.
+        shortlist: target subwords that beam search is restricted to (None: the whole dictionary).
     """
 
     encoder_class: Callable[..., nn.Module]
@@ -169,28 +127,16 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add an option to a parser for each field of the model's configuration dataclass.
-
-        Args:
-            parser: argument parser of a fairseq command.
-        """
+        """Add an option to a parser for each field of the model's configuration."""
         # fairseq's Transformer would add the fields of its own nested dataclass.
         super(TransformerModelBase, cls).add_args(parser)
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
-        """Build a model for the task.
+        """Build a model for the task from fairseq's nested ``TransformerConfig``.
 
-        Args:
-            cfg: fairseq's nested ``TransformerConfig``; see :func:`luna_fairseq.models.luna.nested_config`.
-            task: fairseq task with a source and a target dictionary.
-
-        Returns:
-            The model, randomly initialized.
-
-        Raises:
-            InputError: --sentence-diagonal is set without --diagonal-prior, or a dictionary lacks the symbol
-                that separates the sentences of a document.
+        Raises InputError if --sentence-diagonal lacks --diagonal-prior, or a dictionary lacks the symbol that
+        separates the sentences of a document.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         if cfg.sentence_diagonal:
@@ -204,34 +150,10 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """Build the encoder, an instance of ``encoder_class``.
-
-        Overrides fairseq's ``TransformerModelBase.build_encoder``.
-
-        Args:
-            cfg: fairseq's nested ``TransformerConfig``.
-            src_dict: source dictionary.
-            embed_tokens: embedding of the source tokens.
-
-        Returns:
-            The encoder.
-        """
         return cls.encoder_class(cfg, src_dict, embed_tokens)
 
     @classmethod
     def build_decoder(cls, cfg: TransformerConfig, tgt_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:
-        """Build the decoder, an instance of ``decoder_class``.
-
-        Overrides fairseq's ``TransformerModelBase.build_decoder``.
-
-        Args:
-            cfg: fairseq's nested ``TransformerConfig``.
-            tgt_dict: target dictionary.
-            embed_tokens: embedding of the target tokens.
-
-        Returns:
-            The decoder.
-        """
         return cls.decoder_class(cfg, tgt_dict, embed_tokens)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
@@ -252,41 +174,18 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
 
 
 class SentenceModelEncoder(RobertaEncoder):
-    """RoBERTa's encoder with an LM head that uses this project's activation functions.
-
-    This project computes GELU in float32 even for half-precision inputs.
-    """
+    """RoBERTa's encoder with an LM head whose GELU is computed in float32 even for half-precision inputs."""
 
     def build_lm_head(
         self, embed_dim: int, output_dim: int, activation_fn: str, weight: Optional[nn.Parameter]
     ) -> RobertaLMHead:
-        """Build RoBERTa's LM head with one of this project's activation functions.
-
-        Args:
-            embed_dim: width of the features.
-            output_dim: vocabulary size.
-            activation_fn: name of the activation function, such as ``gelu``; see
-                :func:`luna_fairseq.models.fairseq_layers.activation_function`.
-            weight: weight [output_dim, embed_dim] of the output projection, usually the token embedding. If
-                None, a separate weight is created.
-
-        Returns:
-            The LM head.
-        """
         head = super().build_lm_head(embed_dim, output_dim, activation_fn, weight)
         head.activation_fn = activation_function(activation_fn)
         return head
 
 
 class SentenceModel(PluginModel, RobertaModel):
-    """Masked language model with the interface of fairseq's RoBERTa and a custom sentence encoder.
-
-    A subclass supplies the sentence encoder.
-
-    Args:
-        args: namespace of model options.
-        encoder: sentence encoder with its LM head.
-    """
+    """Masked language model with the interface of fairseq's RoBERTa, whose encoder a subclass supplies."""
 
     def __init__(self, args: Any, encoder: SentenceModelEncoder):
         super().__init__(args, encoder)
@@ -297,31 +196,17 @@ class SentenceModel(PluginModel, RobertaModel):
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:
-        """Return an empty dictionary, since no pretrained models are available for download."""
+        """Return no names, since no pretrained models are available for download."""
         return {}
 
     @classmethod
     def add_args(cls, parser: Any) -> None:
-        """Add an option to a parser for each field of the model's configuration dataclass.
-
-        Args:
-            parser: argument parser of a fairseq command.
-        """
+        """Add an option to a parser for each field of the model's configuration."""
         # fairseq's RoBERTa would add its own options.
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict from an older checkpoint, and check the number of position embeddings.
-
-        Extends :meth:`PluginModel.upgrade_state_dict_named`.
-
-        Args:
-            state_dict: parameters keyed by name, modified in place.
-            name: prefix of the model's parameters.
-
-        Raises:
-            InputError: The checkpoint and the model have different dictionaries or numbers of positions.
-        """
+        """Convert a state dict in place, and raise InputError if it has another number of positions."""
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
         table = state_dict.get(f"{_SENTENCE_ENCODER}.embed_positions.weight")
@@ -335,31 +220,14 @@ class SentenceModel(PluginModel, RobertaModel):
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Return the options of the sentence encoder inside a masked language model.
-
-    The sentence encoder uses learned positions, a layer norm after the embedding, and unscaled embeddings.
-
-    Args:
-        args: options of the masked language model.
-
-    Returns:
-        Namespace with the options of both the model and its sentence encoder.
-    """
+    """Return the options of a masked language model, with those of its sentence encoder."""
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
     )
 
 
 def check_sequences_fit(task: Any, max_positions: int) -> None:
-    """Check that a task's longest sequences do not exceed the model's maximum length.
-
-    Args:
-        task: fairseq task, which limits the sequence length.
-        max_positions: maximum sequence length of the model.
-
-    Raises:
-        InputError: The task allows sequences of more than ``max_positions`` tokens.
-    """
+    """Raise InputError if a task's longest sequences exceed the model's maximum length."""
     # The pretraining task of fairseq 0.12.2 reports no limit, but defines an option for the length.
     longest = task.max_positions() or getattr(getattr(task, "cfg", None), "tokens_per_sample", None)
     if longest is not None and longest > max_positions:

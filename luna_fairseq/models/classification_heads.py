@@ -1,7 +1,8 @@
 """Classification heads of masked language models that use Luna's packed sequence P as input.
 
-RoBERTa's head uses the features of the first token ``<s>`` instead. The packed sequence P is an extra
-sequence of fixed length L, updated by every Luna layer.
+RoBERTa's head uses the features of the first token ``<s>`` instead.
+
+Shapes: batch size B, T tokens, width C, and L vectors in P. Masks [B, L] are True at padding of P.
 """
 
 from typing import Any, Dict, Optional, Type
@@ -13,11 +14,9 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """Base class of classification heads that pool Luna's packed sequence P into one vector.
+    """RoBERTa's classification head, applied to one vector to which a subclass pools P (:meth:`pool`).
 
-    RoBERTa's classification head is then applied to this vector: dropout, linear layer, activation, dropout,
-    and a projection to the logits. Subclasses implement :meth:`pool`. The constructor takes the same
-    arguments as fairseq's ``RobertaClassificationHead``.
+    The constructor takes the arguments of fairseq's ``RobertaClassificationHead``.
     """
 
     def forward(
@@ -27,46 +26,16 @@ class PackedClassificationHead(RobertaClassificationHead):
         packed_padding_mask: Optional[Tensor] = None,
         **kwargs: Any,
     ) -> Tensor:
-        """Compute the class logits.
-
-        Shapes: batch size B, T tokens, width C, and L vectors in the packed sequence P.
-
-        Args:
-            features: token features [B, T, C].
-            packed: packed sequence P [B, L, C] after the last layer.
-            packed_padding_mask: padding mask [B, L] of P, True at padding (default: None, no padding).
-            kwargs: ignored.
-
-        Returns:
-            Logits [B, number of classes].
-        """
+        """Compute logits [B, classes] from token features [B, T, C] and P [B, L, C]."""
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Compute one vector per sentence, which RoBERTa's head then classifies.
-
-        Shapes: batch size B, T tokens, width C, and L vectors in the packed sequence P.
-
-        Args:
-            features: token features [B, T, C].
-            packed: packed sequence P [B, L, C] after the last layer.
-            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
-
-        Returns:
-            Pooled vectors [B, C].
-        """
+        """Pool token features [B, T, C] and P [B, L, C] to one vector [B, C] per sentence."""
         raise NotImplementedError
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head that uses the element-wise maximum of Luna's packed sequence P.
-
-    A linear layer is applied to each vector of P before taking the maximum.
-
-    Args:
-        input_dim: width C of P.
-        args, kwargs: remaining arguments of fairseq's ``RobertaClassificationHead``: the hidden width, the
-            number of classes, the activation function and the dropout probability.
+    """Classification head on the element-wise maximum of P, to which a linear layer is applied before.
 
     Example:
         >>> import torch
@@ -82,16 +51,6 @@ class MaxPoolingHead(PackedClassificationHead):
         self.in_proj = nn.Linear(input_dim, input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Apply a linear layer to the packed sequence P, and return the element-wise maximum.
-
-        Args:
-            features: ignored.
-            packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
-            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
-
-        Returns:
-            Maximum [B, C] over the L vectors.
-        """
         packed = self.in_proj(packed)
         if mask is not None:
             packed = packed.masked_fill(mask.unsqueeze(-1), float("-inf"))
@@ -99,34 +58,16 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head that uses the mean of Luna's packed sequence P.
-
-    The constructor takes the same arguments as fairseq's ``RobertaClassificationHead``.
-    """
+    """Classification head on the mean of P."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Return the mean of the packed sequence P.
-
-        Args:
-            features: ignored.
-            packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
-            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
-
-        Returns:
-            Mean [B, C] over the vectors that are not padding.
-        """
         return mean_pool(packed, mask)
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Classification head that pools Luna's packed sequence P by attention from the token ``<s>``.
+    """Classification head on the output of attention from the token ``<s>`` to P, with a layer norm.
 
-    Args:
-        input_dim: model width C.
-        args: remaining positional arguments of fairseq's ``RobertaClassificationHead``.
-        num_heads: number of attention heads.
-        attention_dropout: dropout probability of the attention weights (default: 0).
-        kwargs: remaining keyword arguments of fairseq's ``RobertaClassificationHead``.
+    ``num_heads`` and ``attention_dropout`` are options of this attention.
     """
 
     def __init__(
@@ -139,32 +80,13 @@ class AttentionPoolingHead(PackedClassificationHead):
         self.layer_norm = LayerNorm(input_dim)
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Attend from the first token to the packed sequence P, and apply layer norm.
-
-        Shapes: batch size B, T tokens, width C, and L vectors in P.
-
-        Args:
-            features: token features [B, T, C]. The first token is the query.
-            packed: packed sequence P [B, L, C], used as keys and values.
-            mask: padding mask [B, L] of P, True at padding; None if there is no padding.
-
-        Returns:
-            Attention outputs [B, C].
-        """
         query, packed = features[:, :1].transpose(0, 1), packed.transpose(0, 1)  # [1, B, C], [L, B, C]
         pooled, _ = self.attn(query, packed, packed, key_padding_mask=mask, need_weights=False)
         return self.layer_norm(pooled.squeeze(0))
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean of Luna's packed sequence P, ignoring padding.
-
-    Args:
-        packed: packed sequence P [B, L, C]: batch size B, L vectors of width C.
-        mask: padding mask [B, L], True at padding; None if there is no padding.
-
-    Returns:
-        Mean [B, C] over the vectors that are not padding.
+    """Return the mean [B, C] of P [B, L, C] over the vectors that are not padding.
 
     Example:
         >>> import torch

@@ -27,16 +27,12 @@ def translate_document(
         sentences: sentences of one document, as plain text.
         tokens: maximum number of tokens per piece. Use the same value as for the training data
             (``luna-prepare-bitext --documents``).
-        beam: beam size (default: 5).
+        beam: beam size.
         kwargs: generation options, such as ``lenpen``.
 
-    Returns:
-        Translations in the order of ``sentences``.
-
     Raises:
-        InputError: The dictionary has no sentence separator; ``sentences`` is a single string; a sentence is
-            empty or contains the separator; ``tokens`` is less than 1; or a piece exceeds the model's maximum
-            length.
+        InputError: The dictionary has no sentence separator, a sentence is empty or contains it, or a piece
+            exceeds the model's maximum length.
 
     Example::
 
@@ -86,14 +82,7 @@ def translate_document(
 
 
 def check_separator(*dictionaries: Any) -> None:
-    """Check that all dictionaries contain the sentence separator used in documents.
-
-    Args:
-        dictionaries: fairseq dictionaries.
-
-    Raises:
-        InputError: A dictionary does not contain the symbol.
-    """
+    """Raise InputError if a dictionary lacks the symbol that separates the sentences of a document."""
     for dictionary in dictionaries:
         if SEPARATOR not in dictionary:
             raise InputError(
@@ -103,16 +92,9 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def group_lines(lines: Sequence[str], pieces: Sequence[DocumentPiece]) -> List[List[str]]:
-    """Group the sentences of a document by the pieces that the document is split into.
+    """Group the sentences of a document by piece.
 
-    Example for pieces of 2 and 1 sentences: ``["a", "b", "c"] -> [["a", "b"], ["c"]]``.
-
-    Args:
-        lines: sentences of the document.
-        pieces: pieces of the document, in order. Their sentence counts add up to ``len(lines)``.
-
-    Returns:
-        One list of sentences per piece.
+    Pieces of two and one sentences group ``["a", "b", "c"]`` as ``[["a", "b"], ["c"]]``.
     """
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

@@ -84,7 +84,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             self.has_new_packed_norm = True
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load parameters. The final layer norm of P may be absent, unused, or named as in the authors' code."""
+        """Load parameters. The last norm of P may be absent, unused or named as by the authors."""
         if self.sentence_encoder and self.packed_layer_norm is not None:
             self._adapt_packed_norm(state_dict, prefix)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -46,10 +46,8 @@ class LunaModel(EncoderDecoder):
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """Load a trained model with its dictionaries and its tokenizer.
 
-        Args:
-            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
-                the checkpoint folder and file name.
-            kwargs: keyword arguments of that function.
+        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as the
+        checkpoint folder and file name.
 
         Returns:
             Interface that translates plain text, a :class:`luna_fairseq.models.generator_hub.GeneratorHub`.
@@ -84,15 +82,7 @@ class LunaModel(EncoderDecoder):
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:
-    """Check that the encoder and the decoder have the same width.
-
-    Args:
-        cfg: fairseq's nested ``TransformerConfig``.
-        why: reason and remedy, appended to the error message.
-
-    Raises:
-        InputError: The widths differ.
-    """
+    """Raise InputError if the encoder and the decoder differ in width; ``why`` ends the message."""
     if cfg.decoder.embed_dim != cfg.encoder.embed_dim:
         raise InputError(
             f"--decoder-embed-dim {cfg.decoder.embed_dim} differs from --encoder-embed-dim "
@@ -101,17 +91,9 @@ def check_widths(cfg: TransformerConfig, why: str) -> None:
 
 
 def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
-    """Return the options of a configuration, with absent and None values replaced with defaults.
+    """Return the options of a flat configuration, with absent and None values replaced with defaults.
 
-    Args:
-        cfg: flat fairseq configuration: dataclass, DictConfig or Namespace.
-        defaults: dataclass instance with the default values.
-
-    Returns:
-        Options ``{name: value}``.
-
-    Raises:
-        InputError: A numeric option is out of bounds.
+    Raises InputError if a numeric option is out of bounds.
 
     Example:
         >>> flat_options(Namespace(encoder_layers=2, dropout=None), LunaConfig())["encoder_layers"]
@@ -124,19 +106,10 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 
 
 def nested_config(cfg: Any) -> TransformerConfig:
-    """Convert a configuration to fairseq's nested ``TransformerConfig``.
+    """Convert a flat configuration to fairseq's nested ``TransformerConfig``.
 
     Unset options get their defaults, which may be the values of other options. For example,
     ``encoder_embed_dim`` becomes ``encoder.embed_dim``, and is also the default for ``decoder.embed_dim``.
-
-    Args:
-        cfg: flat fairseq configuration: dataclass, DictConfig or Namespace.
-
-    Returns:
-        Nested configuration.
-
-    Raises:
-        InputError: A numeric option is out of bounds.
 
     Example:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim

@@ -85,10 +85,9 @@ class LunaClassifier(PluginModel):
         return cls(args, build_encoder(args, task.source_dictionary), task.pairs)
 
     def _freeze_unread_parameters(self) -> None:
-        """Freeze the parameters that do not affect the packed sequence P, the only input of the classifier.
+        """Freeze the parameters of the last layer that do not affect P, the only input of the classifier.
 
-        These are the parameters of the last layer that update only the tokens. They would receive no
-        gradient, which causes an error in distributed training.
+        Parameters without a gradient cause an error in distributed training.
         """
         last = self.encoder.layers[-1]
         if self.args.tie_layer_weights and self.args.encoder_layers > 1:
@@ -177,12 +176,8 @@ class LunaClassifier(PluginModel):
 def check_classifier(args: Namespace, input_type: str) -> None:
     """Check the options --input-type, --use-p and --anchored-packed of a classifier.
 
-    Args:
-        args: classifier options.
-        input_type: input type of the task, ``text`` or ``image``.
-
-    Raises:
-        InputError: --input-type does not match the task, or a Luna option is set for a Transformer encoder.
+    Raises InputError if ``input_type`` of the task, "text" or "image", is not that of the options, or if a
+    Transformer has an option of Luna.
     """
     if args.input_type not in (None, input_type):
         raise InputError(
@@ -199,17 +194,7 @@ def check_classifier(args: Namespace, input_type: str) -> None:
 def build_encoder(
     args: Namespace, dictionary: Any, transformer: Any = TransformerSequenceEncoder
 ) -> nn.Module:
-    """Build the encoder of a classifier with its token or pixel embedding.
-
-    Args:
-        args: classifier options.
-        dictionary: token dictionary; None for pixels.
-        transformer: encoder class for ``--layer-type transformer`` (default:
-            :class:`TransformerSequenceEncoder`).
-
-    Returns:
-        :class:`FairseqLunaEncoder` for ``--layer-type luna``, otherwise an instance of ``transformer``.
-    """
+    """Build the encoder of a classifier with its embedding, of pixels if ``dictionary`` is None."""
     embed_dim = args.encoder_embed_dim
     embed_tokens: Any
     if dictionary is None:

@@ -26,10 +26,7 @@ from luna_fairseq.models.stream import Stream
 class LanguageModel(PluginModel, FairseqLanguageModel):
     """Base class of causal language models, with the interface of fairseq's Transformer language model.
 
-    Subclasses choose the decoder and the configuration dataclass.
-
-    Attributes:
-        config_class: dataclass with the options of the model.
+    ``config_class`` is the dataclass with the options of the model.
     """
 
     config_class: Type[LanguageModelOptions]
@@ -38,16 +35,7 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
     def build_model(cls, cfg: Any, task: Any) -> "LanguageModel":
         """Build a model for the task.
 
-        Args:
-            cfg: configuration with the fields of :attr:`config_class`.
-            task: fairseq task with a source and a target dictionary.
-
-        Returns:
-            The model, randomly initialized.
-
-        Raises:
-            InputError: The widths, the numbers of heads, the attention options or the cutoffs of the adaptive
-                input are invalid.
+        Raises InputError if the widths, heads, attention options or cutoffs are invalid.
         """
         options = flat_options(cfg, cls.config_class())
         if options["decoder_layers_to_keep"]:
@@ -66,14 +54,7 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Choose the decoder class.
-
-        Args:
-            cfg: fairseq's nested ``TransformerConfig``.
-
-        Returns:
-            A class with the same constructor arguments as :class:`FairseqLunaDecoder`.
-        """
+        """Return a class with the constructor arguments of :class:`FairseqLunaDecoder`."""
         raise NotImplementedError
 
 
@@ -100,10 +81,8 @@ class LunaLanguageModel(LanguageModel):
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
         """Load a trained model with its dictionary and its tokenizer.
 
-        Args:
-            args: positional arguments of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as
-                the checkpoint folder and file name.
-            kwargs: keyword arguments of that function.
+        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as the
+        checkpoint folder and file name.
 
         Returns:
             Interface that continues plain text, a
@@ -144,30 +123,13 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return :class:`FairseqLunaDecoder` for any configuration.
-
-        Args:
-            cfg: ignored.
-
-        Returns:
-            The decoder class.
-        """
         return FairseqLunaDecoder
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:
     """Build fairseq's adaptive input embedding, which uses smaller embeddings for rarer words.
 
-    Args:
-        cfg: fairseq's nested ``TransformerConfig``.
-        dictionary: token dictionary, sorted by frequency.
-
-    Returns:
-        The embedding module.
-
-    Raises:
-        InputError: The cutoffs are not increasing or exceed the dictionary size, or options contradict each
-            other.
+    Raises InputError if the cutoffs do not increase within the dictionary, or if options exclude each other.
     """
     text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq omits options that are None
     cutoff = eval_str_list(text, type=int) or []

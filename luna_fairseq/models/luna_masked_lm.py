@@ -32,18 +32,6 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     def build_encoder(
         self, args: Any, dictionary: Dictionary, embed_tokens: nn.Embedding
     ) -> FairseqLunaEncoder:
-        """Build the Luna encoder under the LM head.
-
-        Overrides the method of fairseq's ``RobertaEncoder``.
-
-        Args:
-            args: model options; see :class:`LunaMaskedLMConfig`.
-            dictionary: token dictionary.
-            embed_tokens: token embedding.
-
-        Returns:
-            The encoder.
-        """
         cfg = nested_config(sentence_encoder_options(args))
         options = {"sentence_encoder": True, "packed_is_read": False}
         return FairseqLunaEncoder(cfg, dictionary, embed_tokens, **options)
@@ -51,28 +39,17 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     def extract_features(
         self, src_tokens: Tensor, return_all_hiddens: bool = False, **kwargs: Any
     ) -> Tuple[Tensor, Dict[str, Any]]:
-        """Compute features for the input tokens, without the LM head.
+        """Compute features [B, T, C] of tokens [B, T], and a dictionary of further results.
 
-        Shapes: batch size B, T tokens, model width C, L vectors in the packed sequence P.
-
-        Args:
-            src_tokens: tokens [B, T], padded on the right.
-            return_all_hiddens: also return the hidden states after every layer (default: False).
-            kwargs: ``token_embeddings``, embeddings [B, T, C] that replace the token embeddings (default:
-                None). Remaining arguments are ignored.
+        ``token_embeddings`` [B, T, C] among the keyword arguments replace the token embeddings.
 
         Returns:
-            Features [B, T, C], and a dictionary with four entries:
+            Tuple of the features and a dictionary.
 
-            - ``packed_features``: packed sequence P [B, L, C] after the last layer and its layer norm
-            - ``packed_padding_mask``: padding mask [B, L] of P, True at padding; None if there is no padding
-            - ``inner_states``: hidden states [T, B, C] after every layer; None unless ``return_all_hiddens``
-              is True
-            - ``packed_states``: P [L, B, C] after every layer, before the final layer norm; None unless
-              ``return_all_hiddens`` is True
-
-        Raises:
-            InputError: A sequence exceeds the model's maximum length.
+            - ``packed_features``: P [B, L, C] after the last layer and its layer norm
+            - ``packed_padding_mask``: mask [B, L], True at padding of P; None if there is no padding
+            - ``inner_states``: hidden states [T, B, C] after every layer, or None
+            - ``packed_states``: P [L, B, C] after every layer, before its layer norm, or None
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -214,20 +191,7 @@ class LunaMaskedLM(SentenceModel):
         return x, extra
 
     def classify(self, head: str, features: Tensor, extra: Dict[str, Any]) -> Tensor:
-        """Apply a classification head to token features.
-
-        Args:
-            head: name of the head.
-            features: features [batch size, length, width], as returned by :meth:`forward` with
-                ``features_only``.
-            extra: dictionary returned by the same call.
-
-        Returns:
-            Logits [batch size, number of classes].
-
-        Raises:
-            InputError: The model has no such head.
-        """
+        """Compute the logits of the classification head named ``head``."""
         if head not in self.classification_heads:
             names = ", ".join(self.classification_heads) or "none"
             raise InputError(f"the model has no classification head {head!r}; its heads: {names}")
@@ -238,19 +202,7 @@ class LunaMaskedLM(SentenceModel):
     def register_classification_head(
         self, name: str, num_classes: Optional[int] = None, inner_dim: Optional[int] = None, **kwargs: Any
     ) -> None:
-        """Add a classification head. Its name determines its input.
-
-        - ``pooling_classification_head``: maximum of the packed sequence P
-        - ``mean_classification_head``: mean of P
-        - ``attention_classification_head``: attention from the first token ``<s>`` to P
-        - any other name: features of ``<s>``, as in RoBERTa
-
-        Args:
-            name: name of the head.
-            num_classes: number of classes (required).
-            inner_dim: width of the head's hidden layer (default: None, the width of the encoder).
-            kwargs: ignored, as in fairseq.
-        """
+        """Add a classification head, whose name determines its class (:data:`PACKED_HEADS`)."""
         super().register_classification_head(name, num_classes, inner_dim, **kwargs)
         if name not in PACKED_HEADS:
             return

@@ -13,27 +13,14 @@ REASON = (
 
 
 def refuse_tracing() -> None:
-    """Raise an error if called inside torch.jit.trace or torch.export.
-
-    Raises:
-        InputError: The current call is being traced or exported.
-    """
+    """Raise InputError inside torch.jit.trace or torch.export."""
     if is_recording_graph("is_exporting"):
         raise InputError(REASON)
 
 
 class NoTorchScript(nn.Module):
-    """Base class of modules that raise InputError when torch.jit.script compiles them.
-
-    This also applies if the module is a submodule of another module.
-    """
+    """Base class of modules that raise InputError when torch.jit.script compiles them or a parent."""
 
     def __prepare_scriptable__(self) -> nn.Module:
-        """Raise an error, because TorchScript is not supported.
-
-        torch.jit.script calls this on every module before scripting.
-
-        Raises:
-            InputError: Always.
-        """
+        """Raise InputError. torch.jit.script calls this on every module."""
         raise InputError(REASON)

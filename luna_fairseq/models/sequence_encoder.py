@@ -14,14 +14,9 @@ from luna_fairseq.models.fairseq_layers import RepeatedLayers, activation_functi
 
 
 class PixelEmbedding(nn.Module):
-    """Linear embedding of pixel intensities, with an optional learned vector at the first position.
+    """Linear embedding of pixel intensities, which replaces the token embedding of an encoder.
 
-    It replaces the token embedding of a fairseq encoder, and has the same ``embedding_dim`` and
-    ``padding_idx`` attributes.
-
-    Args:
-        embed_dim: model width.
-        prepend_cls: prepend the learned vector to each sequence (default: False).
+    With ``prepend_cls``, a learned vector precedes each sequence.
 
     Example:
         >>> PixelEmbedding(embed_dim=8, prepend_cls=True)(torch.zeros(2, 9)).shape
@@ -42,42 +37,19 @@ class PixelEmbedding(nn.Module):
             nn.init.normal_(self.cls, std=embed_dim**-0.5)
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """Embed pixels.
-
-        Args:
-            pixels: pixel intensities [batch size, number of pixels].
-
-        Returns:
-            Vectors [batch size, length, embed_dim]. The length is the number of pixels, plus 1 if
-            ``prepend_cls`` is set.
-        """
+        """Embed pixel intensities [B, T] as vectors [B, T, C], or [B, T + 1, C] with the learned vector."""
         x = self.linear(pixels.unsqueeze(-1).type_as(self.linear.weight))
         if self.cls is not None:
             x = torch.cat([self.cls.expand(x.size(0), 1, -1), x], dim=1)
         return x
 
     def placeholder_tokens(self, embedding: Tensor) -> Tensor:
-        """Return constant token indices in place of pixels, for encoders that expect tokens.
-
-        The encoder derives positions and lengths from these tokens. None of them is padding.
-
-        Args:
-            embedding: pixel embeddings [batch size, length, embed_dim], as returned by :meth:`forward`.
-
-        Returns:
-            Token indices [batch size, length].
-        """
+        """Return indices [B, T] for an embedding [B, T, C] that stand for tokens, none of them padding."""
         return torch.full(embedding.shape[:2], self.padding_idx + 1, device=embedding.device)
 
 
 class TransformerSequenceLayer(TransformerEncoderLayerBase):
-    """fairseq's Transformer encoder layer with this project's activation functions.
-
-    GELU is computed in float32 even for half-precision inputs.
-
-    Args:
-        cfg: fairseq's TransformerConfig.
-    """
+    """fairseq's Transformer encoder layer with GELU in float32 even for half-precision inputs."""
 
     def __init__(self, cfg: Any):
         super().__init__(cfg)
@@ -85,15 +57,9 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, with layers that may be applied repeatedly.
+    """fairseq's Transformer encoder, whose layers are applied ``layer_repeats`` times with shared weights.
 
     It can replace :class:`FairseqLunaEncoder` in a classifier.
-
-    Args:
-        cfg: fairseq's TransformerConfig, extended with Luna's options.
-        dictionary: source dictionary; None for pixels.
-        embed_tokens: token or pixel embedding.
-        layer_repeats: number of times the layers are applied, with shared weights (default: 1).
     """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
@@ -102,14 +68,5 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
             self.layers: nn.ModuleList = RepeatedLayers(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        """Build a Transformer layer, compiled, checkpointed or sharded if the options request it.
-
-        Overrides the method of fairseq's ``TransformerEncoderBase``.
-
-        Args:
-            cfg: fairseq's TransformerConfig.
-
-        Returns:
-            The layer.
-        """
+        """Build a layer, compiled, checkpointed or sharded if the options request it."""
         return wrap_layer(TransformerSequenceLayer(cfg), cfg)

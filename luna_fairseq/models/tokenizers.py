@@ -18,18 +18,10 @@ CODES = "bpe.codes"  # BPE merges that luna-prepare-bitext learns with subword-n
 
 
 def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
-    """Return the folders that ``from_pretrained`` searches for a tokenizer.
+    """Return the checkpoint folder and the dictionary folder, which are searched for a tokenizer.
 
-    Args:
-        model_name_or_path: checkpoint folder, or a URL from which fairseq downloads the model.
-        data_name_or_path: dictionary folder. A path that starts with ``.`` is relative to the checkpoint
-            folder.
-
-    Returns:
-        The checkpoint folder and the dictionary folder.
-
-    Raises:
-        InputError: A folder does not exist, and neither argument is a URL.
+    A dictionary folder that starts with ``.`` is relative to the checkpoint folder. Raises InputError if a
+    folder does not exist, unless the model is a URL.
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
@@ -50,17 +42,7 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return the fairseq options for the subword tokenizer found in the given folders.
-
-    Args:
-        folders: folders to search. The first folder that contains a tokenizer is used.
-
-    Returns:
-        Options for SentencePiece or GPT-2's byte-level BPE; an empty dictionary if no folder contains
-        tokenizer files.
-
-    Raises:
-        InputError: The SentencePiece model does not match its recorded checksum.
+    """Return the options of SentencePiece or GPT-2's BPE in the first folder that contains one of them.
 
     Example:
         >>> find_tokenizer([Path("a folder without a tokenizer")])
@@ -82,15 +64,6 @@ def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
 
     In addition to the files of :func:`find_tokenizer`, this function looks for ``bpe.codes``, which
     luna-prepare-bitext writes if it tokenizes text with Moses and splits words with subword-nmt.
-
-    Args:
-        folders: folders to search. The first folder that contains a tokenizer is used.
-
-    Returns:
-        fairseq options; an empty dictionary if no folder contains tokenizer files.
-
-    Raises:
-        InputError: A tokenizer file does not match its recorded checksum.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -102,12 +75,7 @@ def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
 
 @dataclass
 class MosesTextConfig(FairseqDataclass):
-    """Languages of a :class:`MosesText`.
-
-    Attributes:
-        source_lang: language code of the text to encode (default: en).
-        target_lang: language code of the text to decode (default: en).
-    """
+    """Languages of the text that :class:`MosesText` encodes and decodes."""
 
     source_lang: str = field(default="en", metadata={"help": "source language"})
     target_lang: str = field(default="en", metadata={"help": "target language"})
@@ -115,16 +83,7 @@ class MosesTextConfig(FairseqDataclass):
 
 @register_tokenizer(MOSES, dataclass=MosesTextConfig)
 class MosesText:
-    """Moses tokenizer that normalizes punctuation first.
-
-    luna-prepare-bitext prepares data in the same way. fairseq's ``moses`` tokenizer does not normalize
-    punctuation.
-
-    Args:
-        cfg: source and target languages.
-
-    Raises:
-        InputError: The package sacremoses is not installed.
+    """Moses tokenizer that first normalizes punctuation, as luna-prepare-bitext does.
 
     Example:
         >>> MosesText(MosesTextConfig()).encode("Hello, world!")
@@ -136,37 +95,18 @@ class MosesText:
         tokenize("", cfg.source_lang)  # reports a missing package before the model is loaded
 
     def encode(self, text: str) -> str:
-        """Tokenize plain text in the source language.
-
-        Args:
-            text: plain text.
-
-        Returns:
-            Tokens, separated by spaces.
-        """
+        """Tokenize plain text in the source language."""
         return " ".join(tokenize(normalize(text, self.cfg.source_lang), self.cfg.source_lang))
 
     def decode(self, text: str) -> str:
-        """Convert tokens in the target language to plain text.
-
-        Args:
-            text: tokens, separated by spaces.
-
-        Returns:
-            Plain text.
-        """
+        """Convert tokens in the target language to plain text."""
         return detokenize(text.split(), self.cfg.target_lang)
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Copy the source and target languages of a task to a tokenizer's configuration.
+    """Copy the languages of a task to a tokenizer's configuration, if both have them.
 
-    Otherwise, ``from_pretrained`` would use fairseq's default language, English. If the task or the tokenizer
-    has no languages, nothing is changed.
-
-    Args:
-        tokenizer: tokenizer configuration, modified in place.
-        task: fairseq task.
+    Otherwise, ``from_pretrained`` would use fairseq's default language, English.
     """
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)
