@@ -37,6 +37,8 @@ from luna_fairseq.text.pieces import check_encoded, check_tokenizer
 
 # Arguments of fairseq's from_pretrained that are not training options.
 _ARGUMENTS_OF_LOADING = ("user_dir", "generation_args", "load_checkpoint_heads", "archive_map")
+# Options of fairseq's commands that its hub takes and ignores.
+_OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "prefix_size", "replace_unk", "retain_dropout")
 
 
 class GeneratorHub(hub_utils.GeneratorHubInterface):
@@ -74,17 +76,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 module.need_attn = True
 
     def apply_bpe(self, sentence: str) -> str:
-        """Split text into subwords.
-
-        Args:
-            sentence: output of :meth:`tokenize`.
-
-        Returns:
-            Subwords, separated by spaces.
-
-        Raises:
-            InputError: The hub has no subword tokenizer, and the text is not yet split into subwords.
-        """
+        """Split tokenized text into subwords, separated by spaces."""
         if self.bpe is None:
             check_encoded(sentence, self.src_dict)
         return super().apply_bpe(sentence)
@@ -94,30 +86,32 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     ) -> Any:
         """Translate encoded sentences with beam search, optionally with lexical constraints.
 
-        Overrides fairseq's ``GeneratorHubInterface.generate``. The length of a translation is limited to 1.5
-        times the source length plus 20 tokens, unless ``max_len_a``, ``max_len_b`` or ``min_len`` is given.
-        If constraints are given, sentences are translated one at a time and without this limit.
+        The length of a translation is limited to 1.5 times the source length plus 20 tokens, unless
+        ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, sentences are translated one
+        at a time and without this limit.
 
         Args:
             tokenized_sentences: token indices of a sentence, or a list of such tensors.
-            beam: beam size (default: 5).
-            args: remaining positional arguments of fairseq's ``generate``.
+            beam: beam size.
+            args: remaining positional arguments of fairseq's ``GeneratorHubInterface.generate``.
             constraints: for each sentence, a list of plain-text phrases that the translation must contain in
-                this order (default: None, no constraints).
+                this order; None: no constraints.
             kwargs: generation options, such as ``lenpen``.
 
         Returns:
             One list of hypotheses per sentence, best first. For a single sentence, a single list is returned.
 
         Raises:
-            InputError: The numbers of constraints and sentences differ; ``print_alignment`` is set, but the
-                model has no cross-attention weights for the alignment; or an option is unknown or has an
-                invalid value.
+            InputError: The numbers of constraints and sentences differ, or an option is unknown, has an
+                invalid value, has no effect in Python, or is not possible with this model.
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
         for name in kwargs.keys() - known:
             raise InputError(f"generation has no option {name}{suggest_name(name, known)}")
+        for name in _OPTIONS_OF_COMMANDS:
+            if kwargs.get(name) not in (None, getattr(GenerationConfig(), name)):
+                raise InputError(f"{name} has an effect in fairseq's commands only: remove it")
         if beam < 1:
             raise InputError(f"beam {beam}: must be at least 1")
         for model in self.models:
@@ -125,11 +119,13 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
                 model.check_generation(Namespace(**kwargs))
         if not isinstance(tokenized_sentences, Tensor) and not len(tokenized_sentences):
             return []
+        if isinstance(tokenized_sentences, Tensor) and tokenized_sentences.dim() == 1:
+            # fairseq would drop some arguments, such as prefix_allowed_tokens_fn.
+            of_sentence = None if constraints is None else [constraints]
+            return self.generate([tokenized_sentences], beam, *args, constraints=of_sentence, **kwargs)[0]
         if constraints is None:
             kwargs = {**self._length_limits(kwargs), **kwargs}
             return super().generate(tokenized_sentences, beam, *args, **kwargs)
-        if isinstance(tokenized_sentences, Tensor):
-            return self.generate([tokenized_sentences], beam, *args, constraints=[constraints], **kwargs)[0]
         if len(constraints) != len(tokenized_sentences):
             raise InputError(
                 f"expected constraints for {len(tokenized_sentences)} sentences, got {len(constraints)}: "
@@ -145,15 +141,9 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return default options that limit the translation length.
+        """Return options that limit the translation length, unless the user has set a limit.
 
-        Args:
-            options: generation options of this call. Options given at loading time are read from the
-                configuration.
-
-        Returns:
-            Options ``{name: value}``; an empty dictionary if the user has set a limit or the model has no
-            source.
+        Limits that the user gave at loading are in the configuration.
         """
         if not self.is_limited_by_source:
             return {}
@@ -162,14 +152,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return limits_by_source({**changed, **options})
 
     def _encode_target(self, text: str) -> Tensor:
-        """Encode target-language text as token indices, without the end-of-sentence token.
-
-        Args:
-            text: plain text.
-
-        Returns:
-            Token indices [length].
-        """
+        """Encode target text as token indices [length], without the end-of-sentence token."""
         encoded = self.apply_bpe(self.tokenize(text))
         return self.tgt_dict.encode_line(encoded, append_eos=False, add_if_not_exist=False).long()
 
@@ -189,19 +172,7 @@ class LanguageModelHub(GeneratorHub):
     is_limited_by_source = False
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """Continue encoded texts with beam search or sampling.
-
-        Args:
-            args: positional arguments of :meth:`GeneratorHub.generate`.
-            kwargs: keyword arguments of :meth:`GeneratorHub.generate`.
-
-        Returns:
-            One list of hypotheses per text, best first.
-
-        Raises:
-            InputError: An option that requires a source, such as ``print_alignment`` or ``constraints``, is
-                set.
-        """
+        """Continue encoded texts, as :meth:`GeneratorHub.generate` translates sentences."""
         for name in SOURCE_OPTIONS:
             if kwargs.get(name) not in (None, False):
                 raise InputError(f"{name} is for translation, a language model has no source: remove it")
@@ -267,11 +238,7 @@ class LanguageModelHub(GeneratorHub):
             decoder.begin_from = None
 
     def _get_only_model(self) -> Any:
-        """Return the model of this hub.
-
-        Raises:
-            InputError: The hub contains more than one model.
-        """
+        """Return the only model of this hub. Several are an error."""
         if len(self.models) > 1:
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
         return self.models[0]
@@ -279,20 +246,9 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that writes checkpoints with averaged weights to a temporary folder.
+    """Context manager that writes the averages of ``--store-ema`` to checkpoints in a temporary folder.
 
-    The moving average of ``fairseq-train --store-ema`` replaces the trained weights. File names are
-    unchanged.
-
-    Args:
-        folder: checkpoint folder.
-        names: checkpoint file names, separated by ``:`` as in fairseq (``;`` on Windows).
-
-    Yields:
-        Path of the temporary folder.
-
-    Raises:
-        InputError: A checkpoint contains no averaged weights.
+    names: file names, separated by ``:`` as in fairseq (``;`` on Windows). They stay the same.
     """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):

@@ -120,6 +120,8 @@ def test_shortlist(trained, data, tmp_path):
         assert len(allowed) < 20
     plain = lines(succeed("generate", *plugin(data), "--path", path, options), "H")
     assert plain != hypotheses
+    groups = "--diverse-beam-groups 2", "--shortlist", file
+    assert len(lines(succeed("generate", *plugin(data), "--path", path, options, *groups), "H")) == len(plain)
     text = "".join(f"{sources[number]}\n" for number in sorted(sources))
     for more in ("", "--int8"):
         words = "-s src -t tgt --beam 2 --max-len-b 8", "--shortlist", file, more
@@ -147,6 +149,8 @@ WRONG_IN_PYTHON = {
     ("bem", 2): "generation has no option bem. Did you mean beam?",
     ("prefix_tokens", None): "generation has no option prefix_tokens",
     ("beam", 0): "beam 0: must be at least 1",
+    ("replace_unk", ""): "replace_unk has an effect in",
+    ("lm_path", "lm.pt"): "lm_path has an effect in",
 }
 
 
@@ -160,6 +164,11 @@ def test_hub_interface(trained, data):
     assert all(word in hub.tgt_dict.symbols for text in together for word in text.split())
     first, second = hub.translate(sentences[:2], beam=5, constraints=[["w9 w7", "w3"], ["w5"]])
     assert "w9 w7" in first and "w3" in first.split("w9 w7")[1] and "w5" in second
+    tokens, only = hub.encode("w1 w2 w3"), lambda *_: [2, 7]
+    for given in (tokens, [tokens]):
+        found = hub.generate(given, beam=2, max_len_a=0, max_len_b=5, prefix_allowed_tokens_fn=only)
+        found = found if given is tokens else found[0]
+        assert {token for hypothesis in found for token in hypothesis["tokens"].tolist()} == {2, 7}
     with pytest.raises(InputError, match="expected constraints for 1 sentences, got 2"):
         hub.translate("w1", constraints=["w9", "w7"])
     for wrong, words in WRONG_IN_PYTHON.items():
