@@ -91,16 +91,8 @@ class LunaMaskedLM(SentenceModel):
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
         """Build a model for the task.
 
-        Args:
-            cfg: configuration with the fields of :class:`LunaMaskedLMConfig`.
-            task: fairseq task with a source dictionary.
-
-        Returns:
-            The model, randomly initialized.
-
-        Raises:
-            InputError: The widths, the numbers of heads or the projection length are invalid, or the task
-                allows sequences that exceed the model's maximum length.
+        Raises InputError if the widths, heads or projection length are invalid, or if the task allows sequences
+        that exceed the model's maximum length.
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)

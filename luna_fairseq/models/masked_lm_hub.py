@@ -23,49 +23,22 @@ Tokens = Union[Tensor, Sequence[Tensor]]
 
 
 class IdentityTokenizer:
-    """Tokenizer for text whose words or subwords are already separated by spaces.
-
-    It returns its input unchanged.
-
-    Args:
-        dictionary: model dictionary, used to tell whether the text must consist of subwords.
-    """
+    """Tokenizer that returns its text unchanged, for words or subwords separated by spaces."""
 
     def __init__(self, dictionary: Dictionary) -> None:
         self.dictionary = dictionary
 
     def encode(self, text: str) -> str:
-        """Check that text is split as the dictionary requires, and return the text unchanged.
-
-        Args:
-            text: words or subwords, separated by spaces.
-
-        Returns:
-            The same text.
-
-        Raises:
-            InputError: The dictionary contains subwords, but the text is not split into subwords.
-        """
+        """Return the text, or raise InputError if the dictionary has subwords and the text is not split."""
         check_encoded(text, self.dictionary)
         return text
 
     def decode(self, text: str) -> str:
-        """Return text unchanged.
-
-        Args:
-            text: words or subwords, separated by spaces.
-
-        Returns:
-            The same text.
-        """
         return text
 
 
 class MaskTokenizer:
     """Tokenizer that keeps ``<mask>`` as one token, and applies another tokenizer to the text around it.
-
-    Args:
-        tokenizer: tokenizer of the text around the masks.
 
     Example:
         >>> from types import SimpleNamespace
@@ -78,28 +51,12 @@ class MaskTokenizer:
         self.tokenizer = tokenizer
 
     def encode(self, text: str) -> str:
-        """Encode text that may contain masks.
-
-        Args:
-            text: plain text, in which ``<mask>`` marks a masked token.
-
-        Returns:
-            Subwords and ``<mask>`` tokens, separated by spaces.
-        """
         first, *others = text.split(MASK)
         if not others:
             return self.tokenizer.encode(text)
         return f" {MASK} ".join(self.tokenizer.encode(part.rstrip()) for part in (first, *others))
 
     def decode(self, text: str) -> str:
-        """Convert subwords to plain text with the underlying tokenizer.
-
-        Args:
-            text: subwords, separated by spaces.
-
-        Returns:
-            Plain text.
-        """
         return self.tokenizer.decode(text)
 
 
@@ -114,14 +71,6 @@ class MaskedLMHub(RobertaHubInterface):
     - a batch [batch size, length], padded on the right
 
     The result for a sentence does not depend on the other sentences in the batch.
-
-    Args:
-        cfg: training configuration.
-        task: fairseq task of the training run.
-        models: list that contains a single model.
-
-    Raises:
-        InputError: The tokenizer does not match the dictionary.
 
     Example::
 
@@ -143,17 +92,7 @@ class MaskedLMHub(RobertaHubInterface):
         self.eval()
 
     def decode(self, tokens: Tensor) -> Union[str, List[str]]:
-        """Decode the tokens of one example to plain text, ignoring padding.
-
-        Args:
-            tokens: tokens [length].
-
-        Returns:
-            The text; a list of strings if the example contains several sentences.
-
-        Raises:
-            InputError: ``tokens`` is a batch.
-        """
+        """Decode tokens [T] to the text of one sentence, or to a list of its sentences, ignoring padding."""
         if tokens.dim() != 1:
             raise InputError(
                 f"expected the tokens of one sentence [T], got a tensor of shape {tuple(tokens.shape)}: "
@@ -165,22 +104,9 @@ class MaskedLMHub(RobertaHubInterface):
     def extract_features(
         self, tokens: Tokens, return_all_hiddens: bool = False, return_packed: bool = False
     ) -> Any:
-        """Compute features for the input tokens.
+        """Compute features [B, T, C] of the tokens, or a list of them with ``return_all_hiddens``.
 
-        Shapes: batch size B, T tokens, model width C, L vectors in the packed sequence P.
-
-        Args:
-            tokens: tokens of one or more sentences, in one of the formats described in the class docstring.
-            return_all_hiddens: return the features after the embedding and after every layer, as a list
-                (default: False, only the features after the last layer).
-            return_packed: also return P after the last layer, and the padding mask of P (default: False).
-
-        Returns:
-            Features [B, T, C], or a list of features. If ``return_packed`` is True, a tuple: features,
-            P [B, L, C], and the padding mask [B, L] of P, True at padding (None if there is no padding).
-
-        Raises:
-            InputError: A sequence exceeds the model's maximum length.
+        With ``return_packed``, also return P [B, L, C] after the last layer and its mask [B, L] or None.
         """
         features, extra = self._run_model(tokens, features_only=True, return_all_hiddens=return_all_hiddens)
         if return_all_hiddens:
@@ -190,14 +116,7 @@ class MaskedLMHub(RobertaHubInterface):
         return features
 
     def sentence_embedding(self, tokens: Tokens) -> Tensor:
-        """Compute one vector per sentence: the mean of Luna's packed sequence P after the last layer.
-
-        Args:
-            tokens: tokens of one or more sentences, in one of the formats described in the class docstring.
-
-        Returns:
-            Vectors [batch size, model width].
-        """
+        """Compute one vector [B, C] per sentence: the mean of P after the last layer."""
         _, packed, mask = self.extract_features(tokens, return_packed=True)
         return mean_pool(packed, mask)
 
@@ -209,14 +128,11 @@ class MaskedLMHub(RobertaHubInterface):
 
         Args:
             head: name of the classification head.
-            tokens: tokens of one or more sentences, in one of the formats described in the class docstring.
-            return_logits: return logits in place of log-probabilities (default: False).
+            tokens: tokens of one or more sentences.
+            return_logits: return logits in place of log-probabilities.
 
         Returns:
             Log-probabilities or logits [batch size, number of classes].
-
-        Raises:
-            InputError: The model has no such head, or ``tokens`` is empty.
         """
         sentences, positions = self._split_batch(tokens), self.model.max_positions()
         longer = sum(int(sentence.ne(self.dictionary.pad()).sum()) > positions for sentence in sentences)
@@ -235,14 +151,11 @@ class MaskedLMHub(RobertaHubInterface):
 
         Args:
             masked_input: text with exactly one ``<mask>``.
-            topk: number of predictions (default: 5).
+            topk: number of predictions.
 
         Returns:
             List of predictions, most probable first. Each is a tuple: the text with the mask replaced, the
             probability, and the predicted token.
-
-        Raises:
-            InputError: The text contains no ``<mask>`` or more than one.
         """
         if masked_input.count(MASK) != 1:
             raise InputError(
@@ -266,32 +179,14 @@ class MaskedLMHub(RobertaHubInterface):
         return filled
 
     def _split_batch(self, tokens: Tokens) -> List[Tensor]:
-        """Split the tokens of one or more sentences into a list with one tensor per sentence.
-
-        Args:
-            tokens: tokens of one sentence, a list of such tensors, or a padded batch.
-
-        Returns:
-            List of tensors [length]. Padding is not removed.
-
-        Raises:
-            InputError: The list is empty.
-        """
+        """Split tokens into a list of tensors [T], one per sentence, with their padding."""
         sentences = [tokens] if isinstance(tokens, Tensor) and tokens.dim() == 1 else list(tokens)
         if not sentences:
             raise InputError("expected tokens of one or more sentences, got an empty list")
         return sentences
 
     def _run_model(self, tokens: Tokens, **options: Any) -> Tuple[Tensor, Dict[str, Any]]:
-        """Collate sentences into a batch, and run the model on the batch.
-
-        Args:
-            tokens: tokens of one sentence, a list of such tensors, or a padded batch.
-            options: remaining arguments of :meth:`LunaMaskedLM.forward`.
-
-        Returns:
-            Result of :meth:`LunaMaskedLM.forward`.
-        """
+        """Collate sentences into a batch, and return :meth:`LunaMaskedLM.forward` of this batch."""
         batch = data_utils.collate_tokens(self._split_batch(tokens), pad_idx=self.dictionary.pad())
         return self.model(batch.to(device=self.device), **options)
 
@@ -299,12 +194,6 @@ class MaskedLMHub(RobertaHubInterface):
         """Convert a dictionary symbol to plain text, with a leading space if the symbol begins a word.
 
         With sentencepiece, "\u2581dog" becomes " dog".
-
-        Args:
-            symbol: dictionary symbol.
-
-        Returns:
-            Plain text.
         """
         text = self.bpe.decode(symbol)
         begins_word = isinstance(self.bpe.tokenizer, IdentityTokenizer) or symbol.startswith("\u2581")
