@@ -138,9 +138,12 @@ def missing_triton(args: Namespace, case: Case) -> str:
 CAUSAL = {
     "cumsum": Variant(partial(luna_causal, backend="naive"), limited=True, peer=True),
     "chunk": Variant(partial(luna_causal, backend="chunk"), equals="cumsum"),
+    "parallel": Variant(partial(luna_causal, backend="parallel"), equals="cumsum"),
     "triton": Variant(partial(luna_causal, backend="triton"), equals="cumsum", skip_reason=missing_triton),
     "decay-naive": Variant(partial(luna_causal, backend="naive", decay=True), limited=True, optional=True),
     "decay": Variant(partial(luna_causal, backend="chunk", decay=True), equals="decay-naive", optional=True),
+    "decay-parallel": Variant(partial(luna_causal, backend="parallel", decay=True), equals="decay-naive",
+                              optional=True),
     "decay-triton": Variant(partial(luna_causal, backend="triton", decay=True), equals="decay-naive",
                         optional=True, skip_reason=missing_triton),
     "sdpa": Variant(partial(fused_attention, is_causal=True), skip_reason=missing_sdpa, peer=True),

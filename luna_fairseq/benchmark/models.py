@@ -196,6 +196,7 @@ MODELS: Dict[str, ModelVariant] = {
     "luna-{l}-compiled": luna_variant(PLAIN, torch_compile=True),
     "luna-{l}-int8": luna_variant({"decode": "luna"}, change=quantise),
     "luna-{l}-chunk": luna_variant(PLAIN, luna_backend="chunk"),
+    "luna-{l}-parallel": luna_variant(PLAIN, luna_backend="parallel"),
     "luna-{l}-triton": luna_variant(PLAIN, luna_backend="triton"),
     "luna-{l}": luna_variant({"classify": "luna_lra_imdb"}, untied=True),
 }

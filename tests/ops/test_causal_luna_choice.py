@@ -63,8 +63,8 @@ def test_auto_is_chunk_and_reads_no_clock(monkeypatch):
     "capability, type_of_v, expected",
     [
         ((9, 0), torch.float32, "triton"),
-        ((8, 0), torch.float32, "chunk"),  # not measured
-        ((9, 0), torch.float16, "chunk"),  # not of one dtype
+        ((8, 0), torch.float32, "parallel"),  # not measured
+        ((9, 0), torch.float16, "parallel"),  # not of one dtype
     ],
 )
 def test_auto_is_triton_on_a_measured_gpu(capability, type_of_v, expected, supported, monkeypatch):

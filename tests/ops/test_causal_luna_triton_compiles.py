@@ -1,6 +1,7 @@
 """Compile the Triton kernels for the compute capabilities 8.0 and 9.0. No GPU is needed."""
 
 import os
+import re
 
 import pytest
 from compiled_kernels import GPUS, compile_launches, occupancy, register_usage
@@ -46,6 +47,20 @@ def test_nothing_is_spilled_and_three_programs_fit(T, K, L, dtype, capability, d
         assert spilled == 0 and shared <= SHARED_MEMORY, (launch.name, registers, spilled, shared)
         if K == 64 and L <= 32 and T > 32:
             assert registers <= REGISTERS and warps == 4 and 3 * shared <= SHARED_MEMORY, launch.name
+
+
+@pytest.mark.parametrize("T", [7, 1000])
+def test_both_sides_survive_the_compiler(T):
+    """A loop over two sides carries the values of both.
+
+    Triton 3.6 and 3.9 drop one of two variables that change places in a loop if both begin with the same
+    constant. The interpreter does not.
+    """
+    (launch,) = (
+        x for x in compile_launches(T, 64, 16, "float32", 90, False) if x.name == "query_gradient_kernel"
+    )
+    sides = re.findall(r"%c0_i32 to %c2_i32 .*?iter_args\((.*?)\) ->", launch.compiled.asm["ttgir"])
+    assert sides and {side.count("=") for side in sides} == {2}
 
 
 @pytest.mark.parametrize("L", [16, 40])

@@ -1,7 +1,7 @@
-"""Four implementations of causal Luna attention (Luna, section 3.3).
+"""Five implementations of causal Luna attention (Luna, section 3.3).
 
-They are naive (the definition), chunk and triton (for training), and recurrent (for decoding). See
-ops/README.md for the formulas.
+They are naive (the definition), chunk (training on a CPU), parallel and triton (training on a GPU), and
+recurrent (decoding). See ops/README.md for the formulas.
 """
 
 from typing import Optional
@@ -12,11 +12,12 @@ from luna_fairseq.ops.causal_luna.choice import check_triton_results, choose_bac
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
 from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
+from luna_fairseq.ops.causal_luna.parallel import parallel_causal_luna
 from luna_fairseq.ops.causal_luna.recurrent import recurrent_causal_luna
 from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton_here
 
-BACKENDS = ("auto", "naive", "chunk", "triton")
+BACKENDS = ("auto", "naive", "chunk", "parallel", "triton")
 
 
 def causal_luna(
@@ -51,9 +52,9 @@ def causal_luna(
         key_padding_mask: mask [B, T], True at padding. Padding is excluded from the sums over positions and
             from the position counts (default: None, no padding).
         dropout: dropout probability of the unpack weights (default: 0).
-        backend: implementation, "naive", "chunk" or "triton". "auto" selects triton on GPUs where it was
-            measured to be faster, and chunk elsewhere (default: "auto"). Before its first use, triton is
-            compared with chunk on random inputs.
+        backend: implementation, "naive", "chunk", "parallel" or "triton". "auto" selects triton on GPUs where
+            it was measured to be faster, parallel on other GPUs, and chunk elsewhere (default: "auto").
+            Before its first use, triton is compared with chunk on random inputs.
         log_decay: log decay [H] per position of each head, negative (default: None, no decay, as in the Luna
             paper).
 
@@ -79,10 +80,12 @@ def causal_luna(
         return naive_causal_luna(*inputs, log_decay)[0]
     if backend == "chunk":
         return chunk_causal_luna(*inputs, log_decay=log_decay)
+    if backend == "parallel":
+        return parallel_causal_luna(*inputs, log_decay)
     check_triton_results(q, k, v, pack_weights, log_decay is not None)
     return triton_causal_luna(*inputs, log_decay)
 
 
 __all__ = ["BACKENDS", "PACK_ACTIVATIONS", "CausalLunaState", "TokenCounts", "causal_luna"]
-__all__ += ["chunk_causal_luna", "naive_causal_luna", "pack_weights", "recurrent_causal_luna"]
-__all__ += ["triton_causal_luna", "why_not_triton_here"]
+__all__ += ["chunk_causal_luna", "naive_causal_luna", "pack_weights", "parallel_causal_luna"]
+__all__ += ["recurrent_causal_luna", "triton_causal_luna", "why_not_triton_here"]

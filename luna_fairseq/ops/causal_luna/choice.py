@@ -11,19 +11,19 @@ from luna_fairseq.ops.attention import is_recording_graph
 from luna_fairseq.ops.causal_luna.comparison import draw_sample, find_disagreement
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton
 
-# Compute capabilities, such as (9, 0), on which the Triton kernels were measured to be faster than chunk.
+# Compute capabilities, such as (9, 0), on which the Triton kernels were measured to be faster than parallel.
 FASTER_WITH_TRITON: FrozenSet[Tuple[int, int]] = frozenset()
 # Sequence length for the comparison of results. It gives several chunks, the last of which is not full.
 COMPARED_LENGTH = 100
 
 
 def choose_backend(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> str:
-    """Return the training backend that ``auto`` stands for, "chunk" or "triton"."""
-    if not q.is_cuda or torch.version.cuda is None or is_recording_graph():
+    """Return the training backend that ``auto`` stands for, "chunk", "parallel" or "triton"."""
+    if not q.is_cuda or is_recording_graph():
         return "chunk"
-    if torch.cuda.get_device_capability(q.device) not in FASTER_WITH_TRITON:
-        return "chunk"
-    return "triton" if _is_supported(q, k, v, pack_weights) else "chunk"
+    if torch.version.cuda is None or torch.cuda.get_device_capability(q.device) not in FASTER_WITH_TRITON:
+        return "parallel"
+    return "triton" if _is_supported(q, k, v, pack_weights) else "parallel"
 
 
 def _is_supported(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:

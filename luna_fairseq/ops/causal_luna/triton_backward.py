@@ -31,9 +31,9 @@ import triton
 import triton.language as tl
 
 from luna_fairseq.ops.causal_luna.triton_kernels import (  # isort: skip
-    AGAIN, BLOCK_L, LAST, LENGTHS, causal_sums, apply_decay, locate_chunk, dropout_factor, initial_states,
-    advance_states, load_row_mask, load_rows, block_offsets, product, load_chunk, read_state, causal_scores,
-    load_times,
+    AGAIN, BLOCK_L, LAST, LENGTHS, SWAPPED, causal_sums, apply_decay, locate_chunk, dropout_factor,
+    initial_states, advance_states, load_row_mask, load_rows, block_offsets, product, load_chunk, read_state,
+    causal_scores, load_times,
 )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def query_gradient_kernel(
         mean = tl.zeros((BLOCK_T,), dtype=tl.float32)
         whole, share = mean, mean
         scores = tl.zeros((BLOCK_T, BLOCK_T), dtype=tl.float32)
-        other_scores = scores
+        other_scores = tl.full((BLOCK_T, BLOCK_T), SWAPPED, dtype=tl.float32)
         for side in range(2):
             x, y = tl.where(side == 0, q, g) + x_offset, tl.where(side == 0, k, v) + x_offset
             found = causal_scores(x, y, at, inside, age, 0, PRECISION)

@@ -51,6 +51,9 @@ LENGTHS = ["T", "segments", "chunks"]
 # Philox passes the same statistical tests with 7 rounds as with 10.
 PHILOX_ROUNDS = tl.constexpr(7)
 BLOCK_L = tl.constexpr(ROWS_AT_A_TIME)
+# Initial value of a variable that changes places with one that begins as 0. If both began as 0, Triton 3.6 and
+# 3.9 would take the first of them for a constant and drop what the loop assigns to it.
+SWAPPED = tl.constexpr(1.0)
 # Cache policies for the first load of an input, subsequent loads, and the last load. With a single policy,
 # the compiler would merge the loads into one and keep the result in registers.
 FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr("evict_first")
@@ -302,7 +305,7 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
     count = before if STEP < 0 else segments - 1 - before
     memory += own * (2 * BLOCK_K * WIDTH)
     state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)
-    other = state
+    other = tl.full((BLOCK_K, BLOCK_L), SWAPPED, dtype=tl.float32)
     for side in range(2 if STATES else 0):
         for first in range(0, WIDTH, BLOCK_L):
             state = tl.zeros((BLOCK_K, BLOCK_L), dtype=tl.float32)

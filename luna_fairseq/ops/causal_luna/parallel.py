@@ -1,0 +1,121 @@
+"""Parallel causal Luna attention: all chunks of a sequence at once, for GPUs, in plain torch.
+
+A sum over earlier positions is a masked product within a chunk, plus a product with the sums over all earlier
+chunks. Both are batched matrix products, and autograd derives the backward pass. The chunkwise implementation
+computes the same sums one chunk after the other, which saves memory and suits the caches of a CPU.
+
+Shapes: batch size B, H heads, N chunks of C positions, head width K, and L rows of the packed sequence P.
+"""
+
+from typing import NamedTuple, Optional
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decayed_counts
+from luna_fairseq.ops.causal_luna.inputs import count_steps, mask_padding
+from luna_fairseq.ops.masked_softmax import masked_softmax
+
+CHUNK_SIZE = 64
+
+
+class Decays(NamedTuple):
+    """Decay factors for all chunks. B is 1 if the examples have the same factors.
+
+    Attributes:
+        between: from position j to position t of the same chunk, [B, H, N, C, C], 0 for j after t.
+        from_start: from the end of the previous chunk to each position, [B, H, N, C, 1].
+        to_end: from each position to the end of its chunk, [B, H, N, C, 1].
+        across: from the end of chunk m to the start of chunk n, [B, H, N, N], 0 unless m is before n.
+    """
+
+    between: Tensor
+    from_start: Tensor
+    to_end: Tensor
+    across: Tensor
+
+
+def parallel_causal_luna(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    pack_weights: Tensor,
+    packed_padding_mask: Optional[Tensor] = None,
+    key_padding_mask: Optional[Tensor] = None,
+    dropout: float = 0.0,
+    log_decay: Optional[Tensor] = None,
+) -> Tensor:
+    """Compute causal Luna attention over a whole sequence; arguments as in :func:`causal_luna`.
+
+    The memory for the backward pass is about C + 4 K floats a position and head, in float32.
+    """
+    T, dtype = q.size(2), torch.promote_types(q.dtype, torch.float32)
+    if q.numel() == 0:
+        return q.clone()
+    with torch.autocast(q.device.type, enabled=False):
+        steps = count_steps(q, key_padding_mask)
+        decays = None
+        if log_decay is not None:
+            log_decay = log_decay.to(dtype)
+            steps = decayed_counts(log_decay, steps)
+            decays = compute_decays(cumulative_log_decay(log_decay, q, key_padding_mask), dtype)
+        a = split(mask_padding(pack_weights.to(dtype), key_padding_mask))
+        keys = split(k.to(dtype))
+        values = keys if v is k else split(v.to(dtype))
+        inverse = split(steps.to(dtype).reciprocal())
+        logits = causal_sums(split(q.to(dtype) * q.size(-1) ** -0.5), keys, a, decays) * inverse
+        mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, None, :]
+        weights = F.dropout(masked_softmax(logits, mask), dropout)
+        output = causal_sums(weights, a, values, decays) * inverse
+    return output.flatten(2, 3)[:, :, :T].to(q.dtype)
+
+
+def split(x: Tensor) -> Tensor:
+    """Divide T positions into chunks, [B, H, T, M] -> [B, H, N, C, M]. The last one is padded with zeros."""
+    T = x.size(2)
+    size = min(CHUNK_SIZE, T)
+    return F.pad(x, (0, 0, 0, -T % size)).unflatten(2, (-1, size))
+
+
+def causal_sums(x: Tensor, y: Tensor, z: Tensor, decays: Optional[Decays]) -> Tensor:
+    """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, with decay D_tj (1 without decay).
+
+    x, y: [B, H, N, C, M]. z: [B, H, N, C, R]. Returns [B, H, N, C, R].
+    """
+    products = x @ y.transpose(-2, -1)
+    products = products.tril() if decays is None else products * decays.between
+    sums = products @ z
+    if x.size(2) == 1:
+        return sums
+    if decays is None:
+        chunks = y.transpose(-2, -1) @ z  # [B, H, N, M, R]
+        before = F.pad(chunks[:, :, :-1].cumsum(dim=2), (0, 0, 0, 0, 1, 0))
+    else:
+        x = x * decays.from_start
+        chunks = y.transpose(-2, -1) @ (z * decays.to_end)
+        before = (decays.across @ chunks.flatten(3)).unflatten(3, chunks.shape[3:])
+    return sums + x @ before
+
+
+def compute_decays(total: Tensor, dtype: torch.dtype) -> Decays:
+    """Compute the decay factors from the cumulative log decay G [B, H, T, 1], in float64.
+
+    The decay from position j to a later position t is ``exp(G_t - G_j)``.
+    """
+    size = min(CHUNK_SIZE, total.size(2))
+    # Positions that pad the last chunk do not decay.
+    inside = F.pad(total[..., 0], (0, -total.size(2) % size), mode="replicate").unflatten(2, (-1, size))
+    ends = inside[..., -1]  # [B, H, N]
+    starts = F.pad(ends[..., :-1], (1, 0))
+    return Decays(
+        between=lower_exp(inside[..., :, None] - inside[..., None, :], dtype),
+        from_start=(inside - starts[..., None]).to(dtype).exp()[..., None],
+        to_end=(ends[..., None] - inside).to(dtype).exp()[..., None],
+        across=lower_exp(starts[..., :, None] - ends[..., None, :], dtype, -1),
+    )
+
+
+def lower_exp(logs: Tensor, dtype: torch.dtype, diagonal: int = 0) -> Tensor:
+    """Return the exponentials on and below a diagonal of [.., R, R], and 0 above, where some are infinite."""
+    return logs.tril(diagonal).to(dtype).exp().tril(diagonal)
