@@ -91,8 +91,8 @@ class LunaMaskedLM(SentenceModel):
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
         """Build a model for the task.
 
-        Raises InputError if the widths, heads or projection length are invalid, or if the task allows sequences
-        that exceed the model's maximum length.
+        Raises InputError if the widths, heads or projection length are invalid, or if the task allows
+        sequences that exceed the model's maximum length.
         """
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
