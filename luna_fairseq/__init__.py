@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from os.path import abspath, realpath
 from typing import Any, List
 
-from luna_fairseq.command_errors import is_command
+from luna_fairseq.command_errors import is_command, make_excepthook
 from luna_fairseq.loggers import set_up_loggers
 
 __version__ = "0.2.0"
@@ -93,3 +93,4 @@ if sys.modules.get("fairseq") is not None:
     register()
 elif is_command():
     set_up_loggers()
+    sys.excepthook = make_excepthook(sys.excepthook)  # a command whose packages are missing says so in a line

@@ -81,9 +81,10 @@ if __name__ == "__main__":
     assert status == 1 and "Traceback" in text and text.rstrip().endswith("errors.InputError: width 3")
 
 
-def test_importing_leaves_the_interpreter_alone(tmp_path):
+def test_importing_leaves_other_programs_alone(tmp_path):
     code = "print(sys.excepthook is sys.__excepthook__, file=sys.stderr)"
-    assert run(tmp_path / "luna-score", code) == (0, "True\n")
+    assert run(tmp_path / "mine.py", code) == (0, "True\n")
+    assert run(tmp_path / "luna-score", code) == (0, "False\n")
 
 
 @pytest.mark.parametrize("command", ["luna_fairseq.engine.listing", "luna_fairseq.commands.show_recipes"])

@@ -113,3 +113,30 @@ def test_a_command_names_the_extra_of_a_package_that_it_imports_directly():
     )
     advice = 'sacrebleu, which is not installed: pip install "luna_fairseq[fairseq]"'
     assert done.stderr.strip().splitlines()[-1] == f"luna_fairseq: error: this needs {advice}"
+
+
+EVERY_COMMAND = """
+import importlib, os, sys
+from importlib.metadata import distribution
+for entry in distribution("luna_fairseq").entry_points:
+    if entry.group == "console_scripts" and ".examples." not in entry.value:
+        sys.stdout.flush()
+        child = os.fork()
+        if not child:
+            module, function = entry.value.split(":")
+            sys.argv = [entry.name, "--help"]
+            sys.exit(getattr(importlib.import_module(module), function)())
+        print(entry.name, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), file=sys.stderr)
+"""
+
+
+@pytest.mark.skipif(sys.version_info < (3, 9), reason="os.waitstatus_to_exitcode")
+def test_every_command_names_a_missing_package_in_one_line():
+    """In an environment with torch alone, a command shows its help or the package to install."""
+    done = run_without({*EXTRAS, "omegaconf", "hydra"}, EVERY_COMMAND)
+    lines = done.stderr.splitlines()
+    assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr[-2000:]
+    commands = [line for line in lines if line.startswith("luna-")]
+    messages = [line for line in lines if "error:" in line]
+    assert len(commands) > 20 and sum(line.endswith(" 1") for line in commands) == len(messages)
+    assert all(re.search(r"error: .* needs .*: pip install ", line) for line in messages), messages
