@@ -65,7 +65,10 @@ def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capab
     precision, reason = _choose_precision(recipe, parsed, capability)
     hydra += [f"common.{flag[2:].replace('-', '_')}=true" for flag in precision]
     options += [*precision, *(word for word in user_options if word != "--fp32")]
-    return Launch(options, hydra, [batch, reason], folder)
+    notes = [batch, reason]
+    if recipe.left_out:
+        notes.append(f"left out with the components they belong to: {' '.join(recipe.left_out)}")
+    return Launch(options, hydra, notes, folder)
 
 
 def _compute_update_freq(

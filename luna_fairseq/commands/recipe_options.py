@@ -60,10 +60,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
     Raises:
         InputError: A name is unknown. The message contains the line number and the most similar known name.
     """
-    luna_fairseq.register()
-    # Components that a group can name. Groups that are not listed here name no component.
-    registries = {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}
-    registries.update({group: one["registry"] for group, one in REGISTRIES.items()})
+    registries = _component_registries()
     for group, options in content.items():
         if group == HYDRA:
             continue
@@ -80,6 +77,26 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
         for key in options:
             if key not in known and key != "_name":
                 raise _unknown_name_error(path, [group, key], f"option {key} of {name or group}", known, key)
+
+
+def replaced_options(group: str, options: Iterable[str], name: str) -> List[str]:
+    """Return the options of a recipe's group that another component does not have.
+
+    Args:
+        group: name of the group, such as "lr_scheduler".
+        options: names of the recipe's options in this group.
+        name: component in place of the recipe's, such as "fixed". An unknown name replaces nothing.
+    """
+    registry = _component_registries()[group]
+    known = _known_options(group, registry[name]) if name in registry else options
+    return [option for option in options if option not in known and option != "_name"]
+
+
+def _component_registries() -> Dict[str, Any]:
+    """Return the registries of the groups that name a component, such as an optimizer."""
+    luna_fairseq.register()
+    registries = {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}
+    return {**registries, **{group: one["registry"] for group, one in REGISTRIES.items()}}
 
 
 def _known_options(group: str, component: Any) -> List[str]:

@@ -7,12 +7,13 @@ The file of a recipe, ``configs/FAMILY/NAME.yaml``, lists the options that diffe
 
 from __future__ import annotations
 
+import argparse
 import re
 from dataclasses import dataclass
 from difflib import get_close_matches
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, Dict, Iterator, List, Optional
+from typing import Any, Dict, Iterator, List, Optional, Sequence
 
 import luna_fairseq
 from luna_fairseq.errors import InputError, MissingRequirementError
@@ -44,6 +45,7 @@ class Recipe:
         heading: lines of the comment at the top of the file.
         settings: option values, nested by group, including those of the family.
         gpus: number of GPUs for which the batch size is stated.
+        left_out: options of components that the user has replaced, such as "--warmup-init-lr".
     """
 
     name: str
@@ -52,6 +54,7 @@ class Recipe:
     heading: List[str]
     settings: Settings
     gpus: int
+    left_out: Sequence[str] = ()
 
     def words(self, *without: str) -> List[str]:
         """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``.
@@ -88,13 +91,15 @@ def list_recipes() -> List[str]:
     return sorted(f"{path.parent.name}/{path.stem}" for path in paths)
 
 
-def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
+def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = ()) -> Recipe:
     """Read a recipe, and check that fairseq knows all of its options.
 
     Args:
         name: FAMILY/NAME, or NAME alone if only one family has a recipe with this name, or the path to a YAML
             file.
         family: family in which NAME alone is looked up first (default: None).
+        given: options of fairseq-train that override the recipe. If they select another component, such as
+            ``--lr-scheduler fixed``, the recipe's options of the replaced component are left out.
 
     Returns:
         The checked recipe.
@@ -131,7 +136,24 @@ def read_recipe(name: str, family: Optional[str] = None) -> Recipe:
     shown = f"{path.parent.name}/{path.stem}" if inside else name
     family_heading = read_heading(base) if base else []
     gpus = _read_gpu_count(path, heading + family_heading)
-    return Recipe(shown, path, base, heading, settings, gpus)
+    left_out = _leave_out_replaced(settings, given)
+    return Recipe(shown, path, base, heading, settings, gpus, left_out)
+
+
+def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
+    """Remove the options of replaced components from a recipe's settings, and return their names."""
+    from luna_fairseq.commands.recipe_options import replaced_options
+
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
+    for group, option in NAMED.items():
+        parser.add_argument(*([option, "-a"] if group == "model" else [option]), dest=group)
+    left_out = []
+    for group, name in vars(parser.parse_known_args(list(given))[0]).items():
+        if name is not None:
+            for option in replaced_options(group, settings[group], name):
+                del settings[group][option]
+                left_out.append(f"--{option.replace('_', '-')}")
+    return left_out
 
 
 def find_recipe(name: str, family: Optional[str] = None) -> Path:

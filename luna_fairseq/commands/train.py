@@ -65,7 +65,7 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
     if len(words) < 2 or words[1].startswith("-"):
         raise InputError(f"DATA is missing. Usage: {USAGE}")
     name, data, *given = words
-    recipe = read_recipe(name)
+    recipe = read_recipe(name, given=given)
     for folder in map(Path, data.split(":")):
         has_data = any(True for pattern in ("train*", "*/train*") for _ in folder.glob(pattern))
         if not folder.is_dir() or not (has_data or "--train-subset" in given):

@@ -98,7 +98,7 @@ def build_parser() -> CommandParser:
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
     """Train and test every model with every seed, draw the requested plots, and print a table."""
-    recipe = read_recipe(args.recipe, "lra")
+    recipe = read_recipe(args.recipe, "lra", extra)
     task = find_task(recipe)
     title, name = TITLES[task], recipe.path.stem
     models = {model: [*recipe.words(), *model_options(model, task)] for model in args.models}

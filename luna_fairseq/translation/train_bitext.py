@@ -77,7 +77,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         raise InputError("--testpref is missing. Give the text to translate and score.")
     tokenizer = choose_tokenizer(args.tokenize, args.target_lang)
     make_bleu(tokenizer)  # raises before the training if the tokenizer is not installed
-    recipe = read_recipe(args.recipe, FAMILY)
+    recipe = read_recipe(args.recipe, FAMILY, extra)
     settings = parse_options([*recipe.words(), *extra])
     if "--sentence-diagonal" in settings and args.documents is None:
         raise InputError("--sentence-diagonal needs documents. Give --documents 256, or another --recipe.")

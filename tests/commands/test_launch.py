@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from fairseq import options
 from luna_fairseq.commands import launch as launching
 from luna_fairseq.commands import train
 from luna_fairseq.commands.recipes import read_recipe
@@ -32,6 +33,28 @@ def test_the_batch_is_that_of_eight_gpus(given, gpus, frequency):
     words, said = launch(LUNA, *given, gpus=gpus)
     assert words[len(words) - len(given) - 2 :][:2] == ["--update-freq", frequency]
     assert said[0].endswith(f"x --update-freq {frequency} = 65,536 tokens")
+
+
+@pytest.mark.parametrize(
+    "given, left_out",
+    [
+        ("--lr-scheduler fixed", ["--warmup-init-lr", "--milestones"]),
+        ("--lr-scheduler=inverse_sqrt", ["--milestones"]),
+        (
+            "-a transformer --criterion cross_entropy",
+            ["--projection-length", "--pack-activation", "--label-smoothing"],
+        ),
+        ("--lr 0.1", []),
+        ("--lr-scheduler milestone", []),
+    ],
+)
+def test_another_component_than_the_recipes(given, left_out):
+    """fairseq-train knows the options of the chosen components alone, and refuses all others."""
+    recipe = read_recipe(LUNA, given=given.split())
+    assert sorted(recipe.left_out) == sorted(left_out)
+    found = launching.compute_launch(recipe, given.split(), 8, None)
+    options.parse_args_and_arch(options.get_training_parser(), ["data", *found.options])
+    assert any(all(name in note for name in left_out) for note in found.notes[2:]) == bool(left_out)
 
 
 def test_a_batch_of_sequences():
