@@ -306,8 +306,9 @@ class BatchSearch:
         Modifies lprobs [R, N]. n is at most 2 K, and 1 in the last step.
         """
         options = self.generator
-        lprobs[:, self.pad_column] = -math.inf
-        lprobs[:, self.unk_column] -= options.unk_penalty
+        lprobs[:, self.pad_column].fill_(-math.inf)
+        if options.unk_penalty:
+            lprobs[:, self.unk_column].sub_(options.unk_penalty)
         if step == self.last:
             columns = torch.full_like(self.order, self.eos_column)[:, None]
             return remove_nan(lprobs.gather(1, columns)), columns
@@ -316,7 +317,7 @@ class BatchSearch:
             forced = self._force_tokens(self.prefix[:, step], lprobs)
         else:
             if step < options.min_len:
-                lprobs[:, self.eos_column] = -math.inf
+                lprobs[:, self.eos_column].fill_(-math.inf)
             if self.suppressed is not None:
                 lprobs[:, self.suppressed] = -math.inf
         if options.repeat_ngram_blocker is not None:
@@ -360,9 +361,10 @@ class BatchSearch:
         Returns the places in the batch of the sentences that have all their hypotheses.
         """
         K = self.beam_size
-        rows, scores = (x[:, :K][ends[:, :K]] for x in (candidates.rows, candidates.scores))
+        rows = candidates.rows[:, :K][ends[:, :K]]
         if not len(rows):
             return []
+        scores = candidates.scores[:, :K][ends[:, :K]]
         source_lengths = None  # fairseq reads them for --match-source-len only
         return self.generator.finalize_hypos(
             step,
@@ -381,23 +383,24 @@ class BatchSearch:
     def _continue_with(self, step: int, candidates: Candidates, ends: Tensor, finished: List[int]) -> None:
         """Continue the best K candidates that do not end, and drop the finished sentences."""
         K = self.beam_size
-        left = torch.tensor([number not in finished for number in range(len(ends))], device=ends.device)
-        candidates, ends = Candidates(*(x[left] for x in candidates)), ends[left]
-        ends[:, :K] |= self.unused[left]
+        if finished:
+            left = torch.tensor([number not in finished for number in range(len(ends))], device=ends.device)
+            candidates, ends = Candidates(*(x[left] for x in candidates)), ends[left]
+            self.unused = self.unused[left]
+            self.prefix = None if self.prefix is None else self.prefix[left]
+        ends[:, :K] |= self.unused
         # The best candidates that do not end, followed by those that do.
         n = ends.size(1)
         ranks, chosen = (torch.arange(n, device=ends.device) + n * ends).topk(K, dim=1, largest=False)
         self.unused = ranks >= n
         scores, tokens, rows = (x.gather(1, chosen).flatten() for x in candidates)
         self.order = rows
-        self.tokens, self.scores = self.tokens[rows], self.scores[rows]
+        self.tokens, self.scores = (x.index_select(0, rows) for x in (self.tokens, self.scores))
         self.tokens[:, step + 1], self.scores[:, step] = tokens, scores
         if self.attention is not None:
             past = self.attention[rows, :, : step + 2]
             self.attention = self.attention[: len(rows)]
             self.attention[:, :, : step + 2] = past
-        if self.prefix is not None:
-            self.prefix = self.prefix[left]
 
 
 def remove_nan(lprobs: Tensor) -> Tensor:
