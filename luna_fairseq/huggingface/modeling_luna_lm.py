@@ -18,9 +18,6 @@ from luna_fairseq.huggingface.modeling_luna import LunaPreTrainedModel
 class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
     """Luna causal language model: a decoder-only model with an output projection.
 
-    Args:
-        config: configuration of the model.
-
     Example:
         >>> import torch
         >>> config = LunaDecoderConfig(vocab_size=20, num_hidden_layers=1)
@@ -48,30 +45,19 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[CausalLMOutputWithPast, Tuple[Any, ...]]:
-        """Compute the logits of the next token at every position, and the loss if labels are given.
-
-        B is the batch size, T the number of new tokens, and V the vocabulary size.
+        """Compute the logits [B, T, V] of the next token, and the mean cross-entropy if labels are given.
 
         Args:
-            input_ids: token ids [B, T]. If ``past_key_values`` is given, only the tokens after the cached
-                ones (default: None, ``inputs_embeds`` is given).
-            attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding
-                (default: None, derived from the padding id).
-            position_ids: position [B, T] of each token (default: None, counted from 0, skipping padding).
-            inputs_embeds: token vectors in place of ``input_ids`` (default: None).
-            past_key_values: cache returned by the preceding call (default: None, a new text).
+            input_ids: token ids [B, T]. With ``past_key_values``, only the tokens after the cached ones.
+            attention_mask: mask of the new positions or of all positions, 1 at tokens and 0 at padding.
+                Default: all ids except the padding id.
+            position_ids: position [B, T] of each token. Default: counted from 0, skipping padding.
+            inputs_embeds: token vectors in place of ``input_ids``.
+            past_key_values: cache returned by the preceding call. Default: a new text.
             labels: token ids [B, T], usually a copy of ``input_ids``, with -100 at positions to ignore. The
-                model shifts the labels internally (default: None, no loss).
-            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
-
-        Returns:
-            A :class:`transformers.modeling_outputs.CausalLMOutputWithPast` with ``logits`` [B, T, V] and the
-            mean cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
-
-        Raises:
-            ValueError: The inputs are invalid; see :meth:`LunaDecoder.forward`.
+                model shifts them.
+            use_cache: return a cache. Default: only if ``past_key_values`` is given.
+            **output_options: as in :meth:`LunaModel.forward`.
         """
         out = self.luna(
             input_ids,
