@@ -34,17 +34,7 @@ OUR_OPTIONS = Patch(
 def _import_once(import_user_module: Function, args: Any) -> Any:
     """Import the plugin in the folder given by --user-dir, unless it was already imported via another path.
 
-    Replaces fairseq's ``utils.import_user_module``.
-
-    Args:
-        import_user_module: fairseq's original function.
-        args: command options with the attribute ``user_dir``.
-
-    Returns:
-        Result of the original function.
-
-    Raises:
-        InputError: --user-dir points to a second copy of a package that is already imported.
+    A second copy of the package is an error.
     """
     import fairseq
 
@@ -69,20 +59,7 @@ def _import_once(import_user_module: Function, args: Any) -> Any:
 def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwargs: Any) -> Any:
     """Parse the command line of a fairseq command, and check the options.
 
-    Replaces fairseq's ``options.parse_args_and_arch``. ``--int8`` and ``--shortlist`` are translated to
-    ``--model-overrides``. ``--int8`` also sets ``--cpu``.
-
-    Args:
-        parse: fairseq's original function.
-        parser: argument parser of the command.
-        args: remaining arguments of the original function.
-        kwargs: remaining keyword arguments of the original function.
-
-    Returns:
-        Result of the original function: the parsed command options.
-
-    Raises:
-        InputError: An option has an invalid value.
+    ``--int8`` and ``--shortlist`` become ``--model-overrides``. ``--int8`` also sets ``--cpu``.
     """
     _add_model_options(parser)
     parsed = parse(parser, *args, **kwargs)
@@ -98,14 +75,7 @@ def _parse_and_check(parse: Function, parser: ArgumentParser, *args: Any, **kwar
 
 
 def _add_model_options(parser: ArgumentParser) -> None:
-    """Add ``--int8`` and ``--shortlist`` to the commands that support them.
-
-    ``--int8`` is added to fairseq-generate, fairseq-interactive and fairseq-eval-lm, and ``--shortlist`` to
-    the first two. Other parsers are left unchanged.
-
-    Args:
-        parser: argument parser of any fairseq command.
-    """
+    """Add ``--int8`` to generation and ``fairseq-eval-lm``, and ``--shortlist`` to generation."""
     options = parser._option_string_actions
     if "--model-overrides" not in options:
         return
@@ -130,15 +100,8 @@ def _build_our_generator(
 def _check_and_apply_preset(add_defaults: Function, cfg: Any) -> None:
     """Apply the options of a named architecture, then the model defaults, and check all options.
 
-    Replaces fairseq's ``add_defaults``. fairseq-hydra-train applies only the defaults, so --arch would have
-    no effect. It imports plugins after parsing the options, so the options must be checked here.
-
-    Args:
-        add_defaults: fairseq's original function.
-        cfg: command configuration, updated in place.
-
-    Raises:
-        InputError: An option has an invalid value.
+    fairseq-hydra-train applies only the defaults, so --arch would have no effect. It imports plugins after
+    parsing the options, so the options must be checked here.
     """
     from omegaconf import OmegaConf, open_dict
 
