@@ -18,10 +18,8 @@ from luna_fairseq.huggingface.modeling_luna import LunaModel, LunaModelOutput, L
 class LunaEncoderDecoder(LunaPreTrainedModel):
     """Luna encoder and decoder that return hidden states, without an output projection.
 
-    Args:
-        config: configuration of the model. ``config.source_vocab_size`` and ``config.vocab_size`` are the
-            sizes of the source and the target vocabulary. If ``config.share_all_embeddings`` is set, both
-            languages share one vocabulary and one token embedding.
+    ``config.source_vocab_size`` and ``config.vocab_size`` are the sizes of the source and the target
+    vocabulary. With ``config.share_all_embeddings``, both languages share one token embedding.
     """
 
     def __init__(self, config: LunaConfig):
@@ -33,29 +31,14 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         self.post_init()
 
     def _tie_weights(self) -> None:
-        """Tie the token embeddings of the encoder and decoder if ``config.share_all_embeddings`` is set.
-
-        transformers 4 calls this method. transformers 5 uses ``_tied_weights_keys`` instead.
-        """
+        """Tie the token embeddings for transformers 4. transformers 5 uses ``_tied_weights_keys``."""
         if self.config.share_all_embeddings:
             self.encoder.embed_tokens.weight = self.decoder.embed_tokens.weight
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the encoder.
-
-        Args:
-            *args: ignored. Some versions of transformers pass arguments.
-            **kwargs: ignored.
-        """
         return self.encoder
 
     def get_decoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the decoder.
-
-        Args:
-            *args: ignored. Some versions of transformers pass arguments.
-            **kwargs: ignored.
-        """
         return self.decoder
 
     def get_input_embeddings(self) -> nn.Module:
@@ -63,11 +46,6 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         return self.decoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding of the decoder, and also of the encoder if they are shared.
-
-        Args:
-            value: new token embedding.
-        """
         self.decoder.embed_tokens = value
         if self.config.share_all_embeddings:
             self.encoder.embed_tokens.weight = value.weight
@@ -87,35 +65,8 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
     ) -> Union[Seq2SeqModelOutput, Tuple[Any, ...]]:
         """Encode the source, and compute the hidden states of the target.
 
-        B is the batch size, S the source length, and T the number of new target tokens.
-
-        Args:
-            input_ids: token ids [B, S] of the source (default: None, ``inputs_embeds`` or ``encoder_outputs``
-                is given).
-            attention_mask: source mask [B, S], 1 at tokens and 0 at padding (default: None, derived from the
-                padding id).
-            decoder_input_ids: token ids [B, T] of the target, shifted right. If ``past_key_values`` is given,
-                only the tokens after the cached ones (default: None, ``decoder_inputs_embeds`` is given).
-            decoder_attention_mask: mask of the new target positions or of all target positions (default:
-                None, derived from the padding id).
-            encoder_outputs: output of the encoder, a :class:`LunaModelOutput` or a tuple of its fields. If it
-                is given, the encoder does not run (default: None).
-            past_key_values: cache returned by the preceding call (default: None, a new target).
-            inputs_embeds: source token vectors [B, S, C] of width C in place of ``input_ids`` (default:
-                None).
-            decoder_inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] of the target in place
-                of ``decoder_input_ids`` (default: None).
-            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
-
-        Returns:
-            A :class:`transformers.modeling_outputs.Seq2SeqModelOutput`, or a tuple of its fields if
-            ``return_dict`` is False. ``last_hidden_state`` [B, T, ``config.decoder_output_dim``] is the input
-            to the output projection.
-
-        Raises:
-            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
+        The arguments are those of :meth:`LunaForConditionalGeneration.forward`. ``last_hidden_state`` [B, T,
+        ``config.decoder_output_dim``] is the input to the output projection.
         """
         options = {**output_options, "return_dict": True}
         source = encoder_outputs
@@ -147,8 +98,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
 class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
     """Luna translation model: encoder, decoder and an output projection to the target vocabulary.
 
-    Args:
-        config: configuration of the model; see :class:`LunaEncoderDecoder`.
+    The configuration is that of :class:`LunaEncoderDecoder`.
 
     Example:
         >>> import torch
@@ -171,36 +121,13 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
         self.post_init()
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the encoder.
-
-        Args:
-            *args: ignored. Some versions of transformers pass arguments.
-            **kwargs: ignored.
-        """
         return self.luna.encoder
 
     def get_decoder(self, *args: Any, **kwargs: Any) -> nn.Module:
-        """Return the decoder.
-
-        Args:
-            *args: ignored. Some versions of transformers pass arguments.
-            **kwargs: ignored.
-        """
         return self.luna.decoder
 
     def prepare_decoder_input_ids_from_labels(self, labels: Tensor) -> Tensor:
-        """Shift labels right by one position to obtain the decoder input.
-
-        The first token is the start token, which is the end-of-sentence token as in fairseq. For example, the
-        labels [5, 6, 2] yield the input [2, 5, 6].
-
-        Args:
-            labels: token ids [B, T] to predict, with -100 or the padding id at padding. B is the batch size
-                and T the target length.
-
-        Returns:
-            Token ids [B, T], in which -100 is replaced with the padding id.
-        """
+        """Shift labels [B, T] right by one position: [5, 6, 2] becomes [2, 5, 6]. -100 becomes padding."""
         shifted = labels.roll(1, dims=1)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted.masked_fill(shifted.eq(-100), self.config.pad_token_id)
@@ -219,36 +146,22 @@ class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, Genera
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[Seq2SeqLMOutput, Tuple[Any, ...]]:
-        """Compute the logits of the next target token at every position, and the loss if labels are given.
-
-        B is the batch size, S the source length, T the number of new target tokens, and V the target
-        vocabulary size.
+        """Compute logits [B, T, V] of the next target token, and the mean cross-entropy if labels are given.
 
         Args:
-            input_ids: token ids [B, S] of the source (default: None, ``inputs_embeds`` or ``encoder_outputs``
-                is given).
-            attention_mask: source mask [B, S], 1 at tokens and 0 at padding (default: None, derived from the
-                padding id).
-            decoder_input_ids: token ids [B, T] of the target, shifted right (default: None, the labels
-                shifted right unless ``decoder_inputs_embeds`` is given).
-            decoder_attention_mask: mask of the new target positions or of all target positions (default:
-                None, derived from the padding id).
-            encoder_outputs: output of the encoder. If it is given, the encoder does not run (default: None).
-            past_key_values: cache returned by the preceding call (default: None, a new target).
-            inputs_embeds: token vectors of the source in place of ``input_ids`` (default: None).
-            decoder_inputs_embeds: token vectors of the target in place of ``decoder_input_ids`` (default:
-                None).
-            labels: target token ids [B, T], -100 at positions to ignore (default: None, no loss).
-            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
-
-        Returns:
-            A :class:`transformers.modeling_outputs.Seq2SeqLMOutput` with ``logits`` [B, T, V] and the mean
-            cross-entropy as ``loss``, or a tuple of its fields if ``return_dict`` is False.
-
-        Raises:
-            ValueError: The inputs are invalid; see :meth:`LunaModel.forward`.
+            input_ids: token ids [B, S] of the source.
+            attention_mask: source mask [B, S], 1 at tokens and 0 at padding. Default: all ids except the
+                padding id, as for the target.
+            decoder_input_ids: token ids [B, T] of the target, shifted right. Default: the labels shifted
+                right. With ``past_key_values``, only the tokens after the cached ones.
+            decoder_attention_mask: mask of the new target positions or of all target positions.
+            encoder_outputs: output of the encoder, which then does not run.
+            past_key_values: cache returned by the preceding call. Default: a new target.
+            inputs_embeds: token vectors of the source in place of ``input_ids``.
+            decoder_inputs_embeds: token vectors of the target in place of ``decoder_input_ids``.
+            labels: target token ids [B, T], -100 at positions to ignore.
+            use_cache: return a cache. Default: only if ``past_key_values`` is given.
+            **output_options: as in :meth:`LunaModel.forward`.
         """
         if labels is not None and decoder_input_ids is None and decoder_inputs_embeds is None:
             decoder_input_ids = self.prepare_decoder_input_ids_from_labels(labels)
