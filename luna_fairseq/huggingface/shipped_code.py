@@ -2,8 +2,8 @@
 
 transformers loads code from files next to the model, but not from subfolders. The files of this package
 (configuration, model, tokenizer) are therefore copied one by one. Every other subpackage of ``luna_fairseq``
-becomes one file. For example, ``luna_ops.py`` contains all modules of ``luna_fairseq.ops`` that the model
-needs, in import order. Only import statements are changed.
+becomes one file. For example, ``luna_ops.py`` contains the functions of ``luna_fairseq.ops`` that the model
+uses, in import order. Only import statements are changed.
 
 Triton kernels are not copied; see ``ops/causal_luna/no_triton.py``.
 """
@@ -11,37 +11,53 @@ Triton kernels are not copied; see ``ops/causal_luna/no_triton.py``.
 import ast
 import re
 from pathlib import Path
-from typing import Dict, Iterator, List, NamedTuple, Tuple
+from typing import Dict, Iterator, List, NamedTuple, Set, Tuple
 
 _PACKAGE = __name__.split(".")[0]
 _ROOT = Path(__file__).parents[1]
 _ADAPTERS = __name__.rpartition(".")[0]
 # Module -> module that is shipped in its place.
 _REPLACED_MODULES = {f"{_PACKAGE}.ops.causal_luna.triton": f"{_PACKAGE}.ops.causal_luna.no_triton"}
+# Files that contain only what the model uses. The others are shared by model and tokenizer, or are small.
+_REDUCED = ("luna_anchored", "luna_modules", "luna_ops")
+# (module, imported name, local name).
+Import = Tuple[str, str, str]
 _REMAINING_IMPORT = re.compile(rf"^ *(?:from|import) {_PACKAGE}\b.*", flags=re.MULTILINE)
 
 
+class _Statement(NamedTuple):
+    """Top-level statement of a module with the comments above it.
+
+    Attributes:
+        names: names that it defines.
+        used: names that occur in it, also as strings, which may be annotations.
+        text: source code.
+    """
+
+    names: List[str]
+    used: Set[str]
+    text: str
+
+
 class _Module(NamedTuple):
-    """Source code of a Python module, split into docstring, imports and body.
+    """Source code of a Python module, split into docstring, imports and other statements.
 
     Attributes:
         name: full name of the module, such as "luna_fairseq.errors".
         doc: docstring of the module.
-        body: source code below the docstring, without top-level imports or ``__all__``.
+        statements: top-level statements other than imports and ``__all__``.
         imports: top-level imports as tuples (module, imported name, local name). The imported name is empty
             for ``import module``.
-        names: names defined at the top level of the module.
     """
 
     name: str
     doc: str
-    body: str
-    imports: List[Tuple[str, str, str]]
-    names: List[str]
+    statements: List[_Statement]
+    imports: List[Import]
 
 
 def write_code(model: str, folder: Path) -> None:
-    """Copy a module of ``luna_fairseq.huggingface``, and all modules that it imports, into a folder.
+    """Copy a module of ``luna_fairseq.huggingface``, and the code that it imports, into a folder.
 
     The folder may hold the code of another module. Raises ValueError if the code cannot be shipped: two
     modules of a subpackage use one name for different objects, a function imports ``luna_fairseq``, or the
@@ -50,7 +66,7 @@ def write_code(model: str, folder: Path) -> None:
     modules: Dict[str, _Module] = {}
     _collect_modules(model, modules)
     files: Dict[str, List[_Module]] = {}
-    for module in modules.values():
+    for module in _remove_unused(modules):
         files.setdefault(_file_name(module.name), []).append(module)
     entry = _file_name(model)
     for file, parts in files.items():
@@ -75,9 +91,13 @@ def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
         return
     module = _parse_module(name)
     for imported, _, _ in module.imports:
-        if imported.startswith(f"{_PACKAGE}."):
+        if _is_ours(imported):
             _collect_modules(imported, modules)
     modules[name] = module
+
+
+def _is_ours(module: str) -> bool:
+    return module.startswith(f"{_PACKAGE}.")
 
 
 def _parse_module(name: str) -> _Module:
@@ -87,9 +107,11 @@ def _parse_module(name: str) -> _Module:
     text = path.read_text(encoding="utf-8")
     tree = ast.parse(text)
     lines = text.splitlines()
-    imports: List[Tuple[str, str, str]] = []
-    names: List[str] = []
+    imports: List[Import] = []
+    statements: List[_Statement] = []
+    end = 0
     for number, node in enumerate(tree.body):
+        start, end = end, node.end_lineno or node.lineno
         is_doc = number == 0 and ast.get_docstring(tree) is not None
         if isinstance(node, ast.Import):
             imports += [(alias.name, "", alias.asname or "") for alias in node.names]
@@ -97,14 +119,60 @@ def _parse_module(name: str) -> _Module:
             source = _REPLACED_MODULES.get(str(node.module), str(node.module))
             imports += [(source, alias.name, alias.asname or alias.name) for alias in node.names]
         elif not is_doc:
-            defined = list(_defined_names(node))
-            names += [defined_name for defined_name in defined if defined_name != "__all__"]
-            if defined != ["__all__"]:
-                continue
-        for line in range(node.lineno - 1, node.end_lineno or node.lineno):
-            lines[line] = ""
-    body = re.sub(r"\n{4,}", "\n\n\n", "\n".join(lines).strip("\n"))
-    return _Module(name, ast.get_docstring(tree) or "", body, imports, names)
+            names = list(_defined_names(node))
+            if names != ["__all__"]:
+                statements.append(_Statement(names, set(_used_names(node)), "\n".join(lines[start:end])))
+    return _Module(name, ast.get_docstring(tree) or "", statements, imports)
+
+
+def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
+    """Return the modules without what nothing uses in ``_REDUCED`` files."""
+    needed: Set[Tuple[str, str]] = set()
+    kept: Set[int] = set()
+
+    def need(module: str, name: str) -> None:
+        if (module, name) in needed or module not in modules:
+            return
+        needed.add((module, name))
+        for source, imported, local_name in modules[module].imports:
+            if name == (local_name or source.split(".")[0]):
+                need(source, imported)
+        for statement in modules[module].statements:
+            if name in statement.names:
+                keep(module, statement)
+
+    def keep(module: str, statement: _Statement) -> None:
+        if id(statement) not in kept:
+            kept.add(id(statement))
+            for name in statement.used:
+                need(module, name)
+
+    for module in modules.values():
+        for statement in module.statements:
+            if _file_name(module.name) not in _REDUCED or not statement.names:
+                keep(module.name, statement)
+    found = []
+    for module in modules.values():
+        if _file_name(module.name) in _REDUCED:
+            statements = [statement for statement in module.statements if id(statement) in kept]
+            imports = [
+                (source, name, local_name)
+                for source, name, local_name in module.imports
+                if source == "__future__" or (module.name, local_name or source.split(".")[0]) in needed
+            ]
+            module = module._replace(statements=statements, imports=imports)
+        if module.statements or _file_name(module.name) not in _REDUCED:
+            found.append(module)
+    return found
+
+
+def _used_names(node: ast.stmt) -> Iterator[str]:
+    """Yield the names and strings in a statement."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Name):
+            yield part.id
+        elif isinstance(part, ast.Constant) and isinstance(part.value, str):
+            yield part.value
 
 
 def _defined_names(node: ast.stmt) -> Iterator[str]:
@@ -139,7 +207,7 @@ def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> s
     modules: Dict[str, None] = {}
     names: Dict[str, Dict[str, None]] = {}
     for module, name, local_name in (imported for part in parts for imported in part.imports):
-        is_ours = module.startswith(f"{_PACKAGE}.")
+        is_ours = _is_ours(module)
         if not name:
             modules[f"import {module}" + (f" as {local_name}" if local_name else "")] = None
         elif not (is_ours and _file_name(module) == file):
@@ -153,7 +221,7 @@ def _render_file(file: str, parts: List[_Module], extra_imports: List[str]) -> s
     if future:
         lines.insert(0, _import_line("__future__", list(future)))
     if len(parts) == 1:
-        doc, bodies = parts[0].doc, [parts[0].body]
+        doc, bodies = parts[0].doc, [_join_statements(parts[0])]
     else:
         doc = f"Modules of {_PACKAGE}/{file[len('luna_') :]} that the exported model needs."
         bodies = [_render_module(part) for part in parts]
@@ -174,16 +242,22 @@ def _render_module(part: _Module) -> str:
     """Build one module's section of a shipped file: path and docstring as comments, followed by the code."""
     path = part.name.replace(".", "/")
     doc = "\n".join(f"# {line}".rstrip() for line in part.doc.splitlines())
-    return f"# ---------- {path}\n#\n{doc}\n\n{part.body}".rstrip()
+    return f"# ---------- {path}\n#\n{doc}\n\n{_join_statements(part)}".rstrip()
+
+
+def _join_statements(part: _Module) -> str:
+    text = "\n".join(statement.text for statement in part.statements).strip("\n")
+    return re.sub(r"\n{4,}", "\n\n\n", text)
 
 
 def _check_unique_names(file: str, parts: List[_Module]) -> None:
     """Raise ValueError if the modules in a shipped file use one name for different objects."""
     meanings: Dict[str, str] = {}
     for part in parts:
-        used = [(name, f"{part.name}.{name}") for name in part.names]
+        names = (name for statement in part.statements for name in statement.names)
+        used = [(name, f"{part.name}.{name}") for name in names]
         for module, name, local_name in part.imports:
-            is_ours = module.startswith(f"{_PACKAGE}.")
+            is_ours = _is_ours(module)
             if is_ours and _file_name(module) == file:
                 if name != local_name:
                     raise ValueError(

@@ -348,6 +348,15 @@ def test_a_folder_has_few_files_and_what_its_kind_needs(expected):
         assert ("class LunaCausalAttention" in code) == (kind not in ("masked LM", "classifier"))
 
 
+def test_exported_code_contains_only_what_the_model_uses(expected):
+    """A masked language model has neither naive functions nor the state of a decoder."""
+    folder = expected["masked LM", "local"][0]
+    code = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("luna_*.py")}
+    assert "def window_attention" in code["luna_anchored.py"]
+    for name in ("naive_window_attention", "naive_distances", "LayerState"):
+        assert not any(f"{word} {name}" in text for text in code.values() for word in ("def", "class"))
+
+
 def write_package(folder, files):
     """Write a package luna_fairseq with the given files, as ``shipped_code`` reads it."""
     for name, text in files.items():
@@ -357,26 +366,23 @@ def write_package(folder, files):
 
 
 @pytest.mark.parametrize(
-    ("files", "message"),
+    ("second", "name", "message"),
     [
+        ("F = 2\n", "F", "F means luna_fairseq.ops.a.F and luna_fairseq.ops.b.F in"),
+        ("import math as F\n\nG = F\n", "G", "F means luna_fairseq.ops.a.F and math in"),
+        ("from luna_fairseq.ops.a import F as G\n\nH = G\n", "H", "luna_fairseq.ops.b imports F as G"),
         (
-            {"ops.a": "F = 1\n", "ops.b": "F = 2\n"},
-            "F means luna_fairseq.ops.a.F and luna_fairseq.ops.b.F in",
-        ),
-        ({"ops.a": "F = 1\n", "ops.b": "import math as F\n"}, "F means luna_fairseq.ops.a.F and math in"),
-        (
-            {"ops.a": "F = 1\n", "ops.b": "from luna_fairseq.ops.a import F as G\n"},
-            "luna_fairseq.ops.b imports F as G",
-        ),
-        (
-            {"ops.a": "F = 1\n", "ops.b": "def f():\n    import luna_fairseq.errors\n"},
+            "def f():\n    import luna_fairseq.errors\n",
+            "f",
             "luna_ops.py must not import this package, but contains 'import luna_fairseq.errors'",
         ),
     ],
 )
-def test_code_that_one_file_cannot_hold_is_refused(files, message, tmp_path, monkeypatch):
-    model = "".join(f"from luna_fairseq.ops.{name} import __doc__ as _{name}\n" for name in "ab")
-    write_package(tmp_path / "package", {**files, "huggingface.modeling": f'"""Model."""\n\n{model}'})
-    monkeypatch.setattr(shipped_code, "_ROOT", tmp_path / "package")
+def test_code_that_one_file_cannot_hold_is_refused(second, name, message, tmp_path, monkeypatch):
+    model = (
+        f"from luna_fairseq.ops.a import F as x\nfrom luna_fairseq.ops.b import {name} as y\n\nBOTH = x, y\n"
+    )
+    write_package(tmp_path, {"ops.a": "F = 1\n", "ops.b": second, "huggingface.modeling": model})
+    monkeypatch.setattr(shipped_code, "_ROOT", tmp_path)
     with pytest.raises(ValueError, match=re.escape(message)):
         shipped_code.write_code("luna_fairseq.huggingface.modeling", tmp_path)
