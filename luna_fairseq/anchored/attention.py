@@ -19,10 +19,15 @@ from luna_fairseq.anchored.decoding_memory import (
     prepare_keys,
     prepare_places,
 )
-from luna_fairseq.anchored.dense import Tokens, dense_attention, total_dense_weights
+from luna_fairseq.anchored.dense import Tokens, dense_attention, split_dense_weights
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.geometry import ContextGeometry, Needs, TargetPlaces, context_geometry
-from luna_fairseq.anchored.lookup import lookup_attention, mixed_lookup_attention, total_lookup_weights
+from luna_fairseq.anchored.lookup import (
+    LOOKUP_FORMS,
+    lookup_attention,
+    mixed_lookup_attention,
+    split_lookup_weights,
+)
 from luna_fairseq.anchored.segments import Segments, arrange_tokens
 from luna_fairseq.anchored.strengths import (
     CLOSED_GATE,
@@ -35,13 +40,13 @@ from luna_fairseq.anchored.strengths import (
     check_window,
     unpack_strengths,
 )
-from luna_fairseq.anchored.window import total_window_weights, window_attention
+from luna_fairseq.anchored.window import split_window_weights, window_attention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.memory import map_tensors
+from luna_fairseq.modules.memory import ReadWeights, map_tensors
 from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
@@ -242,7 +247,7 @@ class AnchoredSelfAttention(AnchoredAttention):
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> Tuple[Tensor, Optional[ReadWeights]]:
         if self.window:
             return self._read_window(q, memory, geometry, need_weights)
         return super().read(q, memory, source, geometry, need_weights)
@@ -253,7 +258,7 @@ class AnchoredSelfAttention(AnchoredAttention):
 
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute unpack attention over the packed context and the tokens of each query's window."""
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
@@ -266,7 +271,7 @@ class AnchoredSelfAttention(AnchoredAttention):
         output, weights = window_attention(q, *keys, self.unpack_anchor(), window, dropout)
         if not need_weights:
             return output, None
-        return output, total_window_weights(weights, window, self.saved_pack_weights(memory))
+        return output, split_window_weights(weights, window)
 
 
 class AnchoredCrossAttention(AnchoredAttention):
@@ -353,7 +358,8 @@ class AnchoredCrossAttention(AnchoredAttention):
         attention weights over the context.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
-        if not (self.prepares and reads_all and is_eager_on_cpu(memory.key)):
+        may_prepare = self.prepares and LOOKUP_FORMS.forced() in (None, "prepared")
+        if not (may_prepare and reads_all and is_eager_on_cpu(memory.key)):
             return memory
         B, H, L, _ = memory.key.shape
         S = memory.token_key.size(2)
@@ -375,8 +381,9 @@ class AnchoredCrossAttention(AnchoredAttention):
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> Tuple[Tensor, Optional[ReadWeights]]:
         if isinstance(memory, DecodingMemory):
+            LOOKUP_FORMS.choose(memory, self.lookup)
             if need_weights:
                 self.saved_pack_weights(memory)
             target = None if geometry is None else geometry.target
@@ -397,7 +404,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         source: Source,
         geometry: Optional[Geometry],
         need_weights: bool,
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute unpack attention over the packed context and the tokens of a few segments per query."""
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)
@@ -405,13 +412,18 @@ class AnchoredCrossAttention(AnchoredAttention):
         tokens = memory.token_key, memory.token_value, memory.token_padding_mask
         if memory.position is None:
             dense = Tokens(*tokens, memory.segment, memory.token_place)
+            LOOKUP_FORMS.choose(dense, self.lookup)
             output, weights = dense_attention(q, memory.key, memory.value, dense, *settings, need_weights)
             if not need_weights:
                 return output, None
-            return output, total_dense_weights(weights, self.saved_pack_weights(memory))
+            return output, split_dense_weights(weights, memory.key.size(2), self._context_length(memory))
         segments = Segments(*tokens, memory.token_place, memory.is_short)
         inputs = q, memory.key, memory.value, segments, *settings
         if not need_weights:
             return mixed_lookup_attention(*inputs), None
         read = lookup_attention(*inputs)
-        return read.output, total_lookup_weights(read, memory.position, self.saved_pack_weights(memory))
+        weights = split_lookup_weights(read, memory.position, self._context_length(memory))
+        return read.output, weights
+
+    def _context_length(self, memory: AnchoredMemory) -> int:
+        return self.saved_pack_weights(memory).size(-1)

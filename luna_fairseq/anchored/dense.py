@@ -15,6 +15,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.anchored.chosen import choose_segments
 from luna_fairseq.anchored.diagonal import Diagonal
+from luna_fairseq.modules.memory import ReadWeights
 from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
@@ -86,14 +87,10 @@ def dense_attention(
     return luna_attention(*inputs, mask, dropout, bias), None
 
 
-def total_dense_weights(weights: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total attention weight of each query over each token, through the rows and directly.
-
-    pack_weights: weights [B, H or 1, L, S'] of each row, over S' >= S tokens.
-    """
-    L = pack_weights.size(-2)
-    through_rows, looked_up = weights[..., :L] @ pack_weights, weights[..., L:]
-    return through_rows + F.pad(looked_up, (0, through_rows.size(-1) - looked_up.size(-1)))
+def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
+    """Split weights [B, H, T, L + S'] of :func:`dense_attention`; queries see the first S' of S tokens."""
+    rows, tokens = weights[..., :L], weights[..., L:]
+    return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))
 
 
 def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:

@@ -12,17 +12,20 @@ and values v [B, H, L, K] of the packed context; learned bias ``gate`` [H] of th
 ``packed_padding_mask`` [B, L], True at padded rows. Attention weights are before dropout.
 """
 
-from typing import NamedTuple, Optional, Tuple
+from typing import Any, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from luna_fairseq.anchored.chosen import choose_segments, read_chosen
+from luna_fairseq.anchored.decoding_memory import DecodingMemory
 from luna_fairseq.anchored.dense import Tokens, dense_attention
 from luna_fairseq.anchored.diagonal import Diagonal
 from luna_fairseq.anchored.segments import Segments, is_short_context, num_segments_read, segment_of_tokens
 from luna_fairseq.modules.batch import can_branch_on_values
+from luna_fairseq.modules.memory import ReadWeights
+from luna_fairseq.ops.forms import Form, FormTable, otherwise
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
@@ -136,6 +139,53 @@ def lookup_attention(
     return LookedUp(output, row_weights, token_weights, read.segment)
 
 
+def _can_split(tokens: Any, number: int) -> bool:
+    has_short = isinstance(tokens, Segments) and tokens.is_short is not None
+    return has_short and can_branch_on_values(tokens.is_short)
+
+
+def _should_split(tokens: Any, number: int) -> bool:
+    L, W = tokens.key.shape[2:4]
+    return _can_split(tokens, number) and num_segments_read(number, L, W, has_short=True) > number
+
+
+LOOKUP_FORMS = FormTable(
+    "look-up attention",
+    Form(
+        "prepared",
+        "anchored/decoding_memory.py",
+        "decoding on a CPU, layout whole (AnchoredCrossAttention.prepare)",
+        "342 of 552 operator calls of six layers in a decoding step",
+        lambda tokens, number: isinstance(tokens, DecodingMemory),
+        lambda tokens, number: isinstance(tokens, DecodingMemory),
+    ),
+    Form(
+        "dense",
+        "anchored/dense.py",
+        "layouts whole and numbered",
+        "gathers and blocks: one softmax attention to the rows and all tokens",
+        lambda tokens, number: isinstance(tokens, Tokens),
+        lambda tokens, number: isinstance(tokens, Tokens),
+    ),
+    Form(
+        "split",
+        "anchored/lookup.py",
+        "layout segments, short and long contexts in one batch, values can be read (a CPU, no graph)",
+        "surplus segments of the long contexts",
+        _should_split,
+        _can_split,
+    ),
+    Form(
+        "segments",
+        "anchored/lookup.py",
+        "otherwise",
+        "nothing: one call for all contexts",
+        otherwise,
+        lambda tokens, number: isinstance(tokens, Segments),
+    ),
+)
+
+
 def mixed_lookup_attention(
     q: Tensor,
     k: Tensor,
@@ -153,11 +203,11 @@ def mixed_lookup_attention(
     that a short context does not slow down the long ones. On a GPU or in a compiled or exported graph, the
     batch is not split, because the number of short contexts is not known in advance.
     """
-    is_short, (L, W) = segments.is_short, segments.key.shape[2:4]
-    read_if_short = num_segments_read(number, L, W, has_short=True)
-    if is_short is None or read_if_short <= number or not can_branch_on_values(is_short):
+    if LOOKUP_FORMS.choose(segments, number) == "segments":
         inputs = q, k, v, segments, gate, number, packed_padding_mask, dropout, diagonal
         return lookup_attention(*inputs).output
+    is_short: Any = segments.is_short
+    L, W = segments.key.shape[2:4]
     outputs, examples = [], [(~is_short).nonzero().flatten(), is_short.nonzero().flatten()]
     for has_short, chosen in zip((False, True), examples):
         if not len(chosen):
@@ -167,7 +217,7 @@ def mixed_lookup_attention(
         mask = None if packed_padding_mask is None else packed_padding_mask.index_select(0, chosen)
         prior = None if diagonal is None else diagonal.select(chosen)
         if has_short:
-            tokens = _first_tokens(selected, read_if_short)
+            tokens = _first_tokens(selected, num_segments_read(number, L, W, has_short=True))
             output, _ = dense_attention(*heads, tokens, gate, number, mask, dropout, prior)
         else:
             output = lookup_attention(*heads, selected, gate, number, mask, dropout, prior).output
@@ -185,17 +235,17 @@ def _first_tokens(segments: Segments, number: int) -> Tokens:
     )
 
 
-def total_lookup_weights(looked_up: LookedUp, position: Tensor, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight [B, H, T, S] of each query over each token, through the rows and directly.
+def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:
+    """Arrange the weights of :func:`lookup_attention` by token: rows [B, H, T, L] and tokens [B, H, T, S].
 
     position: position [B, L, W] in the context of each token of each segment.
-    pack_weights: weights [B, H or 1, L, S] of the rows.
     """
-    through_rows = looked_up.row_weights @ pack_weights
     B, H, T, N, W = looked_up.token_weights.shape
     read = (
         position[:, None]
         .expand(-1, H, -1, -1)
         .gather(2, looked_up.segment.reshape(B, H, T * N, 1).expand(-1, -1, -1, W))
     )
-    return through_rows.scatter_add(3, read.view(B, H, T, N * W), looked_up.token_weights.flatten(3))
+    tokens = looked_up.token_weights.new_zeros(B, H, T, S)
+    tokens = tokens.scatter_add(3, read.view(B, H, T, N * W), looked_up.token_weights.flatten(3))
+    return ReadWeights(looked_up.row_weights, tokens)

@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from luna_fairseq.ops.chunks import chunk_slices
+from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 # Number of queries in a block. One product multiplies them by the tokens of their common segment.
 BLOCK = 16
@@ -35,7 +36,20 @@ def make_pairs(segment: Tensor, R: int) -> "Pairs":
 
     Blocks are faster if a segment has at least two queries on average.
     """
-    return Gathered(segment) if segment.numel() < 2 * R else sort_into_blocks(segment, R)
+    return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
+
+
+PAIR_FORMS = FormTable(
+    "products of queries with the tokens of their segments",
+    Form(
+        "gathered",
+        "anchored/pairs.py",
+        "fewer than two queries for an average segment",
+        "sorting the pairs; the tokens are copied for every query",
+        lambda segment, R: segment.numel() < 2 * R,
+    ),
+    Form("blocks", "anchored/pairs.py", "otherwise", "copies of the tokens for every query", otherwise),
+)
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:

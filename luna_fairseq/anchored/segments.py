@@ -18,6 +18,7 @@ from torch import Tensor
 
 from luna_fairseq.anchored.places import count_tokens
 from luna_fairseq.ops.attention import is_recording_graph
+from luna_fairseq.ops.forms import Form, FormTable, otherwise
 
 # In a look-up, queries attend to all tokens of a context with at most this many tokens.
 DENSE_LENGTH = 64
@@ -52,36 +53,79 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
+class LayoutCall(NamedTuple):
+    """Facts about a batch that select its layout: see :func:`find_layout` for the attributes."""
+
+    context_padding_mask: Tensor
+    num_rows: int
+    number: int
+    for_export: bool
+
+    @property
+    def length(self) -> int:
+        """Padded length S of the contexts."""
+        return self.context_padding_mask.size(1)
+
+    def needs_more_segments(self) -> bool:
+        """Return True if a short context, which is read in full, needs more segments than a query chooses."""
+        W = max_segment_tokens(self.length, self.num_rows)
+        return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
+
+    def may_have_short(self) -> bool:
+        """Return True if a context may have at most 64 tokens. A graph cannot read the values of the mask."""
+        return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
+
+
+LAYOUT_FORMS = FormTable(
+    "layout of the tokens for a look-up",
+    Form(
+        "whole",
+        "anchored/dense.py",
+        "padded length of at most 64, not in an exported graph",
+        "the choice of segments: every query attends to all tokens",
+        lambda call: not call.for_export and call.length <= DENSE_LENGTH,
+        lambda call: not call.for_export and call.length <= DENSE_LENGTH,
+    ),
+    Form(
+        "numbered",
+        "anchored/dense.py",
+        "an exported graph, or at most 256 tokens and short contexts that need surplus segments",
+        "half of the time of surplus segments at 256 tokens",
+        lambda call: (
+            call.for_export
+            or (call.length <= MASKED_DENSE_LENGTH and call.needs_more_segments() and call.may_have_short())
+        ),
+    ),
+    Form(
+        "segments",
+        "anchored/segments.py",
+        "otherwise",
+        "products with the tokens of segments that a query does not choose",
+        otherwise,
+    ),
+)
+
+
 def find_layout(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
 ) -> Layout:
-    """Choose and compute the layout of a batch of contexts for a look-up of ``number`` segments.
+    """Choose by ``LAYOUT_FORMS`` and compute the layout of a batch for a look-up of ``number`` segments.
 
-    - S <= 64: a dense layout, in which every query attends to all tokens.
-    - S <= 256, and short contexts need more segments than queries choose: a dense layout with segment
-      indices.
-    - otherwise: tokens are arranged by segment, so that the cost of a long context does not depend on the
-      other contexts of the batch.
-
-    An exported graph has a dense layout with segment indices, which is valid for all lengths.
+    for_export: choose a layout that is valid for all lengths. A branch on the length would be hard-coded for
+    the example input of an exported graph.
     """
-    if for_export or is_recording_graph("is_exporting"):
-        # In an exported graph, a branch on the length S would be hard-coded for the example input. The dense
-        # layout with a segment for each token is correct for every length, but each query attends to S keys.
-        return _masked_dense_layout(context_padding_mask, packed_padding_mask)
-    S, L = context_padding_mask.size(1), packed_padding_mask.size(1)
-    if S <= DENSE_LENGTH:
+    L = packed_padding_mask.size(1)
+    for_export = for_export or is_recording_graph("is_exporting")
+    call = LayoutCall(context_padding_mask, L, number, for_export)
+    form = LAYOUT_FORMS.choose(call)
+    if form == "whole":
         return Layout(None, context_padding_mask)
-    is_short = is_short_context(context_padding_mask)
-    has_short = True
+    if form == "numbered":
+        return _masked_dense_layout(context_padding_mask, packed_padding_mask)
     # If the chosen segments have room for 64 tokens, short contexts add no cost. Otherwise the values of the
-    # mask decide, although reading them synchronizes the CPU with a GPU. A compiled graph cannot read them.
-    if num_segments_read(number, L, max_segment_tokens(S, L), True) > min(number, L):
-        if not (is_recording_graph() or is_short.any()):
-            has_short = False
-        elif S <= MASKED_DENSE_LENGTH:
-            return _masked_dense_layout(context_padding_mask, packed_padding_mask)
-    short = is_short if has_short else None
+    # mask decide, although reading them synchronizes the CPU with a GPU.
+    has_short = not call.needs_more_segments() or call.may_have_short()
+    short = is_short_context(context_padding_mask) if has_short else None
     return Layout(*token_positions(context_padding_mask, packed_padding_mask, short), is_short=short)
 
 

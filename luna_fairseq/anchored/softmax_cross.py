@@ -14,7 +14,7 @@ from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
-from luna_fairseq.modules.memory import map_tensors
+from luna_fairseq.modules.memory import ReadWeights, map_tensors
 from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
 
 
@@ -156,16 +156,19 @@ class SoftmaxCrossAttention(AnchoredAttention):
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute softmax attention of the queries over the source tokens."""
         mask, dropout = source.padding_mask, dropout_probability(self.dropout_module)
         if isinstance(memory, DecodingMemory):
             output, weights = memory.read(q, None if geometry is None else geometry.target, dropout)
-            return output, weights if need_weights else None
+            return output, ReadWeights(None, weights) if need_weights else None
         diagonal = self.compute_diagonal(geometry, memory.place, mask)
         bias = None if diagonal is None else diagonal.bias()
         inputs = q, memory.key, memory.value, mask, dropout, bias
-        return naive_attention(*inputs) if need_weights else (luna_attention(*inputs), None)
+        if not need_weights:
+            return luna_attention(*inputs), None
+        output, weights = naive_attention(*inputs)
+        return output, ReadWeights(None, weights)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
         """Load the parameters, and skip those of pack attention if this module has no pack attention.

@@ -21,6 +21,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.anchored.places import anchor_distances, distance_bias, token_places_in_segments
 from luna_fairseq.anchored.segments import arrange_by_segment, segment_of_tokens, token_positions
+from luna_fairseq.modules.memory import ReadWeights
 from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
@@ -171,13 +172,11 @@ def _window_tokens(segments: Tensor, number: int) -> Tensor:
     return concat_neighbours(segments.flatten(3), number).unflatten(3, (-1, segments.size(4)))
 
 
-def total_window_weights(weights: Tensor, window: Window, pack_weights: Tensor) -> Tensor:
-    """Compute the total weight [B, H, S, S] of each query over each token, through the rows and directly.
-
-    weights: result of :func:`window_attention`. pack_weights: weights [B, H or 1, L, S] of the rows.
-    """
+def split_window_weights(weights: Tensor, window: Window) -> ReadWeights:
+    """Arrange the weights of :func:`window_attention` by token: rows [B, H, S, L] and tokens [B, H, S, S]."""
     B, H, L, W, reads = weights.shape
-    row_part, window_part = _to_token_order(weights, window).split([L, reads - L], dim=-1)
+    rows, near_weights = _to_token_order(weights, window).split([L, reads - L], dim=-1)
     near = concat_neighbours(window.position, window.number)  # [B, L, N W]
     near = near.gather(1, (window.place // W)[:, :, None].expand(-1, -1, reads - L))
-    return (row_part @ pack_weights).scatter_add(3, near[:, None].expand(-1, H, -1, -1), window_part)
+    tokens = rows.new_zeros(*rows.shape[:3], rows.size(2))
+    return ReadWeights(rows, tokens.scatter_add(3, near[:, None].expand(-1, H, -1, -1), near_weights))

@@ -9,6 +9,7 @@ from typing import Any, Dict, List, Type
 import torch
 
 from luna_fairseq.benchmark.attention import CausalAttention, PackAndUnpack
+from luna_fairseq.benchmark.forms import FORMS, force_forms
 from luna_fairseq.benchmark.measure import compare, profile
 from luna_fairseq.benchmark.page import (
     describe_environment,
@@ -64,6 +65,8 @@ def _common_options() -> argparse.ArgumentParser:
     add("--plot", type=Path, metavar="FILE", help="plot the results to a PNG file")
     add("--profile", action="store_true", help="also print operations, memory and calls of each row")
     add("--check", action="store_true", help="only check the results of the rows, without measurements")
+    force = "take this form of an operation wherever possible; may be repeated"
+    add("--force", action="append", choices=FORMS, metavar="OPERATION=FORM", help=force)
     offer_quiet(common)
     return common
 
@@ -92,7 +95,8 @@ def build_parser() -> argparse.ArgumentParser:
             sub_command.add_argument(option, **arguments)
         sub_command.add_argument("--with", dest="with_", help="also measure these optional rows", **names)
         sub_command.add_argument("--without", help="do not measure these rows", **names)
-    parser.set_defaults(device="cpu", json=None, plot=None, profile=False, check=False, quiet=False, **COMMON)
+    flags = {"profile": False, "check": False, "quiet": False}
+    parser.set_defaults(device="cpu", force=[], json=None, plot=None, **flags, **COMMON)
     return parser
 
 
@@ -126,7 +130,8 @@ def run(args: argparse.Namespace) -> None:
         options = {**vars(build_parser().parse_args([name])), **vars(args), "command": name}
         task = TASKS[name](argparse.Namespace(**options))
         sections.append(Section(name, task.rate, changed=write))
-        measure(task, sections[-1])
+        with force_forms(args.force):
+            measure(task, sections[-1])
     measured = [section for section in sections if section.results]
     if args.plot is not None and measured:
         write_png(args.plot, measured, description)

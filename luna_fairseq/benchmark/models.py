@@ -1,12 +1,10 @@
 """Models for the benchmarks ``train``, ``lra`` and ``decode``, and batches of random tokens."""
 
-import sys
 from argparse import Namespace
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Callable, ContextManager, Dict, Iterator, Mapping, Optional, Tuple
-from unittest import mock
+from typing import Any, Callable, Dict, Iterator, Mapping, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -17,15 +15,13 @@ from fairseq.data import Dictionary
 from fairseq.models import ARCH_CONFIG_REGISTRY, ARCH_MODEL_REGISTRY, BaseFairseqModel
 from fairseq.modules import MultiheadAttention
 from fairseq.tasks.translation import TranslationConfig, TranslationTask
-from luna_fairseq.benchmark.attention import explicit_attention, luna_attention, missing_sdpa
+from luna_fairseq.benchmark.attention import missing_sdpa
+from luna_fairseq.benchmark.forms import force_forms
 from luna_fairseq.benchmark.task import DTYPES, BatchSize, Case, Task, choice_option
 from luna_fairseq.commands.arguments import Number
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.int8 import quantise
 from luna_fairseq.modules.heads import dropout_probability, merge_heads, split_heads
-from luna_fairseq.ops.absorbed import should_absorb
-from luna_fairseq.ops.attention import is_recording_graph
-from luna_fairseq.ops.plain_linear import linear_parameters
 from luna_fairseq.peers import ATTENTIONS
 from luna_fairseq.peers.attention import FORMS, PeerAttention
 
@@ -88,37 +84,23 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 
 
 @contextmanager
-def replace_in_package(function: Callable[..., Any], other: Callable[..., Any]) -> Iterator[None]:
-    """Context manager that replaces a function in every module of this package that imports it."""
-    name = function.__name__
-    with ExitStack() as stack:
-        for module_name, module in list(sys.modules.items()):
-            if module_name.startswith("luna_fairseq.") and vars(module).get(name) is function:
-                stack.enter_context(mock.patch.object(module, name, other))
-        yield
-
-
-def absorb_projections_everywhere() -> ContextManager[None]:
-    """Return a context manager in which Luna applies projection weights to P wherever possible.
+def absorb_projections_everywhere() -> Iterator[None]:
+    """Context manager in which Luna applies projection weights to P wherever possible.
 
     P is short, so for long sentences Luna projects P instead of the tokens. Within the context, Luna also
     does so for short sentences.
     """
-
-    def can_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
-        return not is_recording_graph() and all(linear_parameters(x) for x in projections)
-
-    return replace_in_package(should_absorb, can_absorb)
+    with force_forms(("pack=absorbed", "unpack=absorbed", "pack-weights=absorbed")):
+        yield
 
 
 @contextmanager
 def explicit_attention_everywhere() -> Iterator[None]:
     """Context manager in which attention computes an explicit weight matrix, and all tokens are projected."""
-    with ExitStack() as stack:
-        stack.enter_context(replace_in_package(should_absorb, lambda *_, **__: False))
+    projected = ("pack=projected", "unpack=projected", "pack-weights=projected")
+    with force_forms((*projected, "softmax=naive")), ExitStack() as stack:
         if hasattr(torch.nn, "attention"):
             stack.enter_context(torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH))
-        stack.enter_context(replace_in_package(luna_attention, explicit_attention))
         yield
 
 

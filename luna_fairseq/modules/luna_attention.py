@@ -6,7 +6,6 @@ attention, the queries attend to the result, the packed context.
 
 from typing import Any, Callable, List, NamedTuple, Optional, Tuple
 
-import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
@@ -24,16 +23,16 @@ from luna_fairseq.modules.heads import (
     separate_hypotheses,
     split_heads,
 )
-from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory, absorb_projections
+from luna_fairseq.modules.memory import AbsorbedMemory, PackedMemory, ReadWeights, absorb_projections
+from luna_fairseq.modules.pack_forms import pack_attention
+from luna_fairseq.modules.unpack_forms import UNPACK_FORMS, should_prepare
 from luna_fairseq.ops.absorbed import (
-    absorbed_pack,
+    HeadProjection,
     absorbed_unpack,
-    should_absorb,
     split_input_projection,
     split_output_projection,
 )
-from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
-from luna_fairseq.ops.plain_linear import linear_parameters
+from luna_fairseq.ops.attention import luna_attention, naive_attention
 
 
 class AttentionWeights(NamedTuple):
@@ -224,18 +223,11 @@ class LunaAttention(ProjectingAttention):
         The weights are None if ``need_weights`` is False.
         """
         q = project_packed(self.pack_q_proj, packed, self.num_pack_heads)
-        bias = self.pack_bias(context, geometry)
-        settings = source.padding_mask, dropout_probability(self.dropout_module), bias
+        bias, dropout = self.pack_bias(context, geometry), dropout_probability(self.dropout_module)
         projections = self.key_value_projections("pack")
-        if not need_weights and should_absorb(q, context, *projections):
-            by_head = [split_input_projection(x.weight, x.bias, self.num_pack_heads) for x in projections]
-            key_projection, value_projection = by_head[0], by_head[-1]
-            output = absorbed_pack(q, context, key_projection, value_projection, *settings)
-            return merge_heads(output), None
-        key, value = self.keys_and_values("pack", context, self.num_pack_heads)
-        if not need_weights:
-            return merge_heads(luna_attention(q, key, value, *settings)), None
-        output, weights = naive_attention(q, key, value, *settings)
+        output, weights = pack_attention(
+            q, context, projections, source.padding_mask, dropout, bias, need_weights
+        )
         return merge_heads(output), weights
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
@@ -274,15 +266,9 @@ class LunaAttention(ProjectingAttention):
         accesses less memory. The result is an :class:`AbsorbedMemory`, which does not provide attention
         weights over the context.
         """
-        B, H, L, _ = memory.key.shape
-        is_small = 2 * B * H * L <= self.embed_dim
-        if not (self.prepares and is_small and is_eager_on_cpu(memory.key)):
+        if not should_prepare(self, memory.key):
             return memory
-        query, output = linear_parameters(self.unpack_q_proj), linear_parameters(self.out_proj)
-        if query is None or output is None:
-            return memory
-        projections = split_input_projection(*query, H), split_output_projection(*output, H)
-        return absorb_projections(memory, *projections, source.packed_padding_mask)
+        return absorb_projections(memory, *self._query_and_output(), source.packed_padding_mask)
 
     def unpack(
         self,
@@ -313,42 +299,37 @@ class LunaAttention(ProjectingAttention):
                 ``need_weights`` is True and :meth:`pack` did not cache its weights.
         """
         B, (T, hypotheses, _) = memory.key.size(0), query.shape
-        if isinstance(memory, AbsorbedMemory):
-            if need_weights:
-                self.saved_pack_weights(memory)
-            dropout = dropout_probability(self.dropout_module)
+        form, dropout = "projected", dropout_probability(self.dropout_module)
+        if not need_weights:
+            form = UNPACK_FORMS.choose(self, query, memory)
+        elif isinstance(memory, AbsorbedMemory):
+            self.saved_pack_weights(memory)
+        if form == "prepared":
             output = memory.read(join_hypotheses(query, B), self.num_heads, dropout)
             return separate_hypotheses(output, hypotheses), None
-        if hypotheses == B and self.reads_only_rows and not need_weights:
-            if should_absorb(memory.key, query, self.unpack_q_proj, self.out_proj):
-                return self._unpack_absorbed(query, memory, source, geometry), None
+        if form == "absorbed":
+            mask, bias = source.packed_padding_mask, self.unpack_bias(memory, source, geometry)
+            projections = self._query_and_output()
+            return absorbed_unpack(query, memory.key, memory.value, *projections, mask, dropout, bias), None
         q = split_heads(self.unpack_q_proj(query), self.num_heads, B)  # [B, H, n T, K]
-        output, weights = self.read(q, memory, source, geometry, need_weights)
-        if weights is not None:
-            weights = weights.transpose(0, 1).reshape(-1, hypotheses, T, weights.size(-1))
+        output, read = self.read(q, memory, source, geometry, need_weights)
+        weights = None
+        if read is not None:
+            total = self.total_weights(read, memory)
+            weights = total.transpose(0, 1).reshape(-1, hypotheses, T, total.size(-1))
         return self.out_proj(merge_heads(output, hypotheses)), weights
 
-    def _unpack_absorbed(
-        self, query: Tensor, memory: Any, source: Source, geometry: Optional[Geometry]
-    ) -> Tensor:
-        """Compute unpack attention with the query and output projections folded into the keys and values.
-
-        This saves time if there are many more queries than keys.
-        """
-        return absorbed_unpack(
-            query,
-            memory.key,
-            memory.value,
-            split_input_projection(self.unpack_q_proj.weight, self.unpack_q_proj.bias, self.num_heads),
-            split_output_projection(self.out_proj.weight, self.out_proj.bias, self.num_heads),
-            source.packed_padding_mask,
-            dropout_probability(self.dropout_module),
-            self.unpack_bias(memory, source, geometry),
+    def _query_and_output(self) -> Tuple[HeadProjection, HeadProjection]:
+        """Split the query and the output projection, two plain linear layers, into heads."""
+        query, output = self.unpack_q_proj, self.out_proj
+        return (
+            split_input_projection(query.weight, query.bias, self.num_heads),
+            split_output_projection(output.weight, output.bias, self.num_heads),
         )
 
     def read(
         self, q: Tensor, memory: Any, source: Source, geometry: Optional[Geometry], need_weights: bool
-    ) -> Tuple[Tensor, Optional[Tensor]]:
+    ) -> Tuple[Tensor, Optional[ReadWeights]]:
         """Compute unpack attention for queries that have already been projected and split into heads.
 
         Args:
@@ -356,10 +337,10 @@ class LunaAttention(ProjectingAttention):
             memory: keys and values returned by :meth:`pack`.
             source: padding masks of the context and of P.
             geometry: token positions, if the weights depend on distance.
-            need_weights: also return the weights over the context.
+            need_weights: also return the weights.
 
         Returns:
-            Output [B, H, T, K], and weights [B, H, T, S] over the context, or None.
+            Output [B, H, T, K], and the weights, or None.
         """
         bias = self.unpack_bias(memory, source, geometry)
         dropout = dropout_probability(self.dropout_module)
@@ -367,7 +348,11 @@ class LunaAttention(ProjectingAttention):
         if not need_weights:
             return luna_attention(*inputs), None
         output, weights = naive_attention(*inputs)
-        return output, weights @ self.saved_pack_weights(memory)
+        return output, ReadWeights(weights)
+
+    def total_weights(self, read: ReadWeights, memory: Any) -> Tensor:
+        """Return the weights [B, H, T, S] of the queries over the context, through P and directly."""
+        return read.total(None if read.rows is None else self.saved_pack_weights(memory))
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
@@ -413,18 +398,10 @@ class LunaAttention(ProjectingAttention):
         """
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
-        # Typed as Any, because these values are never None if need_weights is True.
-        pack: Any
-        read: Any
-        unpack: Any
+        pack: Any  # never None, because weights are requested
         packed_context, pack = self.attend_to_context(packed, context, source, geometry, need_weights=True)
         memory = self.remember(packed_context, pack.mean(dim=1), context, geometry)
-        _, read = self.unpack(query, memory, source, geometry, need_weights=True)
-        # `unpack` returns unpack weights times pack weights. If the pack weights are replaced with an
-        # identity matrix, it returns the unpack weights themselves. Their L columns follow the S columns of
-        # tokens that the queries attend to directly.
-        S, L = context.size(0), packed.size(0)
-        identity = torch.cat([packed.new_zeros(L, S), torch.eye(L).to(packed)], dim=1)
-        memory = memory._replace(pack_weights=identity.expand(packed.size(1), -1, -1))
-        _, unpack = self.unpack(query, memory, source, geometry, need_weights=True)
-        return AttentionWeights(pack, unpack.transpose(0, 1)[..., S:], read.transpose(0, 1))
+        read: Any
+        q = split_heads(self.unpack_q_proj(query), self.num_heads)
+        _, read = self.read(q, memory, source, geometry, need_weights=True)
+        return AttentionWeights(pack, read.rows, self.total_weights(read, memory))

@@ -20,7 +20,7 @@ from luna_fairseq.modules.heads import (
     split_heads,
 )
 from luna_fairseq.modules.state import LunaCausalState
-from luna_fairseq.ops.absorbed import absorbed_pack_weights, should_absorb, split_input_projection
+from luna_fairseq.ops.absorbed import split_input_projection
 from luna_fairseq.ops.causal_luna import (
     BACKENDS,
     PACK_ACTIVATIONS,
@@ -31,6 +31,8 @@ from luna_fairseq.ops.causal_luna import (
     recurrent_causal_luna,
     why_not_triton_here,
 )
+from luna_fairseq.ops.causal_luna.forms import PACK_WEIGHT_FORMS
+from luna_fairseq.ops.causal_luna.inputs import absorbed_pack_weights
 
 
 def check_triton() -> None:
@@ -137,7 +139,7 @@ class LunaCausalAttention(nn.Module):
         if self.watcher is not None:
             self.watcher(self, query, packed, key_padding_mask, packed_padding_mask)
         pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
-        if pack_q.size(0) == query.size(1) and should_absorb(pack_q, query, self.pack_k_proj, products=1):
+        if PACK_WEIGHT_FORMS.choose(pack_q, query, self.pack_k_proj) == "absorbed":
             q, k, v = self._project_x(query, self.x_projections[1:])
             key = split_input_projection(self.pack_k_proj.weight, self.pack_k_proj.bias, self.num_heads)
             weights = absorbed_pack_weights(pack_q, query, key, self.pack_activation)

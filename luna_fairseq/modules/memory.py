@@ -35,6 +35,27 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
     return type(values)(*new) if hasattr(values, "_fields") else type(values)(new)
 
 
+class ReadWeights(NamedTuple):
+    """Weights of queries over what they attend to: the rows of P, the context's tokens, or both.
+
+    Shapes: batch size B, H heads, T queries, L rows of P, S context tokens.
+
+    Attributes:
+        rows: weights [B, H, T, L] over the rows, or None if the queries do not attend to P.
+        tokens: weights [B, H, T, S] over the tokens that queries attend to directly (default: None).
+    """
+
+    rows: Optional[Tensor]
+    tokens: Optional[Tensor] = None
+
+    def total(self, pack_weights: Optional[Tensor]) -> Any:
+        """Return the weights [B, H, T, S] over the tokens, directly and through rows [B, H or 1, L, S]."""
+        if self.rows is None:
+            return self.tokens
+        through_rows = self.rows @ pack_weights
+        return through_rows if self.tokens is None else through_rows + self.tokens
+
+
 class PackedMemory(NamedTuple):
     """Keys and values of a packed context, computed once and reused at every decoding step.
 

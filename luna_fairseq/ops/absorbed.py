@@ -17,7 +17,6 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from luna_fairseq.ops.attention import is_eager_on_cpu
-from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS
 from luna_fairseq.ops.masked_softmax import masked_softmax
 from luna_fairseq.ops.plain_linear import linear_parameters
 
@@ -174,27 +173,6 @@ def absorbed_unpack(
     weights = weights.transpose(2, 3).flatten(1, 2)  # [B, H L, T]
     rows = multiply_by_head(v, output.weight).flatten(1, 2)  # [B, H L, C]
     return torch.bmm(weights.transpose(1, 2), rows).transpose(0, 1).contiguous() + output.bias
-
-
-def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
-    """Compute the pack weights omega(P_q . K(x) / sqrt(K)) without projecting the input x to keys.
-
-    Pack weights are the weights of causal Luna attention, one per position and row of the packed sequence P.
-    omega is a positive activation. The rows of P are multiplied by the transposed key projection in place of
-    projecting x. The result matches the computation with projected keys up to rounding.
-
-    Shapes: batch size B, H heads of width K = C / H, L rows of P, and T positions of width C.
-
-    Args:
-        pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
-        x: input [T, B, C].
-        key: projection of the input to keys, with weight [H, K, C] and bias [H, K].
-        activation: activation omega of the logits, "softplus" or "elu".
-
-    Returns:
-        The pack weights [B, H, T, L].
-    """
-    return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:

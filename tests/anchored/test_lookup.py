@@ -14,13 +14,13 @@ from torch.utils.flop_counter import FlopCounterMode
 from luna_fairseq.anchored import chosen, pairs
 from luna_fairseq.anchored import lookup as lookup_module
 from luna_fairseq.anchored import segments as segments_module
-from luna_fairseq.anchored.dense import Tokens, dense_attention, total_dense_weights
+from luna_fairseq.anchored.dense import Tokens, dense_attention, split_dense_weights
 from luna_fairseq.anchored.diagonal import find_diagonal, naive_diagonal_bias
 from luna_fairseq.anchored.lookup import (
     lookup_attention,
     mixed_lookup_attention,
     naive_lookup_attention,
-    total_lookup_weights,
+    split_lookup_weights,
 )
 from luna_fairseq.anchored.places import find_centres
 from luna_fairseq.anchored.segments import (
@@ -96,14 +96,18 @@ def build_lookup(number, context, packed, diagonal=None, token_place=None, pack_
         if position is None:
             tokens = Tokens(token_k, token_v, layout.padding_mask, layout.segment, token_place)
             output, weights = dense_attention(q, k, v, tokens, *how, pack_weights is not None)
-            return output if pack_weights is None else (output, total_dense_weights(weights, pack_weights))
+            return (
+                output
+                if pack_weights is None
+                else (output, split_dense_weights(weights, *pack_weights.shape[-2:]).total(pack_weights))
+            )
         parts = arrange_tokens(token_k, token_v, layout)
         if token_place is not None:
             parts = parts._replace(place=token_place.gather(1, position.flatten(1)).view_as(position))
         if pack_weights is None:
             return mixed_lookup_attention(q, k, v, parts, *how)
         read = lookup_attention(q, k, v, parts, *how)
-        return read.output, total_lookup_weights(read, position, pack_weights)
+        return read.output, split_lookup_weights(read, position, pack_weights.size(-1)).total(pack_weights)
 
     return form
 

@@ -10,7 +10,7 @@ from luna_fairseq.anchored.segments import segment_of_tokens
 from luna_fairseq.anchored.window import (
     find_window,
     naive_window_attention,
-    total_window_weights,
+    split_window_weights,
     window_attention,
 )
 from luna_fairseq.ops.attention import naive_attention
@@ -78,8 +78,8 @@ def test_full_segments_need_no_gather(length, full):
         assert relative_rms(a, b) < 1e-12, name
     pack_weights = torch.rand(B, 1, L, length, dtype=torch.float64)
     _, weights = window_attention(*x, window)
-    fetched = total_window_weights(weights, window._replace(full=False), pack_weights)
-    assert torch.equal(total_window_weights(weights, window, pack_weights), fetched)
+    fetched = split_window_weights(weights, window._replace(full=False)).total(pack_weights)
+    assert torch.equal(split_window_weights(weights, window).total(pack_weights), fetched)
 
 
 @settings(deadline=None, max_examples=40)
@@ -128,7 +128,7 @@ def test_weights_come_from_one_softmax_over_rows_and_nearby_segments():
     _, weights = window_attention(*x, window)
     through = of_rows @ pack_weights + of_tokens
     assert torch.allclose(
-        zero_padding(total_window_weights(weights, window, pack_weights), context),
+        zero_padding(split_window_weights(weights, window).total(pack_weights), context),
         zero_padding(through, context),
         atol=1e-6,
     )

@@ -40,7 +40,7 @@ COMMANDS = {
     "apollo": "apollo --preset small --dictionary-size 40",
 }
 ROWS = {
-    "causal": ["cumsum", "chunk", "decay", "sdpa"],
+    "causal": ["cumsum", "chunk", "parallel", "decay", "sdpa"],
     "attention": ["luna-naive", "luna", "anchored-naive", "anchored", "look-up", "softmax", "sdpa"],
     "train": ["transformer", "transformer-sdpa", "luna-6-tied", "luna-6-untied", "luna-6-anchored",
               "luna-6-no-look-up", "luna-6-softmax-cross"],
@@ -409,7 +409,7 @@ NO_FOLDER = Path("no/such/folder").absolute()
         ("decode --lengths 1", "--lengths 1 leaves no room for a token"),
         (f"decode {SMALL} --beam 40", "--beam 40 needs a larger --dictionary-size than 40"),
         ("apollo --without adam", "--without adam: no row has this name. Choose from adamw"),
-        ("causal --without cumsum chunk sdpa", "no row can be measured"),
+        ("causal --without cumsum chunk parallel sdpa", "no row can be measured"),
     ],
 )
 def test_bad_arguments_give_one_line(words, message, capsys):

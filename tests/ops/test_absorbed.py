@@ -8,9 +8,8 @@ from torch import nn
 from luna_fairseq.anchored.attention import AnchoredCrossAttention, AnchoredSelfAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
+from luna_fairseq.benchmark.forms import force_forms
 from luna_fairseq.modules import LunaAttention, LunaCausalAttention, Source
-from luna_fairseq.modules import luna_attention as attention_module
-from luna_fairseq.modules import luna_causal_attention as causal_module
 from luna_fairseq.ops.absorbed import should_absorb
 
 # Batch, heads, head width, packed length and lengths of queries and context: no two alike.
@@ -23,6 +22,10 @@ MASKS = {
     "both": (padding_mask(S, left=(0, 3, 0), right=(4, 0, 2)), packed_mask()),
 }
 masks = pytest.mark.parametrize("masks", MASKS.values(), ids=MASKS)
+ABSORBED, PROJECTED = (
+    [f"{operation}={form}" for operation in ("pack", "unpack", "pack-weights")]
+    for form in ("absorbed", "projected")
+)
 precisions = pytest.mark.parametrize("dtype, tolerance", [(torch.float64, 1e-12), (torch.float32, 5e-6)])
 dropouts = pytest.mark.parametrize("dropout", [0.0, 0.3])
 CROSS = {
@@ -57,16 +60,15 @@ def random(*lengths, dtype):
     return [x.to(dtype).requires_grad_() for x in drawn]
 
 
-def run(monkeypatch, is_absorbed, module, inputs, **options):
+def run(is_absorbed, module, inputs, **options):
     """Call an attention module with or without absorbed projections.
 
     Returns:
         The outputs, then the gradients of all inputs and parameters.
     """
-    for imported in (attention_module, causal_module):
-        monkeypatch.setattr(imported, "should_absorb", lambda *_, **__: is_absorbed)
     torch.manual_seed(2)
-    outputs = module(*inputs, **options)
+    with force_forms(ABSORBED if is_absorbed else PROJECTED):
+        outputs = module(*inputs, **options)
     outputs = outputs[:2] if isinstance(outputs, tuple) else (outputs,)
     generator = torch.Generator().manual_seed(3)
     loss = sum((x * torch.randn(x.shape, generator=generator, dtype=x.dtype)).sum() for x in outputs)
@@ -74,8 +76,8 @@ def run(monkeypatch, is_absorbed, module, inputs, **options):
     return [*outputs, *torch.autograd.grad(loss, leaves)]
 
 
-def compare(monkeypatch, module, inputs, tolerance, **options):
-    expected, found = (run(monkeypatch, kind, module, inputs, **options) for kind in (False, True))
+def compare(module, inputs, tolerance, **options):
+    expected, found = (run(kind, module, inputs, **options) for kind in (False, True))
     # The gradient of a bias of keys is zero up to rounding, so errors are relative to the largest gradient.
     largest = max(x.detach().abs().max() for x in expected)
     for one, other in zip(found, expected):
@@ -86,29 +88,29 @@ def compare(monkeypatch, module, inputs, tolerance, **options):
 @dropouts
 @masks
 @pytest.mark.parametrize("choice", CROSS.values(), ids=CROSS)
-def test_cross_attention_equals_projected_tokens(monkeypatch, choice, masks, dropout, dtype, tolerance):
+def test_cross_attention_equals_projected_tokens(choice, masks, dropout, dtype, tolerance):
     """With the same seed, both computations also draw the same dropout masks."""
     inputs = random(T, L, S, dtype=dtype)
-    compare(monkeypatch, build(choice, dropout, dtype), inputs, tolerance, source=Source(*masks))
+    compare(build(choice, dropout, dtype), inputs, tolerance, source=Source(*masks))
 
 
 @precisions
 @dropouts
 @masks
 @pytest.mark.parametrize("choice", SELF.values(), ids=SELF)
-def test_self_attention_equals_projected_tokens(monkeypatch, choice, masks, dropout, dtype, tolerance):
+def test_self_attention_equals_projected_tokens(choice, masks, dropout, dtype, tolerance):
     packed, x = random(L, S, dtype=dtype)
-    compare(monkeypatch, build(choice, dropout, dtype), (x, packed, x), tolerance, source=Source(*masks))
+    compare(build(choice, dropout, dtype), (x, packed, x), tolerance, source=Source(*masks))
 
 
 @precisions
 @dropouts
 @masks
 @pytest.mark.parametrize("choice", CAUSAL.values(), ids=CAUSAL)
-def test_causal_attention_equals_projected_tokens(monkeypatch, choice, masks, dropout, dtype, tolerance):
+def test_causal_attention_equals_projected_tokens(choice, masks, dropout, dtype, tolerance):
     inputs = random(S, L, dtype=dtype)
     paddings = dict(zip(("key_padding_mask", "packed_padding_mask"), masks))
-    compare(monkeypatch, build(choice, dropout, dtype), inputs, tolerance, **paddings)
+    compare(build(choice, dropout, dtype), inputs, tolerance, **paddings)
 
 
 def count_saved_bytes(module, inputs):
@@ -127,19 +129,16 @@ def count_saved_bytes(module, inputs):
 @pytest.mark.skipif(not hasattr(torch.Tensor, "untyped_storage"), reason="needs torch 2.0")
 @pytest.mark.parametrize("kind", [LunaAttention, LunaCausalAttention])
 @pytest.mark.parametrize("untie_kv", [False, True])
-def test_absorbed_projections_need_no_more_memory(monkeypatch, kind, untie_kv):
+def test_absorbed_projections_need_no_more_memory(kind, untie_kv):
     """The comparison uses the shortest sequence for which projections are absorbed."""
     module = kind(64, 2, dropout=0.1, untie_kv=untie_kv)
     length = 2 * 2 * 5
     x, packed = torch.randn(length, 3, 64, requires_grad=True), torch.randn(5, 3, 64)
     inputs = (x, packed) if kind is LunaCausalAttention else (x, packed, x)
     kept = []
-    for is_absorbed in (True, False):
-        for imported in (attention_module, causal_module):
-            monkeypatch.setattr(
-                imported, "should_absorb", should_absorb if is_absorbed else lambda *_, **__: False
-            )
-        kept.append(count_saved_bytes(module, inputs))
+    for forms in ((), PROJECTED):
+        with force_forms(forms):
+            kept.append(count_saved_bytes(module, inputs))
     assert kept[0] < kept[1]
 
 

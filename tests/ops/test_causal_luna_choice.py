@@ -13,7 +13,14 @@ import pytest
 import torch
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.ops.causal_luna import causal_luna, choice, triton_causal_luna, why_not_triton_here
+from luna_fairseq.ops.causal_luna import (
+    causal_luna,
+    choice,
+    chunk_causal_luna,
+    triton_causal_luna,
+    why_not_triton_here,
+)
+from luna_fairseq.ops.causal_luna.forms import CAUSAL_FORMS
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 DEVICE = "cuda" if torch.cuda.is_available() and not INTERPRETED else "cpu"
@@ -75,7 +82,7 @@ def test_auto_is_triton_on_a_measured_gpu(capability, type_of_v, expected, suppo
         is_cuda=True, dtype=torch.float32, device=torch.device("cuda", 0), size=lambda dim: 16
     )
     v = SimpleNamespace(dtype=type_of_v)
-    assert choice.choose_backend(x, x, v, x) == expected
+    assert CAUSAL_FORMS.choose(x, x, v, x) == expected
 
 
 @has_triton
@@ -146,9 +153,7 @@ def test_a_card_of_an_older_capability_is_not_supported(monkeypatch):
 
 
 def test_the_comparison_leaves_the_random_numbers_alone(supported, monkeypatch):
-    monkeypatch.setattr(
-        choice, "triton_causal_luna", choice.find_disagreement.__globals__["chunk_causal_luna"]
-    )
+    monkeypatch.setattr(choice, "triton_causal_luna", chunk_causal_luna)
     states = [torch.get_rng_state()] + ([torch.cuda.get_rng_state()] if DEVICE == "cuda" else [])
     q, weights = torch.zeros(2, 2, 5, 8, device=DEVICE), torch.zeros(2, 2, 5, 3, device=DEVICE)
     choice.check_triton_results(q, q, q, weights, False)

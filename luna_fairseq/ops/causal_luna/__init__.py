@@ -8,8 +8,9 @@ from typing import Optional
 
 from torch import Tensor
 
-from luna_fairseq.ops.causal_luna.choice import check_triton_results, choose_backend
+from luna_fairseq.ops.causal_luna.choice import check_triton_results
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
+from luna_fairseq.ops.causal_luna.forms import CAUSAL_FORMS
 from luna_fairseq.ops.causal_luna.inputs import PACK_ACTIVATIONS, pack_weights
 from luna_fairseq.ops.causal_luna.naive import naive_causal_luna
 from luna_fairseq.ops.causal_luna.parallel import parallel_causal_luna
@@ -17,7 +18,7 @@ from luna_fairseq.ops.causal_luna.recurrent import recurrent_causal_luna
 from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
 from luna_fairseq.ops.causal_luna.triton import triton_causal_luna, why_not_triton_here
 
-BACKENDS = ("auto", "naive", "chunk", "parallel", "triton")
+BACKENDS = ("auto", "naive", "chunk", "parallel", "triton")  # "auto", and the names in CAUSAL_FORMS
 
 
 def causal_luna(
@@ -74,8 +75,7 @@ def causal_luna(
     if backend not in BACKENDS:
         raise ValueError(f"Expected one of {', '.join(BACKENDS)} as Luna backend, got {backend!r}.")
     inputs = q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout
-    if backend == "auto":
-        backend = choose_backend(q, k, v, pack_weights)
+    backend = CAUSAL_FORMS.choose(q, k, v, pack_weights, form=None if backend == "auto" else backend)
     if backend == "naive":
         return naive_causal_luna(*inputs, log_decay)[0]
     if backend == "chunk":

@@ -1,4 +1,4 @@
-"""Selection of the backend that ``auto`` stands for, and the comparison that the Triton kernels must pass."""
+"""GPUs on which Triton is the backend ``auto``, and the comparison that the Triton kernels must pass."""
 
 from functools import lru_cache
 from typing import FrozenSet, Tuple
@@ -17,16 +17,22 @@ FASTER_WITH_TRITON: FrozenSet[Tuple[int, int]] = frozenset()
 COMPARED_LENGTH = 100
 
 
-def choose_backend(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> str:
-    """Return the training backend that ``auto`` stands for, "chunk", "parallel" or "triton"."""
-    if not q.is_cuda or is_recording_graph():
-        return "chunk"
-    if torch.version.cuda is None or torch.cuda.get_device_capability(q.device) not in FASTER_WITH_TRITON:
-        return "parallel"
-    return "triton" if _is_supported(q, k, v, pack_weights) else "parallel"
+def prefers_parallel(q: Tensor, *others: Tensor) -> bool:
+    """Return True if the backend ``auto`` is parallel, unless it is triton."""
+    return q.is_cuda and not is_recording_graph()
 
 
-def _is_supported(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
+def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
+    """Return True if the backend ``auto`` is triton for these inputs."""
+    if not prefers_parallel(q) or torch.version.cuda is None:
+        return False
+    if torch.cuda.get_device_capability(q.device) not in FASTER_WITH_TRITON:
+        return False
+    return supports_triton(q, k, v, pack_weights)
+
+
+def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
+    """Return True if the Triton kernels can compute these inputs on this machine."""
     reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     return not reason and q.dtype == k.dtype == v.dtype
 
@@ -41,7 +47,7 @@ def check_triton_results(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, 
     Raises:
         InputError: The kernels fail, or their results differ.
     """
-    if not is_recording_graph() and q.numel() and _is_supported(q, k, v, pack_weights):
+    if not is_recording_graph() and q.numel() and supports_triton(q, k, v, pack_weights):
         L = 1 << (pack_weights.size(-1) - 1).bit_length()
         _compare_once(q.device, q.dtype, q.size(-1), L, has_decay, v is k)
 

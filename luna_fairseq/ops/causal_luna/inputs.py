@@ -7,6 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.ops.absorbed import HeadProjection, absorbed_logits
+
 # Number of rows of P that a Triton kernel processes at a time. The constant is defined here to avoid an
 # import cycle between triton.py and triton_kernels.py.
 BLOCK_L = 16
@@ -87,6 +89,14 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
         weights = weights.transpose(1, 2)  # [B, n T, H, L]
         weights = weights.reshape(N, H, 1, -1) if T == 1 else weights.reshape(N, T, H, -1).transpose(1, 2)
     return weights
+
+
+def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
+    """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys.
+
+    The rows of P [B, H, L, K] are multiplied by the transposed key projection in place of projecting x.
+    """
+    return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
 
 def at_least_float32(x: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from torch.nn import functional as F
 
 from luna_fairseq.ops.causal_luna.chunk import chunk_causal_luna
 from luna_fairseq.ops.causal_luna.decay import cumulative_log_decay, decay_of_position, decayed_counts
+from luna_fairseq.ops.causal_luna.forms import STEP_FORMS
 from luna_fairseq.ops.causal_luna.inputs import mask_padding
 from luna_fairseq.ops.causal_luna.state import CausalLunaState, TokenCounts
 from luna_fairseq.ops.masked_softmax import masked_softmax
@@ -69,7 +70,7 @@ def recurrent_causal_luna(
             before = k.new_zeros(k.size(0), dtype=torch.long) if state is None else state.steps
             counts = TokenCounts.compute(before, k.size(2), key_padding_mask, k.dtype)
         new_state = update_state(k, v, pack_weights, state, key_padding_mask, log_decay, counts=counts)
-        if q.size(2) > 1:
+        if STEP_FORMS.choose(q) == "chunk":
             output = chunk_causal_luna(
                 q, k, v, pack_weights, packed_padding_mask, key_padding_mask, dropout, state, log_decay
             )

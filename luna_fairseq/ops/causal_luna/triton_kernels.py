@@ -51,8 +51,8 @@ LENGTHS = ["T", "segments", "chunks"]
 # Philox passes the same statistical tests with 7 rounds as with 10.
 PHILOX_ROUNDS = tl.constexpr(7)
 BLOCK_L = tl.constexpr(ROWS_AT_A_TIME)
-# Initial value of a variable that changes places with one that begins as 0. If both began as 0, Triton 3.6 and
-# 3.9 would take the first of them for a constant and drop what the loop assigns to it.
+# Initial value of a variable that changes places with one that begins as 0. If both began as 0, Triton 3.6
+# and 3.9 would take the first of them for a constant and drop what the loop assigns to it.
 SWAPPED = tl.constexpr(1.0)
 # Cache policies for the first load of an input, subsequent loads, and the last load. With a single policy,
 # the compiler would merge the loads into one and keep the result in registers.

@@ -1,0 +1,34 @@
+"""Option ``--force`` of the benchmark: measure one form of an operation wherever it is possible."""
+
+from contextlib import ExitStack, contextmanager
+from typing import Dict, Iterator, Sequence, Tuple
+
+from luna_fairseq.anchored.lookup import LOOKUP_FORMS
+from luna_fairseq.anchored.pairs import PAIR_FORMS
+from luna_fairseq.anchored.segments import LAYOUT_FORMS
+from luna_fairseq.modules.pack_forms import PACK_FORMS
+from luna_fairseq.modules.unpack_forms import UNPACK_FORMS
+from luna_fairseq.ops.attention import SOFTMAX_FORMS
+from luna_fairseq.ops.causal_luna.forms import CAUSAL_FORMS, PACK_WEIGHT_FORMS, STEP_FORMS
+from luna_fairseq.ops.forms import FormTable
+
+FORM_TABLES: Dict[str, FormTable] = {
+    "softmax": SOFTMAX_FORMS,
+    "pack": PACK_FORMS,
+    "unpack": UNPACK_FORMS,
+    "causal": CAUSAL_FORMS,
+    "pack-weights": PACK_WEIGHT_FORMS,
+    "step": STEP_FORMS,
+    "layout": LAYOUT_FORMS,
+    "look-up": LOOKUP_FORMS,
+    "pairs": PAIR_FORMS,
+}
+FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form in table.forms]
+
+
+@contextmanager
+def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
+    """Context manager that forces forms such as ``pack=absorbed``, and returns the forms that are taken."""
+    pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
+    with ExitStack() as stack:
+        yield {name: stack.enter_context(FORM_TABLES[name].force(form)) for name, form in pairs}

@@ -1,0 +1,105 @@
+"""Tables of the equal implementations (forms) of an operation, and the rules that select one.
+
+The tables stand in ``ops/attention.py``, ``ops/causal_luna/forms.py``, ``modules/pack_forms.py`` and
+``modules/unpack_forms.py``, and those of the extension beside its look-up. A rule reads shapes, devices, data
+types, modes and the kinds of layers, never a clock. Equal seeds and all processes of a job therefore take the
+same form.
+"""
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Callable, Iterator, List, Optional
+
+
+def otherwise(*inputs: Any) -> bool:
+    """Condition of the last form of a table."""
+    return True
+
+
+@dataclass(frozen=True)
+class Form:
+    """One implementation of an operation. All forms of an operation give the same results up to rounding.
+
+    Attributes:
+        name: name by which the form can be forced.
+        file: file of the implementation, in ``luna_fairseq/``.
+        condition: condition of the rule, in words.
+        saves: what the form was measured to save, or what it is for.
+        applies: condition of the rule, a function of the arguments of :meth:`FormTable.choose`.
+        possible: function of the same arguments, False if the form cannot compute them at all.
+    """
+
+    name: str
+    file: str
+    condition: str
+    saves: str
+    applies: Callable[..., bool]
+    possible: Callable[..., bool] = otherwise
+
+
+def never(*inputs: Any) -> bool:
+    """Condition of a form that is taken only if it is forced."""
+    return False
+
+
+class FormTable:
+    """Forms of one operation, in the order in which their conditions are tried.
+
+    Example:
+        >>> from luna_fairseq.ops.attention import SOFTMAX_FORMS
+        >>> [form.name for form in SOFTMAX_FORMS.forms]
+        ['matmul', 'fused', 'naive']
+        >>> with SOFTMAX_FORMS.force("naive") as taken:
+        ...     pass  # calls of the operation, which append the name of each form that is taken
+    """
+
+    def __init__(self, operation: str, *forms: Form):
+        self.operation = operation
+        self.forms = forms
+        self._forced: Optional[Form] = None
+        self._taken: Optional[List[str]] = None
+
+    def forced(self) -> Optional[str]:
+        """Return the name of the form that is forced, or None."""
+        return None if self._forced is None else self._forced.name
+
+    def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
+        """Return the name of the first form whose condition holds.
+
+        A form named by the argument takes precedence, and then a form that :meth:`force` forces.
+        """
+        if form is not None:
+            return self._record(self.find(form))
+        if self._forced is not None and self._forced.possible(*inputs):
+            return self._record(self._forced)
+        for each in self.forms:
+            if each.applies(*inputs):
+                return self._record(each)
+        raise ValueError(f"No form of {self.operation} can compute these inputs.")
+
+    def _record(self, form: Form) -> str:
+        if self._taken is not None:
+            self._taken.append(form.name)
+        return form.name
+
+    def find(self, name: str) -> Form:
+        """Return the form with this name."""
+        for form in self.forms:
+            if form.name == name:
+                return form
+        names = ", ".join(form.name for form in self.forms)
+        raise ValueError(f"Expected one of {names} as form of {self.operation}, got {name!r}.")
+
+    @contextmanager
+    def force(self, name: Optional[str]) -> Iterator[List[str]]:
+        """Context manager in which one form is taken wherever it is possible, by all threads.
+
+        It returns a list, to which the name of each form that is taken is appended. With None, forms are
+        chosen as usual. Meant for tests and measurements.
+        """
+        before = self._forced, self._taken
+        self._forced, self._taken = None if name is None else self.find(name), []
+        try:
+            yield self._taken
+        finally:
+            self._forced, self._taken = before
