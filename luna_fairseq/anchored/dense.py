@@ -50,20 +50,8 @@ def dense_attention(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute look-up attention as softmax attention over the packed context and all tokens.
 
-    The result matches :func:`luna_fairseq.anchored.lookup.naive_lookup_attention` up to rounding. Shapes:
-    batch size B, H heads of dimension K, T queries.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, L, K] of the packed context.
-        v: values [B, H, L, K] of the packed context.
-        tokens: context tokens.
-        gate: learned bias [H] added to the token logits.
-        number: number of segments that each query and head chooses, those whose rows have the largest logits.
-        packed_padding_mask: mask [B, L], True at padded rows.
-        dropout: dropout probability of the attention weights.
-        diagonal: diagonal prior of the rows and tokens.
-        need_weights: also return the attention weights [B, H, T, L + S] before dropout, rows first.
+    The result is that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention`, up to rounding. See
+    lookup.py for the letters and arguments. The weights are [B, H, T, L + S] before dropout, rows first.
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:

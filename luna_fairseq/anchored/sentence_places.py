@@ -30,13 +30,6 @@ def number_within_sentences(
     place: zero-based index [B * n, T] of each token in the target, not counting padding.
     begins: mask [B * n, T], True at the first token of a sentence: a separator, in a target shifted right.
     before: unfinished sentence of the preceding tokens.
-
-    Example:
-        >>> import torch
-        >>> begins = torch.tensor([[False, False, True, False]])
-        >>> place, sentence, _ = number_within_sentences(torch.arange(4)[None], begins)
-        >>> place.tolist(), sentence.tolist()
-        ([[0, 1, 0, 1]], [[0, 0, 1, 1]])
     """
     sentence, beginning = begins.cumsum(dim=1), (place * begins).cummax(dim=1).values
     if before is not None:

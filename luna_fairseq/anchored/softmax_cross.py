@@ -53,14 +53,6 @@ class SoftmaxCrossAttention(AnchoredAttention):
         anchor_strength: initial strength gamma of the distance bias in pack attention (None: no bias).
         diagonal: add a diagonal prior to the softmax attention. Requires ``anchor_strength``.
         packs: update P. False in the last layer, whose packed context is unused.
-
-    Example:
-        >>> import torch
-        >>> attention = SoftmaxCrossAttention(embed_dim=64, num_heads=8)
-        >>> query, packed, context = torch.randn(20, 4, 64), torch.randn(16, 4, 64), torch.randn(50, 4, 64)
-        >>> output, packed_context, _ = attention(query, packed, context)
-        >>> output.shape, packed_context.shape
-        (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
     reads_only_rows = False

@@ -8,8 +8,6 @@ import pytest
 MODULES = [
     "demo_corpus",
     "luna_fairseq.anchored.attention",
-    "luna_fairseq.anchored.sentence_places",
-    "luna_fairseq.anchored.softmax_cross",
     "luna_fairseq.checks.bounds",
     "luna_fairseq.checks.names",
     "luna_fairseq.checks.same_training",
