@@ -16,7 +16,7 @@ from forked import TORCH, run_code
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "luna_fairseq"
 # Top-level modules that every folder may import. They import no folder themselves.
-SHARED = {"command_errors", "errors", "loggers", "progress", "provenance", "requirements"}
+SHARED = {"child_processes", "command_errors", "errors", "loggers", "progress", "provenance", "requirements"}
 # ``luna_fairseq.register`` imports all that registers with fairseq, jobs included. This is what --user-dir is
 # for, so folders that need registered models may call it.
 MODELS = {"ops", "modules", "anchored", "models", "register"}

@@ -129,6 +129,9 @@ def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = 
     if not (overwrite and PathManager.supports_rename(dst_path)):
         return copy(src_path, dst_path, overwrite)
     temporary = f"{dst_path}.tmp"
-    result = copy(src_path, temporary, overwrite=True)
-    os.replace(temporary, dst_path)
+    try:
+        result = copy(src_path, temporary, overwrite=True)
+        os.replace(temporary, dst_path)
+    finally:
+        Path(temporary).unlink(missing_ok=True)
     return result

@@ -19,9 +19,9 @@ from typing import Any, Iterator, Set
 import torch
 
 from luna_fairseq.checks.options import count_processes
+from luna_fairseq.child_processes import STOP_SIGNALS, TERMINATED, handle_stop_signals
 from luna_fairseq.command_errors import describe_user_error, is_command
 from luna_fairseq.engine.patch import RUNS, Function, Patch
-from luna_fairseq.engine.stopping import TERMINATED
 from luna_fairseq.errors import InputError
 
 # Processes still running this many seconds after another process has failed are killed.
@@ -188,13 +188,13 @@ def _manage_children(reported: Any) -> Iterator[None]:
         for process in multiprocessing.active_children():
             process.terminate()
 
-    previous = signal.signal(signal.SIGTERM, terminate)
+    previous = handle_stop_signals(terminate)
     stop_event = threading.Event()
     threading.Thread(target=_kill_remaining_processes, args=(stop_event,), daemon=True).start()
     try:
         yield
     except ProcessExitedException as error:
-        if error.exit_code in (TERMINATED, -signal.SIGTERM):
+        if error.exit_code in (TERMINATED, *(-number for number in STOP_SIGNALS)):
             sys.exit(TERMINATED)
         if reported.value:
             sys.exit(1)
@@ -204,7 +204,8 @@ def _manage_children(reported: Any) -> Iterator[None]:
         )
     finally:
         stop_event.set()
-        signal.signal(signal.SIGTERM, previous)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def _kill_remaining_processes(stop_event: threading.Event) -> None:

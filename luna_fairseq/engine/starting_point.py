@@ -57,6 +57,8 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
     check_world_size(trainer.cfg)
     if get_global_rank() == 0 and not cfg.no_save and Path(cfg.save_dir).is_dir():
         lock_folder(Path(cfg.save_dir))
+        for leftover in Path(cfg.save_dir).glob("checkpoint*.pt.tmp"):  # of a run that was killed
+            leftover.unlink()
     # fairseq checks the lengths of the validation sentences when it builds batches, so build them before
     # training.
     dataset = trainer.cfg.dataset

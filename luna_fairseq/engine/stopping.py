@@ -1,8 +1,8 @@
-"""fairseq patch ``stopping``: save a checkpoint and stop after SIGTERM, and stop at --max-update.
+"""fairseq patch ``stopping``: save a checkpoint and stop after SIGTERM, and stop when training is complete.
 
 A batch system sends SIGTERM shortly before a job reaches its time limit. Training then finishes the current
 update, saves a checkpoint and exits with status 143. If validation or saving is due after this update, it
-still happens, so that a resumed run is identical to an uninterrupted run.
+still happens, so that a resumed run is identical to an uninterrupted run. SIGHUP has the same effect.
 
 All processes stop after the same update. In every update, fairseq sums statistics over the processes,
 including a flag for the signal.
@@ -17,190 +17,138 @@ from typing import Any, Optional
 
 import torch
 
+from luna_fairseq.child_processes import TERMINATED, bind, handle_stop_signals
+from luna_fairseq.engine.early_stopping import has_run_out_of_patience
 from luna_fairseq.engine.patch import RESULTS, Function, Patch
 
 logger = logging.getLogger(__name__)
 
-# Exit status that a shell reports for a process terminated by SIGTERM: 128 + SIGTERM.
-TERMINATED = 143
+STOPPING = Patch(
+    "stopping",
+    RESULTS,
+    "If a batch system ends a training with SIGTERM, all updates since the last checkpoint are lost. A "
+    "training that has reached --max-update or was ended by --patience trains on each time its command is "
+    "repeated. A training goes on if the command that started it is killed.",
+)
 
 
-class _TrainingRun:
-    """State of the training run in this process.
+class StopRequest:
+    """Whether a training run is to stop. A trainer keeps its own in the attribute ``stop_request``.
 
     Attributes:
-        trainer: fairseq's trainer; None before training.
-        epoch_itr: fairseq's iterator over the current epoch.
+        is_received: True if this process has received a signal.
+        is_agreed: True if all processes know that one of them has received a signal.
         saved_at: number of updates in the last checkpoint; -1 if there is none.
-        requested: True if this process has received SIGTERM.
-        agreed: True if all processes know that one of them has received SIGTERM.
     """
 
-    trainer: Any = None
-    epoch_itr: Any = None
-    saved_at = -1
-    requested = False
-    agreed = False
+    def __init__(self) -> None:
+        self.is_received = self.is_agreed = False
+        self.saved_at = -1
 
-    def request(self, *_: Any) -> None:
-        """Remember that this process has received SIGTERM.
+    @classmethod
+    def of(cls, trainer: Any) -> "StopRequest":
+        """Return the request of a trainer, which is made at its first use."""
+        if not hasattr(trainer, "stop_request"):
+            trainer.stop_request = cls()
+        return trainer.stop_request
 
-        This is the signal handler. The batch system, the launcher and the parent process may each send the
-        signal.
-        """
-        self.requested = True
+    def receive(self, *_: Any) -> None:
+        """Handle a signal. The batch system, the launcher and the parent process may each send one."""
+        self.is_received = True
 
-    def stop_if_requested(self) -> None:
-        """Save a checkpoint and exit if SIGTERM was received.
-
-        Call this method between two updates.
-
-        Raises:
-            SystemExit: SIGTERM was received. The exit status is 143.
-        """
-        trainer = self.trainer
-        distributed = trainer is not None and trainer.data_parallel_world_size > 1
-        if trainer is None or not (self.agreed if distributed else self.requested):
+    def stop_if_agreed(self, trainer: Any, epoch_itr: Any) -> None:
+        """Save a checkpoint and exit with status 143 if a signal was received. Call this between updates."""
+        is_distributed = trainer.data_parallel_world_size > 1
+        if not (self.is_agreed if is_distributed else self.is_received):
             return
         from fairseq import checkpoint_utils
         from fairseq.file_io import PathManager
 
         cfg, updates = trainer.cfg.checkpoint, trainer.get_num_updates()
         if self.saved_at != updates and updates > 0:
-            checkpoint_utils.save_checkpoint(cfg, trainer, self.epoch_itr, None)
+            checkpoint_utils.save_checkpoint(cfg, trainer, epoch_itr, None)
         if cfg.write_checkpoints_asynchronously:
             PathManager.async_close()
-        if distributed:
+        if is_distributed:
             torch.distributed.barrier(trainer.data_parallel_process_group)
         logger.warning(f"stopped by SIGTERM after {updates} updates. Repeat the command to resume")
         sys.exit(TERMINATED)
 
 
-_run = _TrainingRun()
-
-
-STOPPING = Patch(
-    "stopping",
-    RESULTS,
-    "If a batch system ends a training with SIGTERM, all updates since the last checkpoint are lost. A "
-    "training that has reached --max-update makes another update each time its command is repeated.",
-)
+STOPPING.at_import(bind)
 
 
 @STOPPING.replaces("fairseq.checkpoint_utils:save_checkpoint")
 def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwargs: Any) -> Any:
-    """Save a checkpoint, and remember its update count.
-
-    Replaces fairseq's ``checkpoint_utils.save_checkpoint``.
-
-    Args:
-        save: fairseq's original function.
-        cfg: checkpoint options.
-        trainer: fairseq's trainer.
-        args: remaining arguments of the original function.
-        kwargs: remaining keyword arguments of the original function.
-
-    Returns:
-        Result of the original function.
-    """
+    """Save a checkpoint, and remember its update count."""
     result = save(cfg, trainer, *args, **kwargs)
-    _run.saved_at = trainer.get_num_updates()
+    StopRequest.of(trainer).saved_at = trainer.get_num_updates()
     return result
 
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Train for one epoch, unless --max-update has already been reached.
-
-    Replaces fairseq-train's function ``train``. The SIGTERM handler is installed before the first epoch.
-
-    Args:
-        train: fairseq's original function.
-        cfg: command configuration.
-        trainer: fairseq's trainer.
-        task: fairseq task.
-        epoch_itr: iterator over the epochs of the training set.
-
-    Returns:
-        Validation losses, and a flag that is True if training should stop.
-    """
+    """Train for one epoch, unless the run is complete or is to stop."""
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
+    reason = None
     if 0 < limit <= updates:
-        logger.warning(
-            f"nothing to train: the run has made {updates:,} updates, and --max-update is {limit:,}"
-        )
+        reason = f"--max-update is {limit:,}"
+    elif not hasattr(trainer, "stop_request") and has_run_out_of_patience(cfg.checkpoint.patience):
+        reason = f"--patience {cfg.checkpoint.patience} has ended it. A larger --patience continues"
+    if reason is not None:
+        logger.warning(f"nothing to train: the run has made {updates:,} updates, and {reason}")
         return [None], True
-    if trainer is not _run.trainer and threading.current_thread() is threading.main_thread():
-        signal.signal(signal.SIGTERM, _run.request)
-    _run.trainer, _run.epoch_itr = trainer, epoch_itr
+    if not hasattr(trainer, "stop_request"):
+        handle_stop_signals(StopRequest.of(trainer).receive)
+    StopRequest.of(trainer).stop_if_agreed(trainer, epoch_itr)
     return train(cfg, trainer, task, epoch_itr)
+
+
+@STOPPING.replaces("fairseq_cli.train:validate_and_save")
+def _stop_after_update(
+    validate_and_save: Function,
+    cfg: Any,
+    trainer: Any,
+    task: Any,
+    epoch_itr: Any,
+    valid_subsets: Any,
+    end_of_epoch: bool,
+) -> Any:
+    """Validate and save if this is due, and stop if a signal was received.
+
+    At the end of an epoch, training stops before the next one, so that fairseq logs the epoch.
+    """
+    result = validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
+    _, should_stop = result
+    if not (should_stop or end_of_epoch):
+        StopRequest.of(trainer).stop_if_agreed(trainer, epoch_itr)
+    return result
 
 
 @STOPPING.replaces("fairseq.trainer:Trainer._aggregate_logging_outputs")
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Sum statistics over all processes, and check whether any process has received SIGTERM.
-
-    Replaces fairseq's ``Trainer._aggregate_logging_outputs``.
-
-    Args:
-        aggregate: fairseq's original method.
-        self: fairseq's trainer.
-        logging_outputs: statistics of this process.
-        extra: additional numbers to sum over the processes.
-        ignore: True if this process has a dummy batch, whose statistics are ignored (default: False).
-
-    Returns:
-        Statistics of all processes, and the sums of ``extra``.
-    """
-    extra = (*extra, float(_run.requested))
+    """Sum statistics over all processes, and find out whether any process has received a signal."""
+    request = StopRequest.of(self)
+    extra = (*extra, float(request.is_received))
     outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
-    _run.agreed = _run.agreed or bool(requests > 0)
+    request.is_agreed = request.is_agreed or bool(requests > 0)
     return outputs, stats
-
-
-@STOPPING.replaces("fairseq.data.iterators:GroupedIterator.__next__")
-def _stop_before_next_update(get_next: Function, self: Any) -> Any:
-    """Return the batches of the next update. If SIGTERM was received, save a checkpoint and exit.
-
-    Replaces fairseq's ``GroupedIterator.__next__``.
-
-    Args:
-        get_next: fairseq's original method.
-        self: fairseq's iterator over updates.
-
-    Returns:
-        List of batches, as returned by the original method.
-    """
-    _run.stop_if_requested()
-    return get_next(self)
 
 
 @STOPPING.replaces("fairseq.data.iterators:EpochBatchIterator.__init__")
 def _shield_workers(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build a batch iterator whose data loader workers ignore SIGTERM from a batch system.
-
-    Replaces the constructor of fairseq's ``EpochBatchIterator``.
-
-    Args:
-        init: original constructor of the iterator.
-        self: batch iterator.
-        args: arguments of the constructor.
-        kwargs: keyword arguments of the constructor.
-    """
+    """Build a batch iterator whose data loader workers ignore SIGTERM from a batch system."""
     init(self, *args, **kwargs)
     self.collate_fn = _ShieldedCollate(self.collate_fn)
 
 
 class _ShieldedCollate:
-    """Collate function that makes its data loader worker ignore SIGTERM from a batch system.
+    """Collate function that makes its data loader worker ignore signals from a batch system or a terminal.
 
     A batch system sends SIGTERM to every process of a job. If a worker terminated, torch's data loader would
     raise an error in the middle of an update.
-
-    Args:
-        collate_fn: original collate function, which builds a batch from samples.
     """
 
     def __init__(self, collate_fn: Function) -> None:
@@ -208,28 +156,17 @@ class _ShieldedCollate:
         self.shielded_process: Optional[int] = None
 
     def __call__(self, samples: Any) -> Any:
-        """Build a batch from samples. The first call in a worker also changes its SIGTERM handling.
-
-        Args:
-            samples: samples of the batch.
-
-        Returns:
-            Result of the original collate function.
-        """
         if torch.utils.data.get_worker_info() is not None and self.shielded_process != os.getpid():
             self.shielded_process = os.getpid()
-            _ignore_sigterm_of_others()
+            _ignore_signals_of_others()
         return self.collate_fn(samples)
 
 
-def _ignore_sigterm_of_others() -> None:
-    """Make this process ignore SIGTERM, unless its parent process sends the signal.
-
-    This has no effect on macOS.
-    """
+def _ignore_signals_of_others() -> None:
+    """Make this process ignore SIGHUP, and SIGTERM unless its parent sends it. Neither works on macOS."""
     if not hasattr(signal, "sigwaitinfo"):  # on macOS
         return
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
 
     def wait() -> None:
         while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():

@@ -17,6 +17,7 @@ from luna_fairseq.errors import InputError
 SWITCH = "LUNA_FAIRSEQ_LEAVE_OUT"
 # Modules in this package that define patches.
 _MODULES = (
+    "averages",
     "batches",
     "checkpoint_contents",
     "checkpoints",
@@ -28,6 +29,7 @@ _MODULES = (
     "precision",
     "prepared_data",
     "processes",
+    "schedules",
     "starting_point",
     "stopping",
 )

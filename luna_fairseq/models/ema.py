@@ -37,6 +37,8 @@ def load_ema(path: Path) -> Dict[str, Any]:
         raise InputError(
             f"{path} has no averaged weights: train with --store-ema, or remove --ema"
         ) from error
+    exact = state["extra_state"].get("ema_fp32_params", {})
+    state["model"].update((name, exact[name]) for name in state["model"] if name in exact)
     state.pop("last_optimizer_state", None)
     for name in (*AVERAGES, "val_loss"):  # the trained weights were validated
         state["extra_state"].pop(name, None)

@@ -122,7 +122,10 @@ class FairseqApollo(FairseqOptimizer):
     def load_state_dict(
         self, state_dict: Dict[str, Any], optimizer_overrides: Optional[Dict[str, Any]] = None
     ) -> None:
-        """Load the optimizer state, and name the remedy if it does not match the parameters."""
+        """Load the optimizer state with the options of this run, apart from the learning rate.
+
+        fairseq would use the options of the checkpoint.
+        """
         try:
             super().load_state_dict(state_dict, optimizer_overrides)
         except ValueError as error:
@@ -130,6 +133,10 @@ class FairseqApollo(FairseqOptimizer):
                 f"Apollo's state in the checkpoint does not belong to these parameters ({error}). "
                 "Use --reset-optimizer to continue from the weights alone."
             ) from error
+        options = {**self.optimizer_config, **(optimizer_overrides or {})}
+        options.pop("lr")
+        for group in self._optimizer.param_groups:
+            group.update(options)
 
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
         """Update the parameters once, after clipping each gradient if the clip mode is "each"."""

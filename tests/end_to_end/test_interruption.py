@@ -43,11 +43,13 @@ def test_killed_at_any_moment(data, straight, tmp_path):
     moments[2:2] = ["checkpoint_1_6.pt (epoch 1 @ 6 updates", "begin training epoch"]
     runs = [{**run, "signal": "SIGKILL", "after": moment} for moment in moments]
     complete = 0
+    leftover = tmp_path / "checkpoint_1_99.pt.tmp"  # of a run that was killed before this one
+    leftover.touch()
     for statuses, log in run_trainings(*runs, run):
         assert statuses == [-9] or statuses == [0], log[-2000:]
         assert went_on_from(log) >= complete
         complete = max([went_on_from(log), *saved(log)])
-    assert statuses == [0] and complete == END
+    assert statuses == [0] and complete == END and not list(tmp_path.glob("*.tmp"))
     assert_same_training(straight, load(tmp_path / "checkpoint_last.pt"))
 
 

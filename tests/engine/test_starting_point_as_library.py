@@ -144,3 +144,15 @@ def _interrupted_copy(_, target):
     with open(target, "wb") as file:
         file.write(b"half")
     raise KeyboardInterrupt
+
+
+def test_a_copy_that_fails_leaves_nothing_behind(folder, monkeypatch):
+    def fill_disk(source, target):
+        target_path = folder / "checkpoint_best.pt.tmp"
+        target_path.write_bytes(b"half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(shutil, "copyfile", fill_disk)
+    with pytest.raises(OSError):
+        PathManager.copy(str(folder / "checkpoint1.pt"), str(folder / "checkpoint_best.pt"), overwrite=True)
+    assert not list(folder.glob("*.tmp")) and not (folder / "checkpoint_best.pt").exists()

@@ -49,6 +49,17 @@ def test_averaging(trained, capsys):
     assert "without.pt has no averaged weights: train with --store-ema" in capsys.readouterr().err
 
 
+def test_exact_averages_are_preferred(trained):
+    """A run in 16 bits stores its averages rounded, and in float32."""
+    state = torch.load(str(trained.path), weights_only=False)
+    averages = state["extra_state"]["ema"]
+    state["extra_state"]["ema_fp32_params"] = {**averages, NAME: averages[NAME] + 1}
+    torch.save(state, str(trained.path))
+    state = averaged([trained.path, "--ema"], trained)
+    assert torch.equal(state["model"][NAME], trained.trained + 2)
+    assert "ema_fp32_params" not in state["extra_state"]
+
+
 def test_from_python(trained):
     words = str(trained.folder), trained.path.name, str(trained.data)
     for ema in (False, True):

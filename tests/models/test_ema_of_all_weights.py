@@ -1,6 +1,7 @@
 """fairseq's moving average of the weights (--store-ema) covers every weight of the model."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import tiny_luna
@@ -10,6 +11,7 @@ import torch
 
 from fairseq.dataclass.configs import EMAConfig
 from fairseq.models.ema.ema import EMA
+from fairseq.trainer import Trainer
 
 BEFORE = {"encoder_normalize_before": True}
 MODELS = {
@@ -21,24 +23,46 @@ MODELS = {
 }
 
 
+@pytest.mark.parametrize("fp32", [False, True])
 @pytest.mark.parametrize("kind", MODELS)
-def test_it_is_the_mean_of_all_weights(kind):
-    """The final layer norm is covered, too.
+def test_it_is_the_mean_of_all_weights(kind, fp32):
+    """The final layer norm is covered, too, and a tied embedding is averaged once, not once a name.
 
     fairseq's average forgets the version of the model, and old versions have no final layer norm.
     """
     model = MODELS[kind]()
     before = copy.deepcopy(model.state_dict())
-    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5))
+    average = EMA(model, EMAConfig(store_ema=True, ema_decay=0.5, ema_fp32=fp32))
     with torch.no_grad():
         for weights in model.parameters():
             weights.add_(1.0)
     average.step(model)
     found, now = average.get_model().state_dict(), model.state_dict()
     assert found.keys() == now.keys() == before.keys()
-    pointers = [weights.data_ptr() for weights in now.values()]
     for name, weights in now.items():
-        # fairseq decays weights once for each name that they have.
-        decay = 0.5 ** pointers.count(weights.data_ptr())
-        expected = weights if "version" in name else decay * before[name] + (1 - decay) * weights
+        expected = weights if "version" in name else 0.5 * before[name] + 0.5 * weights
         torch.testing.assert_close(found[name], expected, msg=name)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_averages_of_16_bit_weights_have_32_bits(precision):
+    model = tiny_luna.tiny_model().bfloat16()
+    common = {"fp16": False, "bf16": False, precision: True}
+    cfg = SimpleNamespace(common=SimpleNamespace(**common), ema=EMAConfig(store_ema=True, ema_decay=0.999))
+    trainer = SimpleNamespace(cfg=cfg, _model=model, device=None)
+    Trainer._build_ema(trainer)
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.add_(1.0)
+    trainer._ema.step(model)
+    assert cfg.ema.ema_fp32
+    for name, average in trainer._ema.fp32_params.items():
+        if "version" not in name:
+            torch.testing.assert_close(
+                model.state_dict()[name].float() - average,
+                0.999 * torch.ones_like(average),
+                rtol=0,
+                atol=0.02,
+                msg=name,
+            )
+            assert not torch.equal(average, average.bfloat16().float()), name

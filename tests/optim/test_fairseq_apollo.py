@@ -236,6 +236,18 @@ def test_wrapped_runs_resume_exactly(name):
     assert all(torch.equal(p, q) for p, q in zip(straight, resumed))
 
 
+def test_options_of_a_resumed_run_are_those_of_its_command():
+    """The state of a checkpoint has options, too, which fairseq prefers. The schedule sets the rate."""
+    saved = build_optimizer(config().optimizer, make_params()).state_dict()
+    words = "--lr 7 --apollo-beta 0.8 --apollo-sigma 0.5 --weight-decay 0.02 --weight-decay-type stable"
+    optimizer = build_optimizer(config(*words.split()).optimizer, make_params())
+    optimizer.load_state_dict(saved)
+    wanted = {"beta": 0.8, "sigma": 0.5, "weight_decay": 0.02, "weight_decay_type": "stable", "lr": 0.01}
+    assert {name: optimizer.optimizer.param_groups[0][name] for name in wanted} == wanted
+    optimizer.load_state_dict(saved, {"beta": 0.7})
+    assert optimizer.optimizer.param_groups[0]["beta"] == 0.7
+
+
 def test_closure_and_scale_come_before_clipping():
     params = make_params()
     optimizer = build_optimizer(config("--clip-mode", "each", "--clip-norm", "0.5").optimizer, params)

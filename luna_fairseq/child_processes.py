@@ -1,0 +1,66 @@
+"""Commands that run in child processes: they stop with their parent, and signals reach them."""
+
+import contextlib
+import ctypes
+import os
+import signal
+import sys
+import threading
+from typing import Any, Dict, Iterator, List
+
+# Exit status that a shell reports for a process terminated by SIGTERM: 128 + SIGTERM.
+TERMINATED = 143
+# Signals that ask a program to stop: SIGTERM of batch systems, and SIGHUP of a terminal that is closed.
+STOP_SIGNALS = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+# Environment variable with the process that a child must not outlive.
+_PARENT = "LUNA_FAIRSEQ_PARENT"
+_PR_SET_PDEATHSIG = 1  # of Linux's prctl
+
+
+def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
+    """Return an environment whose program receives SIGTERM if this process is killed; see :func:`bind`."""
+    return {**environment, _PARENT: str(os.getpid())}
+
+
+def bind() -> None:
+    """Let Linux send SIGTERM to this process when the parent that asked for it ends, even by SIGKILL."""
+    if sys.platform.startswith("linux") and os.environ.get(_PARENT) == str(os.getppid()):
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
+        if os.environ[_PARENT] != str(os.getppid()):  # the parent ended before the call
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+def handle_stop_signals(handler: Any) -> Dict[int, Any]:
+    """Install a handler of the signals that ask a program to stop, and return the previous handlers.
+
+    Signals that are ignored stay so, as SIGHUP under nohup. Other threads than the main one change nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return {}
+    wanted = [number for number in STOP_SIGNALS if signal.getsignal(number) is not signal.SIG_IGN]
+    return {number: signal.signal(number, handler) for number in wanted}
+
+
+@contextlib.contextmanager
+def forward_stop_signals(children: List[Any]) -> Iterator[List[int]]:
+    """Context manager that sends SIGTERM to child processes if this process is asked to stop.
+
+    Args:
+        children: running processes, to which the block adds. Each has a method ``send_signal``.
+
+    Yields:
+        The signals received so far.
+    """
+    received: List[int] = []
+
+    def forward(number: int, _: Any) -> None:
+        received.append(number)
+        for child in children:
+            child.send_signal(signal.SIGTERM)
+
+    previous = handle_stop_signals(forward)
+    try:
+        yield received
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
