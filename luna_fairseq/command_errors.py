@@ -1,8 +1,10 @@
 """Error handling of commands: one line for a user error, a traceback for any other error."""
 
 import contextlib
+import errno
 import multiprocessing
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any, Callable, Iterator, Optional
@@ -30,8 +32,8 @@ def describe_user_error(error: BaseException) -> Optional[str]:
         if isinstance(cause, InputError):
             return str(cause)
         cause = cause.__cause__ or cause.__context__
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror or error}"
+    if isinstance(error, OSError) and (error.filename is not None or is_full_disk(error)):
+        return describe_os_error(error)
     # An ImportError without a name was raised by hand. The others are failed imports, which are defects
     # unless a foreign package is missing.
     is_absent = isinstance(error, ModuleNotFoundError) and str(error.name).split(".")[0] not in _OURS
@@ -39,6 +41,19 @@ def describe_user_error(error: BaseException) -> Optional[str]:
         advice = install_advice(error.name)
         return f"this needs {advice}" if advice else " ".join(str(error).split())
     return None
+
+
+def is_full_disk(error: OSError) -> bool:
+    """Return True if a disk or a quota is full. numpy's error for this has no number."""
+    is_short = re.search(r"\d+ requested and \d+ written", str(error)) is not None
+    return error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and is_short)
+
+
+def describe_os_error(error: OSError, location: Optional[Path] = None) -> str:
+    """Return a line with the file of an error, or with ``location`` if it has none, and the reason."""
+    where = error.filename or location
+    reason = os.strerror(errno.ENOSPC) if is_full_disk(error) else error.strerror or str(error)
+    return f"{where}: {reason}" if where else reason
 
 
 def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:

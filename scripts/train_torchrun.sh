@@ -17,7 +17,7 @@ On several nodes, start the script on each node with its own --node-rank (0, 1, 
   --node-rank K      rank of this node, from 0
   --master HOST      name of node 0, with its port (default: 29500)
   --dry-run          check RECIPE and DATA, print the command and stop
-After SIGTERM the training saves and ends with status 143. Start it again to continue.
+After SIGTERM or SIGHUP the training saves and ends with status 143. Start it again to continue.
 
 example:
   scripts/train_torchrun.sh --gpus 4 small_anchored data --max-epoch 10
@@ -52,7 +52,7 @@ fi
 [[ "$gpus" =~ ^[1-9][0-9]*$ ]] || die "--gpus must be a positive number, got $gpus"
 
 export PYTHONPATH="$ROOT${PYTHONPATH:+:$PYTHONPATH}"
-launch=(python -m torch.distributed.run --nproc_per_node "$gpus")
+launch=(python -m luna_fairseq.commands.torchrun --nproc_per_node "$gpus")
 if ((nodes == 1)); then
   launch+=(--standalone)
 else
@@ -71,13 +71,12 @@ if [[ -n "$dry_run" ]]; then
   exit 0
 fi
 
-# After SIGTERM torch's launcher kills its processes within 30 seconds (newer versions: within this time). The signal is sent
+# After a signal torch's launcher kills its processes within 30 seconds (newer versions: within this time). The signal is sent
 # to the processes directly, so that they have the time to finish the update and to save.
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT="${TORCH_ELASTIC_SHUTDOWN_TIMEOUT:-600}"
-terminated=''
 "${launch[@]}" &
 launcher=$!
-trap 'terminated=1; pkill -TERM -P "$launcher" || true' TERM
+trap 'pkill -TERM -P "$launcher" || true' TERM HUP
 trap 'kill -INT "$launcher" || true' INT
 status=0
 wait "$launcher" || status=$?
@@ -85,5 +84,4 @@ while kill -0 "$launcher" 2>/dev/null; do # the signal ended the wait, not the l
   status=0
   wait "$launcher" || status=$?
 done
-if [[ -n "$terminated" ]]; then exit 143; fi
 exit "$status"

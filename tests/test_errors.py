@@ -52,6 +52,8 @@ except Exception:
         ("ModuleNotFoundError('no', name='luna_fairseq.x')", None),
         ("ImportError('cannot import name a', name='x')", None),
         ("OSError('without a path')", None),
+        ("OSError(28, 'no space')", "No space left on device"),
+        ("OSError('11501 requested and 9216 written')", "No space left on device"),
         ("AssertionError('Must specify batch size')", None),
         ("RuntimeError('out of memory')", None),
         ("FloatingPointError('gradients are Nan/Inf')", None),

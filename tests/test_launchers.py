@@ -39,7 +39,7 @@ def test_syntax(script):
 def test_one_node(tmp_path):
     (tmp_path / "train.bin").touch()
     words = run(TORCHRUN, *f"--gpus 8 --dry-run {RECIPE} {tmp_path} --seed 2".split()).stdout.split()
-    assert words[:6] == "python -m torch.distributed.run --nproc_per_node 8 --standalone".split()
+    assert words[:6] == "python -m luna_fairseq.commands.torchrun --nproc_per_node 8 --standalone".split()
     assert words[6:] == f"{TRAIN} {RECIPE} {tmp_path} --seed 2 --distributed-world-size 8".split()
 
 
@@ -74,12 +74,16 @@ def test_mistakes(words, message):
     assert done.returncode == 1 and message in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_terminated_launcher(tmp_path):
-    """The launcher passes SIGTERM on, waits for the processes, and exits with status 143."""
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("status", [143, 1])
+def test_stopped_launcher(name, status, tmp_path):
+    """The launcher passes the signal on, waits, and says by its status whether the processes have saved."""
     write(
         tmp_path / "python",
         '[[ "$*" == *--dry-run* ]] && exit 0\n'
-        "bash -c 'trap \"echo saved; exit 143\" TERM; echo ready; while :; do sleep 0.05; done'; exit 1",
+        "trap '' HUP\n"
+        "bash -c 'trap \"echo stopped; exit 0\" TERM; echo ready; while :; do sleep 0.05; done'; "
+        f"exit {status}",
     )
     environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
     process = subprocess.Popen(
@@ -87,8 +91,20 @@ def test_terminated_launcher(tmp_path):
     )
     assert process.stdout.readline() == "ready\n"
     time.sleep(0.1)
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=30)[0] == "saved\n" and process.returncode == 143
+    process.send_signal(getattr(signal, name))
+    assert process.communicate(timeout=30)[0] == "stopped\n" and process.returncode == status
+
+
+@pytest.mark.parametrize("statuses, expected", [("143 143", 143), ("1 143", 1), ("0 0", 0)])
+def test_status_of_torchs_launcher(statuses, expected):
+    """The first process that ends decides: a rank that cannot save ends before the others."""
+    code = "import os, sys, time; rank = int(os.environ['RANK']); time.sleep(rank); "
+    code += f"sys.exit([int(status) for status in '{statuses}'.split()][rank])"
+    words = "-m luna_fairseq.commands.torchrun --nproc_per_node 2 --standalone --no_python".split()
+    done = subprocess.run(
+        [sys.executable, *words, sys.executable, "-c", code], capture_output=True, timeout=120
+    )
+    assert done.returncode == expected, done.stderr[-3000:]
 
 
 @pytest.mark.parametrize("status", [0, 1, 143])

@@ -2,12 +2,14 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Callable, List, Optional, Sequence
 
+from luna_fairseq.child_processes import TERMINATED, bind_to_this_process, forward_stop_signals
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.files.sole_writer import handles
@@ -62,25 +64,34 @@ def run_logged(
 ) -> None:
     """Run a command with its output in a log file.
 
+    If this process is asked to stop, the command is asked to stop, and may save its work before this process
+    ends. If this process is killed, the command stops as well on Linux.
+
     Args:
         command: program and its arguments.
         log: file for standard output and standard error.
-        shown: lines of standard output that contain one of these texts are also printed (default: none).
-        output: file for standard output (default: None, the log file).
-        empty_log: empty the log file first (default: False, append to it).
-        watch: function that is called with each line of standard output (default: no function).
+        shown: lines of standard output that contain one of these texts are also printed.
+        output: file for standard output (default: the log file).
+        empty_log: empty the log file first, rather than append to it.
+        watch: function that is called with each line of standard output.
 
     Raises:
         InputError: The command failed. The message contains the last line of the log.
+        SystemExit: The command or this process was asked to stop. The status is 143.
     """
+    children: List[Any] = []
     with ExitStack() as stack:
         file = stack.enter_context(log.open("wb" if empty_log else "ab"))
         target = file if output is None else stack.enter_context(output.open("wb"))
         stderr = subprocess.STDOUT if output is None else file
         # The output is decoded as UTF-8 below, whatever the encoding of the terminal.
-        environment = {**os.environ, "PYTHONIOENCODING": "utf-8"}
+        environment = bind_to_this_process({**os.environ, "PYTHONIOENCODING": "utf-8"})
         pipes: Any = {"stdout": subprocess.PIPE, "stderr": stderr, "env": environment, "pass_fds": handles()}
+        received = stack.enter_context(forward_stop_signals(children))
         process = stack.enter_context(subprocess.Popen(command, **pipes))
+        children.append(process)
+        if received:  # while the command was being started
+            process.terminate()
         for raw in process.stdout or ():
             target.write(raw)
             target.flush()
@@ -88,6 +99,9 @@ def run_logged(
             watch(line)
             if any(part in line for part in shown):
                 say(line)
+    if received or process.returncode in (TERMINATED, -signal.SIGTERM):
+        print("stopped by SIGTERM. Repeat the command to continue", file=sys.stderr)
+        sys.exit(TERMINATED)
     if process.returncode:
         program = command[command.index("-m") + 1] if "-m" in command else command[0]
         program = program.replace("fairseq_cli.", "fairseq-")

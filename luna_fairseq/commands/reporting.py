@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Callable, Optional, Sequence
 
 import luna_fairseq
-from luna_fairseq.command_errors import describe_user_error, exit_if_unread
+from luna_fairseq.command_errors import describe_os_error, describe_user_error, exit_if_unread
 from luna_fairseq.errors import InputError
 from luna_fairseq.progress import hide_progress
 
@@ -37,8 +37,7 @@ def run_and_report(program: str, function: Callable[[], Any], location: Optional
         with exit_if_unread():
             function()
     except OSError as error:
-        where = error.filename or location
-        print(f"{program}: error: {f'{where}: ' if where else ''}{error.strerror or error}", file=sys.stderr)
+        print(f"{program}: error: {describe_os_error(error, location)}", file=sys.stderr)
         return 1
     except Exception as error:
         message = describe_user_error(error)

@@ -1,6 +1,11 @@
 """Commands whose output goes to a log file."""
 
+import os
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -37,3 +42,60 @@ def test_failure_is_one_line_that_names_the_log(tmp_path):
 def test_program_is_called_by_the_name_users_know(tmp_path):
     with pytest.raises(ValueError, match="^fairseq-nothing failed .*No module named"):
         run_logged([sys.executable, "-m", "fairseq_cli.nothing"], tmp_path / "log")
+
+
+# A command like luna-finetune, and its child, which saves when it is asked to stop.
+PARENT = """
+import sys
+from pathlib import Path
+from luna_fairseq.commands.logged import run_logged
+run_logged([sys.executable, "-u", "-c", sys.argv[1]], Path(sys.argv[2]), shown=["ready"])
+"""
+CHILD = """
+import os, signal, sys, time
+from luna_fairseq.child_processes import bind
+def save(*_):
+    print("saved")
+    sys.exit({status})
+signal.signal(signal.SIGTERM, save)
+bind()
+print("ready", os.getpid())
+time.sleep(60)
+"""
+
+
+def start(log, status):
+    words = [sys.executable, "-c", PARENT, CHILD.format(status=status), str(log)]
+    return subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+@pytest.mark.parametrize("status", [143, 0])
+def test_a_signal_reaches_the_child_which_may_save(name, status, tmp_path):
+    with start(tmp_path / "log", status) as process:
+        assert process.stdout.readline().startswith("ready")
+        process.send_signal(getattr(signal, name))
+        errors = process.communicate(timeout=30)[1]
+    assert process.returncode == 143 and errors.startswith("stopped by SIGTERM"), errors
+    assert (tmp_path / "log").read_text().splitlines()[-1] == "saved"
+
+
+def test_a_stopped_child_stops_the_command(tmp_path):
+    with start(tmp_path / "log", 143) as process:
+        os.kill(int(process.stdout.readline().split()[1]), signal.SIGTERM)
+        process.communicate(timeout=30)
+    assert process.returncode == 143
+
+
+@pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="Linux tells children that their parent ended"
+)
+def test_a_child_stops_when_the_command_is_killed(tmp_path):
+    with start(tmp_path / "log", 143) as process:
+        child = int(process.stdout.readline().split()[1])
+        process.kill()
+        process.communicate(timeout=30)
+    until = time.monotonic() + 30
+    while Path(f"/proc/{child}/cmdline").exists() and Path(f"/proc/{child}/cmdline").read_bytes():
+        assert time.monotonic() < until
+        time.sleep(0.05)

@@ -1,0 +1,29 @@
+"""``python -m luna_fairseq.commands.torchrun``: torch's launcher, with the exit status of the training.
+
+torch's own launcher exits with status 1 if its processes stopped after SIGTERM. This one exits with 143 if
+they saved a checkpoint, so that a batch system can tell this from a failure. scripts/train_torchrun.sh uses
+it.
+"""
+
+import sys
+from typing import List
+
+from luna_fairseq.child_processes import TERMINATED
+
+
+def main(words: List[str]) -> int:
+    """Run torch's launcher with its command-line arguments, and return the exit status."""
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    try:
+        run.main(words)
+    except ChildFailedError as error:
+        # The launcher ends the other processes, whose statuses say nothing.
+        _, first = error.get_first_failure()
+        return TERMINATED if first.exitcode == TERMINATED else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
