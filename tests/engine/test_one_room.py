@@ -5,7 +5,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).resolve().parents[2] / "luna_fairseq"
 FOREIGN = {"fairseq", "fairseq_cli", "torch", "numpy", "omegaconf", "hydra", "sys", "logging", "warnings"}
-OFFERED = {"argv", "stdout", "stdin", "stderr"}  # attributes of sys that any program may assign
+OFFERED = {"argv", "stdout", "stdin", "stderr", "excepthook"}  # attributes of sys that any program may assign
 
 
 def foreign_names(tree):

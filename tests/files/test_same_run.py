@@ -62,8 +62,8 @@ def begin_seeds(data, out, *words):
 
 def begin_finetuning(data, out, *words):
     run = FineTuning.__new__(FineTuning)
-    run.args = argparse.Namespace(pretrained=data.parent / "pretrained.pt", data=data)
-    run.args.pretrained.write_text("weights")
+    run.options = argparse.Namespace(pretrained=data.parent / "pretrained.pt", data=data)
+    run.options.pretrained.write_text("weights")
     run._check_same_run(out, [str(data), "--lr", "1", *words])
     (out / "checkpoint_last.pt").touch()
 
