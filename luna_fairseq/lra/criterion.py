@@ -24,13 +24,9 @@ class LRACrossEntropyConfig(FairseqDataclass):
 class LRACrossEntropyCriterion(FairseqCriterion):
     """Cross-entropy loss for the classification of sequences.
 
-    The loss is summed over the sequences of a batch. If ``--sentence-avg`` is set, the sum is divided by the
-    number of sequences, otherwise by the number of tokens. To keep the checkpoint with the highest accuracy,
-    pass ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric`` to fairseq-train.
-
-    Args:
-        task: fairseq task that the model is trained on.
-        sentence_avg: if True, divide by the number of sequences instead of the number of tokens.
+    The loss is summed over the sequences of a batch. With ``--sentence-avg`` the sum is divided by the number
+    of sequences, otherwise by the number of tokens. To keep the checkpoint with the highest accuracy, pass
+    ``--best-checkpoint-metric accuracy --maximize-best-checkpoint-metric`` to fairseq-train.
     """
 
     def __init__(self, task: Any, sentence_avg: bool):
@@ -40,15 +36,10 @@ class LRACrossEntropyCriterion(FairseqCriterion):
     def forward(
         self, model: Any, sample: Dict[str, Any], reduce: bool = True
     ) -> Tuple[Tensor, int, Dict[str, Any]]:
-        """Compute the loss of a batch.
+        """Return the loss of a batch in nats, the number that fairseq divides it by, and values to log.
 
-        Args:
-            model: classifier that returns logits [B, K] for B sequences and K classes.
-            sample: batch of the task, with the class of each sequence in ``target`` [B, 1].
-            reduce: If True (default), sum the loss over the batch. If False, the loss has shape [B].
-
-        Returns:
-            Loss in nats, the sample size that fairseq divides the loss by, and a dictionary of values to log.
+        The model returns logits [B, K] for B sequences and K classes. The batch has the classes in ``target``
+        [B, 1]. Without ``reduce``, the loss has shape [B].
         """
         logits = model(**sample["net_input"]).float()
         target = sample["target"].view(-1)
@@ -65,11 +56,7 @@ class LRACrossEntropyCriterion(FairseqCriterion):
 
     @staticmethod
     def reduce_metrics(logging_outputs: List[Dict[str, Any]]) -> None:
-        """Log the loss in bits and the accuracy in percent.
-
-        Args:
-            logging_outputs: dictionaries returned by :meth:`forward`, one per batch and device.
-        """
+        """Log the loss in bits and the accuracy in percent."""
         names = ("loss", "ncorrect", "nsentences", "sample_size")
         loss, correct, sentences, size = (sum(log.get(name, 0) for log in logging_outputs) for name in names)
         metrics.log_scalar("loss", loss / size / math.log(2), size, round=3)

@@ -29,20 +29,11 @@ class Cost(NamedTuple):
 
 
 class Costs:
-    """Training costs of several models, read from benchmark results.
-
-    Only the measurements for the longest sequences are used.
-
-    Args:
-        path: JSON file written by ``python -m luna_fairseq.benchmark lra --json``.
+    """Training costs on the longest sequences, from ``python -m luna_fairseq.benchmark lra --json``.
 
     Attributes:
         length: length of the longest sequences in bytes.
-        by_model: mapping from a model's name in the benchmark to its :class:`Cost`.
-
-    Raises:
-        InputError: The file is missing, comes from another benchmark, or contains no measurement of the
-            Transformer.
+        by_model: costs keyed by the name of the model in the benchmark.
     """
 
     def __init__(self, path: Path):
@@ -63,18 +54,9 @@ class Costs:
             ) from None
 
     def find(self, model: str) -> Cost:
-        """Return the cost of a model.
+        """Return the cost of a model of luna-lra-seeds, such as ``luna-16``.
 
-        Args:
-            model: name of the model in luna-lra-seeds, such as ``luna-16``. The suffix ``-p``, for a
-                classifier that averages the packed sequence P, is ignored, because averaging takes almost no
-                time.
-
-        Returns:
-            Speed and memory of the model.
-
-        Raises:
-            InputError: The benchmark did not measure this model.
+        The suffix ``-p`` is ignored, because averaging P takes almost no time.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_model:
@@ -88,15 +70,7 @@ class Costs:
 
 @contextmanager
 def save_axes(path: Path, title: str) -> Iterator[Any]:
-    """Context manager that yields empty matplotlib axes, and saves the picture as a PNG file on exit.
-
-    Args:
-        path: file to write. An existing file is replaced only once the picture is complete.
-        title: title above the axes.
-
-    Yields:
-        Axes to draw on.
-    """
+    """Context manager that yields empty matplotlib axes, and replaces a PNG file on success."""
     figure = new_figure(figsize=(6.4, 4.4))  # inches
     axes = figure.subplots()
     axes.set_title(title, fontsize="medium")
@@ -105,16 +79,9 @@ def save_axes(path: Path, title: str) -> Iterator[Any]:
 
 
 def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, title: str) -> None:
-    """Draw accuracy against training speed. The area of each circle shows the additional memory.
+    """Draw accuracy in percent against training speed. The area of each circle shows the additional memory.
 
-    Args:
-        path: PNG file to write.
-        accuracies: mapping from a model to its accuracy in percent.
-        costs: measured costs of all models in ``accuracies``.
-        title: names of the tasks over which the accuracies are averaged.
-
-    Raises:
-        InputError: The cost of a model was not measured.
+    ``title`` names the tasks over which the accuracies are averaged.
     """
     cost_by_model = {model: costs.find(model) for model in accuracies}
     max_memory = max(cost.memory for cost in cost_by_model.values())
@@ -141,14 +108,9 @@ def write_figure(path: Path, accuracies: Mapping[str, float], costs: Costs, titl
 
 
 def read_curve(log: Path) -> Dict[int, float]:
-    """Read the validation accuracies during training from a log of fairseq-train.
+    """Read the validation accuracies in percent by update from a log of fairseq-train.
 
-    Args:
-        log: log file. If it does not exist, the result is empty.
-
-    Returns:
-        Mapping from the number of updates to the accuracy in percent. If a resumed run has repeated an
-        update, the later accuracy is used.
+    A missing log is empty. If a resumed run repeated an update, the later accuracy is used.
     """
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.is_file() else []
     found = (re.search(r"'valid' subset.*\| accuracy ([\d.]+).*\| num_updates (\d+)", line) for line in lines)
@@ -156,13 +118,7 @@ def read_curve(log: Path) -> Dict[int, float]:
 
 
 def write_curves(path: Path, curves: Mapping[str, Dict[int, float]], title: str) -> None:
-    """Draw validation accuracy against the number of updates, one line per run.
-
-    Args:
-        path: PNG file to write.
-        curves: mapping from the name of a run to its accuracies, from :func:`read_curve`.
-        title: name of the task.
-    """
+    """Draw validation accuracies from :func:`read_curve` against updates, with a line per run."""
     with save_axes(path, title) as axes:
         for name, curve in curves.items():
             axes.plot(list(curve), list(curve.values()), marker="o", markersize=2, label=name)

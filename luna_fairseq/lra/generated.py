@@ -27,19 +27,10 @@ CHUNK_SIZE = 100
 def generate_listops(
     seed: int, sizes: Dict[str, int], bounds: Tuple[int, int], workers: int
 ) -> Iterator[Tuple[str, List[List[int]], int]]:
-    """Generate distinct ListOps expressions for all splits.
-
-    Args:
-        seed: random seed.
-        sizes: number of expressions per split.
-        bounds: minimum and maximum number of tokens, both exclusive.
-        workers: number of processes.
+    """Generate distinct ListOps expressions with between ``bounds`` tokens, both exclusive.
 
     Yields:
         Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
-
-    Raises:
-        InputError: The bounds are invalid, or too few distinct expressions satisfy the bounds.
     """
     if not 2 <= bounds[0] < bounds[1] - 2:
         raise InputError(
@@ -60,30 +51,15 @@ def generate_pathfinder(
 ) -> Iterator[Tuple[str, np.ndarray, int]]:
     """Generate distinct Pathfinder images for all splits.
 
-    Args:
-        seed: random seed.
-        sizes: number of images per split.
-        workers: number of processes.
-
     Returns:
-        Iterator over tuples of split, image (uint8 [32, 32]) and label. The label is 1 if a path connects the
-        two dots, otherwise 0.
+        Iterator over split, image (uint8 [32, 32]) and label, which is 1 if a path connects the two dots.
     """
     draw = pathfinder_images.draw_example
     return _generate_distinct(draw, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)
 
 
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
-    """Draw the examples of several ranges of example numbers.
-
-    Args:
-        draw: function that maps a seed to an example and its label.
-        seed: prefix of the seeds. Example n is drawn with the seed ``f"{seed}-{n}"``.
-        chunks: ranges of example numbers.
-
-    Returns:
-        One list of examples per range.
-    """
+    """Draw the examples of several ranges of numbers. Example n has the seed ``f"{seed}-{n}"``."""
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
 
@@ -98,16 +74,13 @@ def _generate_distinct(
 
     Args:
         draw: function that maps a seed to an example and its label.
-        seed: prefix of the seeds. Example n is drawn with the seed ``f"{seed}-{n}"``.
+        seed: prefix of the seeds.
         to_bytes: function that serializes an example. Examples with equal bytes are duplicates.
         sizes: number of examples per split.
         workers: number of processes.
 
     Yields:
         Name of the split, example, and label.
-
-    Raises:
-        InputError: Too few distinct examples were found.
     """
     splits = chain.from_iterable([split] * sizes[split] for split in SPLIT_ORDER)
     total, drawn = sum(sizes.values()), 0

@@ -37,25 +37,11 @@ Example = Tuple[List[str], int]
 
 
 def draw_example(seed: str, min_length: int = MIN_LENGTH, max_length: int = MAX_LENGTH) -> Example:
-    """Draw a random ListOps expression.
+    """Draw the tokens of a random ListOps expression, and its value from 0 to 9.
 
     An expression is a tree of depth at most 10. A node is an operation on 2 to 10 arguments with probability
     1/4, and a digit otherwise. At depth 10, all nodes are digits. Trees are drawn until one has an allowed
-    length.
-
-    Args:
-        seed: seed of the random generator.
-        min_length: lower bound on the number of tokens, exclusive as in the published generator (default:
-            500).
-        max_length: upper bound on the number of tokens, exclusive (default: 2000).
-
-    Returns:
-        Tokens of the expression, and its value from 0 to 9.
-
-    Example:
-        >>> tokens, value = draw_example("seed", min_length=5, max_length=20)
-        >>> value == evaluate(tokens)
-        True
+    length. Both bounds are exclusive, as in the published generator.
     """
     generator = random.Random(seed)
     while True:
@@ -70,15 +56,6 @@ def _append_expression(generator: random.Random, depth: int, tokens: List[str], 
 
     When ``tokens`` reaches ``max_length``, open operations receive no more arguments, because the caller will
     discard the expression.
-
-    Args:
-        generator: random number generator.
-        depth: depth of the expression in the tree, 1 for the root.
-        tokens: tokens of the whole tree so far, extended in place.
-        max_length: token count at which operations stop receiving arguments.
-
-    Returns:
-        Value of the expression, from 0 to 9.
     """
     # The root has to be an operation, because a single digit is always too short.
     chance = generator.random() if 1 < depth < MAX_DEPTH else float(depth > 1)
@@ -98,16 +75,7 @@ def _append_expression(generator: random.Random, depth: int, tokens: List[str], 
 
 
 def parse(text: str) -> Example:
-    """Split an expression into tokens, and compute its value.
-
-    Args:
-        text: tokens separated by spaces. Parentheses, which occur in the published files, are ignored.
-
-    Returns:
-        Tokens of the expression, and its value from 0 to 9.
-
-    Raises:
-        InputError: The expression is malformed. The message names the token.
+    """Split an expression into tokens without its parentheses, and compute its value.
 
     Example:
         >>> parse("( [MAX 3 ( [SM 9 8 ] ) ] )")
@@ -118,16 +86,7 @@ def parse(text: str) -> Example:
 
 
 def evaluate(tokens: Sequence[str]) -> int:
-    """Compute the value of a ListOps expression.
-
-    Args:
-        tokens: digits, operators such as ``[MED``, and ``]``.
-
-    Returns:
-        Value from 0 to 9.
-
-    Raises:
-        InputError: The expression is malformed. The message names the token.
+    """Compute the value of a ListOps expression, or raise InputError if it is malformed.
 
     Example:
         >>> evaluate(["[MED", "1", "4", "8", "]"])

@@ -51,14 +51,10 @@ _NEAR = [
 
 
 def draw_example(seed: str) -> Tuple[np.ndarray, int]:
-    """Draw a random Pathfinder image.
+    """Draw a random Pathfinder image, uint8 [32, 32], and its label.
 
-    Args:
-        seed: seed of the random generator.
-
-    Returns:
-        Grayscale image, uint8 [32, 32], and its label. The label is 1 if the two dots are the ends of one
-        path, and 0 if they are on different paths. Both labels are equally likely.
+    The label is 1 if the two dots are the ends of one path, and 0 if they are on different paths. Both labels
+    are equally likely.
     """
     generator = random.Random(seed)
     label = generator.randrange(2)
@@ -74,13 +70,9 @@ def draw_example(seed: str) -> Tuple[np.ndarray, int]:
 
 
 def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
-    """Draw the dashes of two long paths and five distractors that do not touch each other.
+    """Draw the dashes of two long paths and then five distractors that do not touch each other.
 
-    Args:
-        generator: random number generator.
-
-    Returns:
-        List of the dashes of each path, the two long paths first. None if one of the paths does not fit.
+    Return None if one of the paths does not fit.
     """
     occupied: Set[Cell] = set()
     paths: List[List[Dash]] = []
@@ -98,17 +90,9 @@ def _draw_paths(generator: random.Random) -> Optional[List[List[Dash]]]:
 def _draw_path(
     generator: random.Random, dashes: int, occupied: Set[Cell], other_start: Optional[Point]
 ) -> Optional[List[Dash]]:
-    """Draw the dashes of one path, trying up to 200 random starting points.
+    """Draw the dashes of one path, trying up to 200 random starting points, or return None.
 
-    Args:
-        generator: random number generator.
-        dashes: number of dashes.
-        occupied: grid cells that the path must not touch.
-        other_start: starting point of the other long path, which must be at least 7 pixels away. None if
-            there is no such restriction.
-
-    Returns:
-        Dashes of the path. None if the path does not fit at any starting point.
+    The path does not touch the occupied grid cells, and begins at least 7 pixels from ``other_start``.
     """
     for _ in range(TRIES_PER_PATH):
         start = (generator.uniform(PADDING, SIZE - PADDING), generator.uniform(PADDING, SIZE - PADDING))
@@ -122,19 +106,7 @@ def _draw_path(
 def _grow_path(
     generator: random.Random, start: Point, dashes: int, occupied: Set[Cell]
 ) -> Optional[List[Dash]]:
-    """Draw the dashes of one path from a given starting point.
-
-    The path touches neither occupied cells nor itself.
-
-    Args:
-        generator: random number generator.
-        start: starting point (x, y) in pixels.
-        dashes: number of dashes.
-        occupied: grid cells that the path must not touch.
-
-    Returns:
-        Dashes of the path. None if a dash does not fit.
-    """
+    """Draw the dashes of one path from a starting point, or return None if a dash does not fit."""
     path: List[Dash] = []
     own_cells: Set[Cell] = set()
     direction = generator.uniform(-math.pi, math.pi)
@@ -158,24 +130,12 @@ def _grow_path(
 
 
 def _move(point: Point, direction: float, distance: float) -> Point:
-    """Move a point by a distance in a direction.
-
-    Args:
-        point: starting point (x, y) in pixels.
-        direction: angle to the x axis in radians.
-        distance: distance in pixels.
-
-    Returns:
-        New point (x, y) in pixels.
-    """
+    """Move a point (x, y) by a distance in pixels, in a direction in radians."""
     return point[0] + distance * math.cos(direction), point[1] + distance * math.sin(direction)
 
 
 def _sample_points(dash: Dash) -> Tuple[Point, Point, Point]:
-    """Return the first, the middle and the last point of a dash.
-
-    Distance checks use these three points in place of the whole dash.
-    """
+    """Return the first, middle and last point of a dash, which stand for it in distance checks."""
     (x0, y0), (x1, y1) = dash
     return (x0, y0), ((x0 + x1) / 2, (y0 + y1) / 2), (x1, y1)
 
@@ -186,23 +146,12 @@ def _is_inside(point: Point) -> bool:
 
 
 def _to_cell(point: Point) -> Cell:
-    """Return the grid cell that contains a point (x, y).
-
-    Grid cells are squares with a side length of half a pixel. They record which parts of the image are
-    occupied.
-    """
+    """Return the grid cell of half a pixel that contains a point (x, y)."""
     return int(point[0] * CELLS_PER_PIXEL), int(point[1] * CELLS_PER_PIXEL)
 
 
 def _cells_near(dash: Dash) -> Iterator[Cell]:
-    """Iterate over the grid cells that a dash blocks for other dashes.
-
-    Args:
-        dash: first and last point of the dash.
-
-    Yields:
-        Grid cell within 1.75 pixels of the dash. A cell may occur more than once.
-    """
+    """Yield the grid cells within 1.75 pixels of a dash. A cell may occur more than once."""
     for point in _sample_points(dash):
         x, y = _to_cell(point)
         for dx, dy in _NEAR:
@@ -210,15 +159,7 @@ def _cells_near(dash: Dash) -> Iterator[Cell]:
 
 
 def _render(dashes: List[Dash], dots: Tuple[Point, Point]) -> np.ndarray:
-    """Render dashes and dots as a grayscale image.
-
-    Args:
-        dashes: dashes of all paths, each with its first and last point.
-        dots: centers of the two dots.
-
-    Returns:
-        Intensities, uint8 [32, 32].
-    """
+    """Render dashes and the centers of two dots as a grayscale image, uint8 [32, 32]."""
     PIL = pillow()
     image = PIL.Image.new("L", (SIZE * SUPERSAMPLING, SIZE * SUPERSAMPLING))
     draw = PIL.ImageDraw.Draw(image)

@@ -17,14 +17,9 @@ INTENSITIES = 256
 
 
 class PixelSequenceDataset(FairseqDataset):
-    """Dataset of grayscale images, represented as sequences of normalized pixels.
+    """Dataset of N grayscale images of T pixels, uint8 [N, T], as normalized sequences.
 
     Intensities are scaled to the range from 0 to 1, and then normalized to ``(scaled - mean) / std``.
-
-    Args:
-        pixels: intensities of N images with T pixels, uint8 [N, T].
-        mean: value to subtract from the scaled intensities (default: 0.5).
-        std: value to divide the difference by (default: 0.5).
     """
 
     def __init__(self, pixels: np.ndarray, mean: float = 0.5, std: float = 0.5):
@@ -46,27 +41,15 @@ class PixelSequenceDataset(FairseqDataset):
 
 
 def pillow() -> Any:
-    """Import and return Pillow, the image library.
-
-    Raises:
-        MissingRequirementError: Pillow is not installed.
-    """
+    """Import and return Pillow, the image library."""
     import_package("PIL.ImageDraw", "reading and drawing images")
     return import_package("PIL")
 
 
 def read_pixels(stem: Path) -> np.ndarray:
-    """Read the images of a split.
+    """Read the images of a split, uint8 [N, T] for N images of T pixels.
 
-    Args:
-        stem: path without a suffix, such as ``data/input/train``. ``STEM.npy`` is read if it exists.
-            Otherwise ``STEM.src`` is read, a text file with the intensities of one image per line.
-
-    Returns:
-        Intensities of N images with T pixels, uint8 [N, T].
-
-    Raises:
-        InputError: Both files are missing, or the file is malformed or empty.
+    ``STEM.npy`` is read if it exists. Otherwise ``STEM.src`` is read, with an image per line.
     """
     binary, text = (stem.with_name(stem.name + suffix) for suffix in (".npy", ".src"))
     if binary.is_file():
@@ -79,17 +62,7 @@ def read_pixels(stem: Path) -> np.ndarray:
 
 
 def _read_binary(path: Path) -> np.ndarray:
-    """Memory-map a numpy file of images.
-
-    Args:
-        path: path of the ``.npy`` file.
-
-    Returns:
-        Intensities of N images with T pixels, uint8 [N, T].
-
-    Raises:
-        InputError: The file is not a numpy array of the expected type and shape.
-    """
+    """Memory-map a numpy file of images."""
     try:
         pixels = np.load(str(path), mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError, OSError) as error:
@@ -102,19 +75,7 @@ def _read_binary(path: Path) -> np.ndarray:
 
 
 def _read_text(path: Path) -> np.ndarray:
-    """Read a text file with one image per line.
-
-    Args:
-        path: path of the ``.src`` file. Each line contains the intensities of all pixels, separated by
-            spaces.
-
-    Returns:
-        Intensities of N images with T pixels, uint8 [N, T].
-
-    Raises:
-        InputError: A value is not an integer from 0 to 255, the images differ in size, or there are no
-            images.
-    """
+    """Read a text file with the intensities of an image, separated by spaces, per line."""
     images: List[np.ndarray] = []
     with path.open(encoding="ascii", errors="replace") as file:
         for number, line in enumerate(file, 1):
@@ -136,18 +97,7 @@ def _read_text(path: Path) -> np.ndarray:
 
 
 def read_labels(path: Path, classes: int) -> List[int]:
-    """Read the labels of a split.
-
-    Args:
-        path: text file with one label per line.
-        classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
-
-    Returns:
-        Label of each image.
-
-    Raises:
-        InputError: The file is missing, or a line is not a valid label.
-    """
+    """Read a text file with one label from 0 to ``classes`` - 1 per line."""
     if not path.is_file():
         raise InputError(f"{path} does not exist. Give a folder that luna-prepare-lra made.")
     labels = []

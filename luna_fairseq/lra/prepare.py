@@ -80,14 +80,7 @@ def build_parser() -> CommandParser:
 
 
 def prepare(args: argparse.Namespace) -> None:
-    """Write the data of a task, and print the number of examples. A finished task is skipped.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Raises:
-        InputError: An input is malformed, or the output folder contains other files.
-    """
+    """Write the data of a task, unless it is finished, and print the number of examples."""
     not_settings = ("destdir", "archives", "workers", "quiet")
     given = vars(args).items()
     settings = {name: value for name, value in given if name not in not_settings and value is not None}
@@ -124,16 +117,7 @@ def _input_names() -> Set[str]:
 
 
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    """Return the error message for a non-empty output folder.
-
-    Args:
-        folder: output folder.
-        before: settings with which the existing data was prepared. None if unknown.
-        settings: settings of this command.
-
-    Returns:
-        Message that lists the differing settings.
-    """
+    """Return the error message for an output folder with other data, made with the settings ``before``."""
     found = "other files"
     if before is not None:
         names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
@@ -144,16 +128,7 @@ def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> s
 def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) -> Dict[str, Any]:
     """Write the data of a task to a temporary folder, and rename it to the output folder at the end.
 
-    Args:
-        args: parsed command-line arguments.
-        key: digest of the settings, which marks the task as finished.
-        settings: settings that the data depends on.
-
-    Returns:
-        Dictionary with ``settings`` and ``counts``, the number of examples per split and class.
-
-    Raises:
-        InputError: An input is malformed, or a split contains no examples.
+    Returns the settings and the number of examples per split and class.
     """
     with replacing_folder(args.destdir) as folder:
         counts = TASKS[args.task](args, folder)
@@ -170,15 +145,7 @@ def _write_data(args: argparse.Namespace, key: str, settings: Dict[str, Any]) ->
 
 
 def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write ListOps expressions: the published ones if ``--mirror`` is given, otherwise generated ones.
-
-    Args:
-        args: parsed command-line arguments.
-        folder: folder to write to.
-
-    Returns:
-        Number of examples per split and class.
-    """
+    """Write ListOps expressions: the published ones if ``--mirror`` is given, otherwise generated ones."""
     from luna_fairseq.lra import generated, published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -191,15 +158,7 @@ def _prepare_listops(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_text(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the IMDB reviews as byte sequences.
-
-    Args:
-        args: parsed command-line arguments.
-        folder: folder to write to.
-
-    Returns:
-        Number of examples per split and class.
-    """
+    """Write the IMDB reviews as byte sequences."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -210,15 +169,7 @@ def _prepare_text(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the pairs of AAN papers as pairs of byte sequences.
-
-    Args:
-        args: parsed command-line arguments.
-        folder: folder to write to.
-
-    Returns:
-        Number of examples per split and class.
-    """
+    """Write the pairs of AAN papers as pairs of byte sequences."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_tokens
 
@@ -228,15 +179,7 @@ def _prepare_retrieval(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the CIFAR-10 images in grayscale.
-
-    Args:
-        args: parsed command-line arguments.
-        folder: folder to write to.
-
-    Returns:
-        Number of examples per split and class.
-    """
+    """Write the CIFAR-10 images in grayscale."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
@@ -245,16 +188,7 @@ def _prepare_image(args: argparse.Namespace, folder: Path) -> Counts:
 
 
 def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Counts:
-    """Write the published Pathfinder images of one size.
-
-    Args:
-        side: width and height of the images in pixels.
-        args: parsed command-line arguments.
-        folder: folder to write to.
-
-    Returns:
-        Number of examples per split and class.
-    """
+    """Write the published Pathfinder images of one size."""
     from luna_fairseq.lra import published
     from luna_fairseq.lra.writing import write_images
 
@@ -264,15 +198,7 @@ def _prepare_pathfinder(side: int, args: argparse.Namespace, folder: Path) -> Co
 
 
 def _prepare_regenerated(args: argparse.Namespace, folder: Path) -> Counts:
-    """Write newly generated Pathfinder images of 32 x 32 pixels.
-
-    Args:
-        args: parsed command-line arguments.
-        folder: folder to write to.
-
-    Returns:
-        Number of examples per split and class.
-    """
+    """Write newly generated Pathfinder images of 32 x 32 pixels."""
     from luna_fairseq.lra import generated
     from luna_fairseq.lra.writing import write_images
 
@@ -293,44 +219,21 @@ TASKS: Dict[str, Callable[[argparse.Namespace, Path], Counts]] = {
 
 
 def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
-    """Return the number of examples to generate for each split.
-
-    An option such as ``--train`` overrides the published size of its split.
-    """
+    """Return the number of examples per split: options such as ``--train``, or the published sizes."""
     defaults = dict(zip(SPLITS, SIZES[args.task]))
     return {split: getattr(args, split) or defaults[split] for split in SPLITS}
 
 
 @contextmanager
 def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that yields the path of a published archive, downloaded if necessary.
-
-    Args:
-        args: parsed command-line arguments.
-        file: address, size and checksum of the archive.
-
-    Yields:
-        Path of the archive.
-
-    Raises:
-        InputError: The archive is damaged or incomplete. Errors that occur while reading it are re-raised as
-            this error.
-    """
+    """Context manager that yields a published archive, and reports damage that is found in reading."""
     path = fetch(file, args.archives, args.mirror)
     with reporting_damage(path):
         yield path
 
 
 def _show_progress(examples: Iterable, args: argparse.Namespace) -> Iterator:
-    """Wrap an iterable of examples in a progress bar.
-
-    Args:
-        examples: examples of the task.
-        args: parsed command-line arguments. The total is known only if the examples are generated.
-
-    Returns:
-        Iterator over the same examples.
-    """
+    """Show a progress bar over examples, whose number is known if they are generated."""
     is_generated = args.task in SIZES and args.mirror is None
     return progress(
         examples, args.task, "examples", sum(_split_sizes(args).values()) if is_generated else None

@@ -38,16 +38,10 @@ ImageExample = Tuple[str, np.ndarray, int]
 
 
 def read_listops(folder: Path) -> Iterator[TokenExample]:
-    """Read the published ListOps expressions, and check their values.
+    """Yield the split, indices (in a list of one) and value of each published ListOps expression.
 
-    Args:
-        folder: folder with ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``.
-
-    Yields:
-        Name of the split, a list with one sequence of vocabulary indices, and the value of the expression.
-
-    Raises:
-        InputError: A file is missing, a line is malformed, or a value is wrong.
+    The folder has ``basic_train.tsv``, ``basic_val.tsv`` and ``basic_test.tsv``. A wrong value raises
+    InputError.
     """
     indices = {symbol: index for index, symbol in enumerate(VOCABULARY)}
     for split, name in LISTOPS_FILES.items():
@@ -73,20 +67,10 @@ def read_listops(folder: Path) -> Iterator[TokenExample]:
 
 
 def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Read the IMDB reviews as byte sequences.
+    """Yield the split, first ``max_length`` bytes (in a list of one) and label of each IMDB review.
 
-    The test set doubles as the validation set, as in the published benchmark.
-
-    Args:
-        archive: ``aclImdb_v1.tar.gz``.
-        max_length: number of bytes to keep per review.
-
-    Yields:
-        Name of the split, a list with the bytes of one review, and label. The label is 1 for a positive
-        review and 0 for a negative review.
-
-    Raises:
-        InputError: A review is empty.
+    The label is 1 for a positive review. The test set doubles as the validation set, as in the published
+    benchmark.
     """
     pattern = re.compile(r"(?:.*/)?(train|test)/(pos|neg)/[^/]+\.txt$")
     truncated: List[int] = []
@@ -102,18 +86,9 @@ def read_imdb(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
-    """Read the pairs of papers of the ACL Anthology Network (AAN) as byte sequences.
+    """Yield the split, the first bytes of two papers, and the label of each pair of papers.
 
-    Args:
-        archive: archive of the published benchmark.
-        max_length: number of bytes to keep per paper.
-
-    Yields:
-        Name of the split, a list with the bytes of both papers, and label. The label is 1 if one paper cites
-        the other, otherwise 0.
-
-    Raises:
-        InputError: A line does not have five columns, a label is neither 0 nor 1, or a text is empty.
+    The papers are from the ACL Anthology Network. The label is 1 if one paper cites the other.
     """
     truncated: List[int] = []
     for name, content in read_members(archive):
@@ -136,46 +111,23 @@ def read_aan(archive: Path, max_length: int) -> Iterator[TokenExample]:
 
 
 def _truncate(text: bytes, max_length: int, truncated: List[int]) -> List[int]:
-    """Return the first bytes of a text as a list of integers.
-
-    Args:
-        text: bytes of the text.
-        max_length: maximum number of bytes.
-        truncated: lengths of truncated texts. The length of this text is appended if it exceeds the maximum.
-
-    Returns:
-        List of at most ``max_length`` values from 0 to 255.
-    """
+    """Return the first bytes of a text. The length of a longer text is appended to ``truncated``."""
     if len(text) > max_length:
         truncated.append(len(text))
     return list(text[:max_length])
 
 
 def _report_truncated(truncated: List[int], max_length: int) -> None:
-    """Print how many texts were truncated, and the length of the longest one.
-
-    Args:
-        truncated: lengths of the truncated texts in bytes. If empty, nothing is printed.
-        max_length: maximum number of bytes.
-    """
+    """Print how many texts were truncated, and the length of the longest one."""
     if truncated:
         number, longest = len(truncated), max(truncated)
         say(f"{number:,} texts were cut to {max_length:,} bytes (--max-length), the longest of {longest:,}")
 
 
 def read_cifar10(archive: Path) -> Iterator[ImageExample]:
-    """Read the CIFAR-10 images in grayscale.
+    """Yield the split, grayscale image (uint8 [1024]) and label of each CIFAR-10 image.
 
     The last 5,000 training images are used for validation, as in the published benchmark.
-
-    Args:
-        archive: ``cifar-10-binary.tar.gz``.
-
-    Yields:
-        Name of the split, image (uint8 [1024]), and label from 0 to 9.
-
-    Raises:
-        InputError: A file does not consist of complete images, or a label is out of range.
     """
     record = 1 + CIFAR10_CHANNELS * CIFAR10_SIDE**2
     for name, content in read_members(archive):
@@ -199,35 +151,22 @@ def read_cifar10(archive: Path) -> Iterator[ImageExample]:
 
 
 def to_gray(channels: np.ndarray) -> np.ndarray:
-    """Convert the intensities of an image from RGB to grayscale, as TensorFlow does.
-
-    Args:
-        channels: red, green and blue intensities, uint8 [3, T] for T pixels.
-
-    Returns:
-        Grayscale intensities, uint8 [T].
-    """
+    """Convert the intensities of T pixels from RGB, uint8 [3, T], to grayscale [T], as TensorFlow does."""
     weighted_sum = np.tensordot(np.array(GRAY_WEIGHTS), channels.astype(np.float64), axes=1)
     return np.floor(weighted_sum * GRAY_SCALE).astype(np.uint8)
 
 
 def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExample]:
-    """Read the published Pathfinder images of the hard difficulty level.
+    """Yield the split, image (uint8 [side * side]) and label of the hard published Pathfinder images.
 
-    The published files are not divided into splits. The images are shuffled with seed 0, then 80 % are used
-    for training, 10 % for validation and 10 % for testing.
+    The label is 1 if a path connects the two dots. The published files are not divided into splits. The
+    images are shuffled with seed 0, then 80 % are used for training, 10 % for validation and 10 % for
+    testing.
 
     Args:
         archive: archive of the published benchmark.
         side: width and height of the images in pixels: 32, 64, 128 or 256.
         raw: temporary file for the pixels of all images. It is removed at the end.
-
-    Yields:
-        Name of the split, image (uint8 [side * side]), and label. The label is 1 if a path connects the two
-        dots, otherwise 0.
-
-    Raises:
-        InputError: An image is missing or has a different size, or a line of the metadata is malformed.
     """
     within = re.compile(
         rf"(?:.*/)?pathfinder{side}/{PATHFINDER_LEVEL}/(imgs/\d+/[^/]+\.png|metadata/(\d+)\.npy)$"
@@ -252,19 +191,9 @@ def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExampl
 
 
 def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
-    """Read a PNG image in grayscale.
+    """Read a PNG image in grayscale, uint8 [side, side].
 
-    Args:
-        content: open binary file.
-        side: expected width and height in pixels.
-        location: name of the file for error messages.
-
-    Returns:
-        Intensities, uint8 [side, side]. An empty file, which occurs in the published archive, yields an empty
-        array.
-
-    Raises:
-        InputError: The file is not a PNG image of the expected size.
+    An empty file, which occurs in the published archive, yields an empty array.
     """
     PIL, data = pillow(), content.read()
     if not data:
@@ -281,18 +210,9 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Parse a Pathfinder metadata file. It is a text file, although its name ends with ``.npy``.
+    """Yield the name, label and place of each image in a Pathfinder metadata file.
 
-    Args:
-        archive: path of the archive, for error messages.
-        name: name of the metadata file in the archive.
-        content: contents of the metadata file.
-
-    Yields:
-        Name of an image, its label, and a description of the line for error messages.
-
-    Raises:
-        InputError: A line does not have the expected columns.
+    The files are text, although their names end with ``.npy``.
     """
     for number, line in enumerate(content.decode("utf-8", "replace").splitlines(), 1):
         columns = line.split()
@@ -309,16 +229,10 @@ def _split_images(
 
     Args:
         archive: archive of the published benchmark, for error messages.
-        images: mapping from the name of an image to its index in ``raw``, or to -1 for an empty file.
-        entries: name of each image, its label, and a description of its metadata line for error messages.
+        images: index of each image in ``raw``, or -1 for an empty file.
+        entries: name of each image, its label, and its place in the metadata for error messages.
         raw: file with the pixels of all images.
         side: width and height of the images in pixels.
-
-    Yields:
-        Name of the split, image (uint8 [side * side]), and label.
-
-    Raises:
-        InputError: An image listed in the metadata is missing, or there are no images.
     """
     missing = [(name, where) for name, _, where in entries if name not in images]
     if missing:

@@ -57,11 +57,7 @@ def describe_differences(one: Result, other: Result) -> str:
 
 
 def check_comparable(results: Mapping[Path, Result]) -> None:
-    """Raise InputError if results of the same model and task come from other options or data.
-
-    Args:
-        results: results by the path of their file, which the message names.
-    """
+    """Raise InputError if results (by path) of the same model and task have other options or data."""
     first: Dict[Tuple[str, str], Path] = {}
     for path, result in results.items():
         neighbour = first.setdefault((result.title, result.model), path)

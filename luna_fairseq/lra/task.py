@@ -72,9 +72,6 @@ class LRATask(FairseqTask):
     The model options (maximum length, ``<CLS>``, number of classes) determine how data is read. Build the
     model before you load a dataset.
 
-    Args:
-        cfg: task options.
-
     Attributes:
         pairs: True if an example is a pair of sequences.
         model_options: model options, set by :meth:`build_model`.
@@ -89,15 +86,7 @@ class LRATask(FairseqTask):
         self.model_options = Namespace(**vars(LunaClassifierConfig()))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and store its options for :meth:`load_dataset`.
-
-        Args:
-            cfg: model options.
-            from_checkpoint: whether fairseq will load a checkpoint into the model (default: False).
-
-        Returns:
-            Model.
-        """
+        """Build the model and store its options for :meth:`load_dataset`."""
         self.model_options = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         return super().build_model(cfg, from_checkpoint)
 
@@ -111,9 +100,7 @@ class LRATask(FairseqTask):
         return self.model_options.sen_rep_type == "cls" and not self.model_options.use_p
 
     def store_dataset(self, split: str, definition: Dict[str, Any], sizes: np.ndarray) -> None:
-        """Build the dataset of a split and store it in ``datasets``.
-
-        The examples are shuffled with the training seed, unless ``--no-shuffle`` is given.
+        """Build the dataset of a split and store it, shuffled with the seed unless ``--no-shuffle`` is given.
 
         Args:
             split: name of the split.
@@ -134,14 +121,9 @@ class LRATask(FairseqTask):
 class LRATextTask(LRATask):
     """Task that classifies token sequences or pairs of token sequences.
 
-    The data folder follows the layout of the authors' code, with the folders ``src-bin`` and ``label-bin``,
-    written by luna-prepare-lra or fairseq-preprocess. If the folder ``src1-bin`` exists, it contains the
-    second sequences of pairs.
-
-    Args:
-        cfg: task options.
-        dictionary: dictionary of the tokens, with ``<CLS>`` as the last entry.
-        label_dictionary: dictionary of the classes.
+    The data folder has the layout of the authors' code: ``src-bin``, ``label-bin`` and, for pairs,
+    ``src1-bin``. luna-prepare-lra or fairseq-preprocess writes them. ``<CLS>`` is the last entry of the
+    dictionary.
     """
 
     def __init__(self, cfg: Any, dictionary: Dictionary, label_dictionary: Dictionary):
@@ -156,16 +138,6 @@ class LRATextTask(LRATask):
 
         If the data folder contains images, an image task is created, because the authors' commands read
         images with their text task.
-
-        Args:
-            cfg: task options.
-            **kwargs: ignored.
-
-        Returns:
-            Task that matches the contents of the data folder.
-
-        Raises:
-            InputError: A dictionary is missing.
         """
         if (Path(cfg.data) / "input").is_dir() and not (Path(cfg.data) / SOURCE).exists():
             logger.info(f"{cfg.data} contains images, so --task lra-image reads them")
@@ -184,18 +156,7 @@ class LRATextTask(LRATask):
         return cls(cfg, dictionaries[SOURCE], dictionaries[LABEL])
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split of the data.
-
-        Args:
-            split: name of the split: "train", "valid" or "test".
-            combine: If True, concatenate the split and its numbered continuations, such as ``train1``
-                (default: False).
-            **kwargs: ignored.
-
-        Raises:
-            InputError: Files are missing or have different numbers of examples, or a label is not a class of
-                the model.
-        """
+        """Load a split, with its continuations such as ``train1`` if ``combine`` is True."""
         folder, folders = Path(self.cfg.data), [SOURCE, SECOND_SOURCE] if self.pairs else [SOURCE]
         sources = [self._load_sequences(folder / name / split, combine) for name in folders]
         labels = read_indexed(folder / LABEL / split, self.label_dictionary, combine)
@@ -218,17 +179,7 @@ class LRATextTask(LRATask):
         self.store_dataset(split, definition, sizes)
 
     def _load_sequences(self, path: Path, combine: bool) -> FairseqDataset:
-        """Load token sequences and truncate them to the maximum length of the model.
-
-        If the model classifies from the first position, ``<CLS>`` is prepended to each sequence.
-
-        Args:
-            path: path of the binarized data without extension.
-            combine: If True, concatenate the split and its numbered continuations, such as ``train1``.
-
-        Returns:
-            Dataset of token sequences.
-        """
+        """Load token sequences, add ``<CLS>`` if the model reads it, and cut them to the maximum length."""
         dataset = read_indexed(path, self.dictionary, combine)
         if self.prepends_cls:
             dataset = PrependTokenDataset(dataset, self.dictionary.index(CLS))
@@ -241,15 +192,7 @@ class LRATextTask(LRATask):
         return TruncateDataset(dataset, self.max_positions())
 
     def _check_labels(self, split: str, labels: FairseqDataset) -> None:
-        """Check that every label is exactly one class of the model.
-
-        Args:
-            split: name of the split, for the error message.
-            labels: dataset with the label of each example.
-
-        Raises:
-            InputError: A label is not a class of the model.
-        """
+        """Raise InputError if a label is not exactly one class of the model."""
         first, eos = self.label_dictionary.nspecial, self.label_dictionary.eos()
         for number in range(len(labels)):
             label = [token for token in labels[number].tolist() if token != eos]
@@ -272,25 +215,11 @@ class LRAImageTask(LRATask):
 
     The data folder contains the images in ``input/SPLIT.npy`` or the text file ``input/SPLIT.src``, and the
     labels in ``label/SPLIT.label``.
-
-    Args:
-        cfg: task options.
     """
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "LRAImageTask":
-        """Check the options and create the task.
-
-        Args:
-            cfg: task options.
-            **kwargs: ignored.
-
-        Returns:
-            Task.
-
-        Raises:
-            InputError: ``--pixel-normalization`` is not a mean and a positive standard deviation.
-        """
+        """Create the task, if ``--pixel-normalization`` is a mean and a positive standard deviation."""
         normalization = cfg.pixel_normalization
         if normalization is not None and (len(normalization) != 2 or normalization[1] <= 0):
             raise InputError(
@@ -300,17 +229,7 @@ class LRAImageTask(LRATask):
         return cls(cfg)
 
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
-        """Load a split of the data.
-
-        Args:
-            split: name of the split: "train", "valid" or "test".
-            combine: ignored, because images are not divided into numbered files.
-            **kwargs: ignored.
-
-        Raises:
-            InputError: A file is missing, an image has more pixels than the model accepts, or a label is not
-                a class of the model.
-        """
+        """Load a split. ``combine`` is ignored, because images are not divided into numbered files."""
         folder = Path(self.cfg.data)
         # Compares the checksums of all files of the split, including the images.
         check_files(folder / "label" / f"{split}.label")
@@ -347,15 +266,7 @@ class LRAImagesByTextTask(LRAImageTask):
     """
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model as :class:`LRATask` does, but with ``--input-type image``.
-
-        Args:
-            cfg: model options. Not modified.
-            from_checkpoint: whether fairseq will load a checkpoint into the model (default: False).
-
-        Returns:
-            Model.
-        """
+        """Build the model with ``--input-type image``."""
         cfg = copy(cfg)
         cfg.input_type = "image"
         return super().build_model(cfg, from_checkpoint)

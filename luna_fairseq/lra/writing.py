@@ -20,20 +20,15 @@ def write_tokens(
     examples: Iterable[Tuple[str, Sequence[Sequence[int]], int]],
     pairs: bool = False,
 ) -> Counts:
-    """Write token sequences and their labels in the binary format of fairseq-preprocess.
-
-    An end-of-sentence symbol is appended to each sequence.
+    """Write token sequences and their labels in the binary format of fairseq-preprocess, and count them.
 
     Args:
-        folder: folder to write to. It is created if necessary.
+        folder: folder to write to.
         symbols: vocabulary.
         classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
-        examples: tuples (split, sequences, label). ``sequences`` contains one sequence of indices into
-            ``symbols``, or two for pairs.
-        pairs: whether an example is a pair of sequences (default: False).
-
-    Returns:
-        Number of examples per split and class.
+        examples: tuples (split, sequences, label). ``sequences`` has one sequence of indices into
+            ``symbols``, or two for pairs. An end-of-sentence symbol is appended to each.
+        pairs: whether an example is a pair of sequences.
     """
     vocabulary, labels = (
         _build_dictionary(symbols),
@@ -63,14 +58,7 @@ def write_tokens(
 
 
 def _build_dictionary(symbols: Iterable[str]) -> Dictionary:
-    """Build a fairseq dictionary.
-
-    Args:
-        symbols: symbols in the order of their indices.
-
-    Returns:
-        Dictionary with fairseq's special symbols first.
-    """
+    """Build a dictionary of symbols after fairseq's special symbols."""
     dictionary = Dictionary()
     for symbol in symbols:
         dictionary.add_symbol(symbol)
@@ -78,16 +66,9 @@ def _build_dictionary(symbols: Iterable[str]) -> Dictionary:
 
 
 def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.ndarray, int]]) -> Counts:
-    """Write images to ``input/SPLIT.npy`` and their labels to ``label/SPLIT.label``.
+    """Write images to ``input/SPLIT.npy`` and their labels to ``label/SPLIT.label``, and count them.
 
-    Args:
-        folder: folder to write to. It is created if necessary.
-        classes: number of classes. Labels are integers from 0 to ``classes`` - 1.
-        examples: tuples (split, image, label). Images are uint8 arrays of any shape. All images have the same
-            number of pixels.
-
-    Returns:
-        Number of examples per split and class.
+    ``examples`` are tuples (split, image, label). Images are uint8 arrays with the same number of pixels.
     """
     for name in ("input", "label"):
         (folder / name).mkdir(parents=True, exist_ok=True)
@@ -111,13 +92,5 @@ def write_images(folder: Path, classes: int, examples: Iterable[Tuple[str, np.nd
 
 
 def _group_by_split(counts: Counter, classes: int) -> Counts:
-    """Convert counts with keys (split, class) to a nested dictionary.
-
-    Args:
-        counts: number of examples, keyed by (split, class).
-        classes: number of classes. Classes without examples get a count of 0.
-
-    Returns:
-        Number of examples per split and class.
-    """
+    """Convert counts by (split, class) to ``{split: counts of all classes}``."""
     return {split: {label: counts[split, label] for label in range(classes)} for split in SPLITS}

@@ -19,11 +19,6 @@ EXAMPLE = f"{PROGRAM} rte-data --path rte-runs/batch32-lr1e-05/checkpoint_best.p
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    """Run the command: evaluate the checkpoint, print the metrics, and write the predictions.
-
-    Args:
-        args: parsed command-line arguments.
-    """
     # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.finetuning.evaluation import evaluate
     from luna_fairseq.masked_lm.finetuning.prepared import PreparedTask

@@ -15,12 +15,46 @@ from __future__ import annotations
 
 import argparse
 import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Optional, Sequence
 
-from luna_fairseq.commands.arguments import CommandParser
+from luna_fairseq.commands.arguments import CommandParser, read_options
 from luna_fairseq.commands.reporting import console_script
 
 PROGRAM = "luna-prepare-text"
 EXAMPLE = f"{PROGRAM} --train train.txt --valid valid.txt --vocab-size 8000 --destdir data"
+
+
+@dataclass
+class TextOptions:
+    """Text to prepare and options of its encoding. luna-prepare-text has the same options.
+
+    Attributes:
+        train: files of the training text.
+        valid: files of the validation text.
+        destdir: folder to write to.
+        test: files of the test text.
+        vocab_size: number of pieces of the sentencepiece encoding to learn, or None for GPT-2's encoding.
+        gpt2_encoder_json: GPT-2's encoder.json.
+        gpt2_vocab_bpe: GPT-2's vocab.bpe.
+        dict: dictionary to use, or None for all pieces.
+        shards: number of parts of the training text.
+        max_unknown: maximum percentage of unknown tokens in a split.
+        workers: number of processes.
+    """
+
+    train: Sequence[Path]
+    valid: Sequence[Path]
+    destdir: Path
+    test: Sequence[Path] = ()
+    vocab_size: Optional[int] = None
+    gpt2_encoder_json: Optional[Path] = None
+    gpt2_vocab_bpe: Optional[Path] = None
+    dict: Optional[Path] = None
+    shards: int = 1
+    max_unknown: float = 2.0
+    workers: int = 1
 
 
 def build_parser() -> CommandParser:
@@ -41,15 +75,10 @@ def build_parser() -> CommandParser:
 
 
 def _run(args: argparse.Namespace) -> None:
-    """Run the command: learn or copy the tokenizer, encode the text, and write it in fairseq's format.
-
-    Args:
-        args: parsed command-line arguments.
-    """
     # Imported here so that --help does not have to import fairseq.
     from luna_fairseq.masked_lm.text_preparation import TextPreparation
 
-    TextPreparation(args).run()
+    TextPreparation(read_options(TextOptions, args)).run()
 
 
 main = console_script(PROGRAM, build_parser, _run, path_argument="destdir")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 from collections import Counter
@@ -18,6 +17,7 @@ from luna_fairseq.files.checksums import digest, remove_checksums, sha256, write
 from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.regular import require_regular_file
 from luna_fairseq.files.writing import copy_file, replacing
+from luna_fairseq.masked_lm.prepare_text import TextOptions
 from luna_fairseq.progress import progress
 from luna_fairseq.text.bitext import read_lines
 from luna_fairseq.text.dictionaries import build_dictionary
@@ -43,33 +43,23 @@ VERSION = 3
 
 
 class TextPreparation:
-    """Conversion of raw text into fairseq's binary files.
+    """Conversion of raw text into fairseq's binary files, in two steps. Finished steps are skipped."""
 
-    There are two steps, tokenizer and encoding. Steps already finished by an earlier call with the same input
-    are skipped.
-
-    Args:
-        args: parsed command-line arguments of ``luna-prepare-text``.
-
-    Raises:
-        InputError: The options specify no encoding, or two encodings.
-    """
-
-    def __init__(self, args: argparse.Namespace) -> None:
-        self.gpt2 = [path for path in (args.gpt2_encoder_json, args.gpt2_vocab_bpe) if path is not None]
+    def __init__(self, options: TextOptions) -> None:
+        self.gpt2 = [path for path in (options.gpt2_encoder_json, options.gpt2_vocab_bpe) if path is not None]
         if len(self.gpt2) == 1:
             raise InputError("GPT-2's encoding has two files. Give --gpt2-encoder-json and --gpt2-vocab-bpe.")
-        if bool(self.gpt2) == bool(args.vocab_size):
+        if bool(self.gpt2) == bool(options.vocab_size):
             given = "both" if self.gpt2 else "neither"
             raise InputError(
                 "expected either --vocab-size N, to learn an encoding, or the files of GPT-2's encoding "
                 f"(--gpt2-encoder-json and --gpt2-vocab-bpe), got {given}"
             )
-        self.args = args
-        parts = {"train": args.train, "valid": args.valid, "test": args.test}
+        self.options = options
+        parts = {"train": options.train, "valid": options.valid, "test": options.test}
         self.files = {split: [path.absolute() for path in paths] for split, paths in parts.items() if paths}
         self.tokenizer = ["encoder.json", "vocab.bpe"] if self.gpt2 else ["sentencepiece.bpe.model"]
-        shards = [f"shard{n}" for n in range(args.shards)] if args.shards > 1 else ["."]
+        shards = [f"shard{n}" for n in range(options.shards)] if options.shards > 1 else ["."]
         # Validation and test text are written to the first shard, where fairseq looks for them.
         self.parts: List[Part] = [("train", shard) for shard in shards]
         self.parts += [(split, shards[0]) for split in self.files if split != "train"]
@@ -78,25 +68,21 @@ class TextPreparation:
         ]
 
     def run(self) -> None:
-        """Run the unfinished steps, and print the numbers of lines and tokens.
-
-        Raises:
-            InputError: A text is missing, empty or malformed, or contains too many unknown tokens.
-        """
-        input_files = [*self.gpt2, *([self.args.dict] if self.args.dict else [])]
+        """Run the unfinished steps, and print the numbers of lines and tokens."""
+        input_files = [*self.gpt2, *([self.options.dict] if self.options.dict else [])]
         for path in input_files:
             require_regular_file(path)
         given_dictionary = self._load_given_dictionary()
         checked = {split: self._check_text(split) for split in self.files}
         owned = [*self.tokenizer, DICTIONARY, *self.binarised]
-        steps = FinishedSteps(self.args.destdir, "prepare_text.json", owned)
+        steps = FinishedSteps(self.options.destdir, "prepare_text.json", owned)
         files = {str(path): sha256(path) for path in input_files}
         training = checked["train"][1]
-        key = digest(VERSION, training, self.args.vocab_size, files, sentencepiece.__version__)
+        key = digest(VERSION, training, self.options.vocab_size, files, sentencepiece.__version__)
         steps.do("tokenizer", key, self._make_tokenizer)
-        key = digest(key, checked, self.args.shards)
+        key = digest(key, checked, self.options.shards)
         counts = steps.do("encode", key, lambda: self._encode(given_dictionary))
-        check_unknown(counts["unknown"], counts["tokens"], self.args.max_unknown)
+        check_unknown(counts["unknown"], counts["tokens"], self.options.max_unknown)
         for split, (lines, _) in checked.items():
             print(f"{split}: {lines:,} lines, {counts['tokens'][split]:,} tokens")
             if counts["unknown"][split]:
@@ -107,21 +93,13 @@ class TextPreparation:
                     f"--sample-break-mode complete and --tokens-per-sample {SAMPLE}, as in the presets, "
                     "fairseq skips these lines. Split them, or use --sample-break-mode none."
                 )
-        data = os.pathsep.join(dict.fromkeys(str(self.args.destdir / folder) for _, folder in self.parts))
+        data = os.pathsep.join(dict.fromkeys(str(self.options.destdir / folder) for _, folder in self.parts))
         print(f"dictionary: {counts['dictionary']:,} entries; data for fairseq-train: {data}")
 
     def _check_text(self, split: str) -> Tuple[int, str]:
-        """Check that the text of a split is not empty and has at least one document per shard.
+        """Return the number of nonempty lines and the SHA-256 of a split.
 
-        Args:
-            split: "train", "valid" or "test".
-
-        Returns:
-            lines: number of nonempty lines.
-            digest: SHA-256 digest of the text.
-
-        Raises:
-            InputError: There is no text, or the training text has fewer documents than shards.
+        Raises InputError if there is no text, or if the training text has fewer documents than shards.
         """
         state, lines, documents, inside = hashlib.sha256(), 0, 0, False
         controls: Counter = Counter()
@@ -134,9 +112,9 @@ class TextPreparation:
             raise InputError(
                 f"there is no text in {', '.join(map(str, self.files[split]))}. Give files with text."
             )
-        if split == "train" and documents < self.args.shards:
+        if split == "train" and documents < self.options.shards:
             raise InputError(
-                f"--shards {self.args.shards} exceeds the {documents:,} documents of the training text, "
+                f"--shards {self.options.shards} exceeds the {documents:,} documents of the training text, "
                 "which are separated by empty lines. Give fewer shards."
             )
         for path, number in controls.items():
@@ -146,13 +124,7 @@ class TextPreparation:
     def _read_lines(self, split: str, controls: Optional[Counter] = None) -> Iterator[str]:
         """Yield all lines of a split, with an empty line between files to separate their documents.
 
-        Args:
-            split: "train", "valid" or "test".
-            controls: number of lines with control characters, keyed by file and updated in place (default:
-                None, such lines are not counted).
-
-        Yields:
-            Line of text, which may be empty.
+        ``controls`` counts lines with control characters by file.
         """
         for number, path in enumerate(self.files[split]):
             if number:
@@ -160,38 +132,24 @@ class TextPreparation:
             yield from read_lines(path, control_counts=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files, or learn a sentencepiece encoding from the training text.
-
-        Returns:
-            names: tokenizer files, relative to the output folder.
-            results: an empty dictionary, because this step has no other results.
-        """
-        if self.gpt2:
+        """Copy GPT-2's files, or learn a sentencepiece encoding from the training text."""
+        if self.options.vocab_size is None:
             gpt2_symbols(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):
-                copy_file(source, self.args.destdir / name)
+                copy_file(source, self.options.destdir / name)
         else:
-            model = learn_bpe(progress(self._read_lines("train"), "learn"), self.args.vocab_size)
-            with replacing(self.args.destdir / self.tokenizer[0]) as temporary:
+            model = learn_bpe(progress(self._read_lines("train"), "learn"), self.options.vocab_size)
+            with replacing(self.options.destdir / self.tokenizer[0]) as temporary:
                 temporary.write_bytes(model)
         return self.tokenizer, {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all text, build the dictionary, and write fairseq's files.
-
-        Args:
-            given_dictionary: dictionary given by ``--dict``, or None to build a dictionary of all pieces.
-
-        Returns:
-            names: written files, relative to the output folder.
-            counts: numbers of "tokens", "unknown" tokens and "long" lines per split, and the size of the
-                "dictionary".
-        """
-        destdir = self.args.destdir
+        """Encode all text, build the dictionary unless it is given, and write fairseq's files."""
+        destdir = self.options.destdir
         remove_checksums(destdir)
         file = destdir.absolute() / self.tokenizer[0]
         if self.gpt2:
-            encoder = gpt2_encoder(file, file.with_name(self.tokenizer[1]), self.args.workers)
+            encoder = gpt2_encoder(file, file.with_name(self.tokenizer[1]), self.options.workers)
         else:
             encoder = sentencepiece_encoder(file)
         with encoded_texts(destdir / "encode.tmp", self.parts) as texts:
@@ -203,7 +161,7 @@ class TextPreparation:
             for (split, _), text in texts.items():
                 tokens[split] += text.tokens
                 unknown[split] += text.unknown(table, dictionary)
-            check_unknown(unknown, tokens, self.args.max_unknown)
+            check_unknown(unknown, tokens, self.options.max_unknown)
             for (split, folder), text in texts.items():
                 text.write(destdir / folder / split, table, dictionary)
         dictionaries = {str(Path(folder) / DICTIONARY) for folder in (".", *(part[1] for part in self.parts))}
@@ -215,15 +173,9 @@ class TextPreparation:
         return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
 
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
-        """Encode a split, and distribute its documents over the shards in round-robin order.
+        """Encode a split, and distribute its documents over the shards in turn.
 
-        Args:
-            split: "train", "valid" or "test".
-            encoder: encoder that converts text to pieces.
-            texts: encoded texts, keyed by split and shard folder. Extended in place.
-
-        Returns:
-            Number of lines that are too long for the presets, so that fairseq skips them.
+        Returns the number of lines that fairseq skips with the presets, because they are too long.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0
@@ -238,34 +190,19 @@ class TextPreparation:
         return long
 
     def _load_given_dictionary(self) -> Optional[Dictionary]:
-        """Load the dictionary given by ``--dict``.
-
-        Returns:
-            The dictionary, or None if the option is unset.
-
-        Raises:
-            InputError: The file is not a fairseq dictionary.
-        """
-        if not self.args.dict:
+        """Load the dictionary given by ``--dict``, or return None."""
+        if not self.options.dict:
             return None
         try:
-            return Dictionary.load(str(self.args.dict))
+            return Dictionary.load(str(self.options.dict))
         except ValueError as error:
             raise InputError(
-                f"{self.args.dict} is not a dictionary of fairseq ({error}). Give a dict.txt that "
+                f"{self.options.dict} is not a dictionary of fairseq ({error}). Give a dict.txt that "
                 "fairseq-preprocess or luna-prepare-text wrote."
             ) from error
 
     def _build_dictionary(self, tokenizer: Path, counts: Mapping[str, int]) -> Dictionary:
-        """Build a dictionary of all pieces, sorted by their frequency in the training text.
-
-        Args:
-            tokenizer: tokenizer file, encoder.json or sentencepiece.bpe.model.
-            counts: piece frequencies in the training text, keyed by piece.
-
-        Returns:
-            The dictionary.
-        """
+        """Build a dictionary of all pieces, sorted by their frequency in the training text."""
         if self.gpt2:
             return build_dictionary(gpt2_symbols(tokenizer), counts)
         return bpe_dictionary(tokenizer, counts)

@@ -68,29 +68,16 @@ class AttentionMaps(Mapping):
         return len(self.maps)
 
     def tokens(self, name: str) -> Tuple[List[str], List[str]]:
-        """Return the tokens that label the axes of an attention map.
-
-        Args:
-            name: name of the attention module, that is, of a map without its last part, such as
-                "decoder.0.cross".
-
-        Returns:
-            Tuple of query tokens and context tokens.
-        """
+        """Return the query and context tokens of an attention module, such as "decoder.0.cross"."""
         if name.endswith("cross"):
             return self.target, self.source
         tokens = self.source if name.startswith("encoder") else self.target_input
         return tokens, tokens
 
     def entropy(self, name: str) -> Tensor:
-        """Compute the entropy of each head's attention weights, averaged over the queries.
+        """Return the normalized entropy [H] of each head of a map, averaged over the queries.
 
-        Args:
-            name: name of the map, such as "encoder.0.self.read".
-
-        Returns:
-            Normalized entropy [H] per head: 0 if every query has a single nonzero weight, 1 if all weights
-            are equal.
+        It is 0 if every query has a single nonzero weight, and 1 if all weights are equal.
         """
         weights = self.maps[name].float()
         shares = weights / weights.sum(dim=-1, keepdim=True).clamp(min=1e-12)
@@ -98,14 +85,7 @@ class AttentionMaps(Mapping):
         return entropy.mean(dim=-1) / math.log(max(weights.size(-1), 2))
 
     def coverage(self, name: str) -> Tensor:
-        """Compute the fraction of keys that at least one query attends to most, per head.
-
-        Args:
-            name: name of the map, such as "encoder.0.self.read".
-
-        Returns:
-            Fractions [H] from 0 to 1, one per head.
-        """
+        """Return the fraction [H] of keys that at least one query of a map attends to most, per head."""
         weights = self.maps[name]
         is_largest = torch.zeros(weights.shape[0], weights.shape[2])
         return is_largest.scatter_(1, weights.argmax(dim=-1), 1.0).mean(dim=-1)
@@ -117,19 +97,14 @@ class AttentionMaps(Mapping):
 
 
 def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int = 5) -> AttentionMaps:
-    """Run a model on a text and return its attention weights.
+    """Run a model on a text and return the attention maps of all layers.
 
     Args:
-        hub: hub interface from ``from_pretrained`` of a translation model, a masked language model or a
-            causal language model of luna_fairseq or fairseq. It may also be a
+        hub: hub interface from ``from_pretrained`` of a model of luna_fairseq or fairseq, or a
             :class:`~luna_fairseq.report.loading.Classifier`.
         text: one line of plain text, at most 512 tokens.
-        target: translation to align with the text (default: None, the model translates the text). Only used
-            by translation models.
-        beam: beam size for the translation (default: 5).
-
-    Returns:
-        The attention maps of all layers.
+        target: translation to align with the text (default: the model's own).
+        beam: beam size for the translation.
 
     Raises:
         InputError: The text is empty or too long, or the model has no attention weights to show.
@@ -157,18 +132,7 @@ def attention_maps(hub: Any, text: str, target: Optional[str] = None, beam: int 
 
 
 def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str], beam: int) -> AttentionMaps:
-    """Return the attention maps of a translation model while it scores a translation.
-
-    Args:
-        hub: hub interface of the model.
-        tokens: token ids of the source, a one-dimensional tensor.
-        text: source as plain text.
-        target: translation as plain text, or None to translate the source.
-        beam: beam size for the translation.
-
-    Returns:
-        Attention maps of the source and the translation.
-    """
+    """Return the attention maps of a translation model while it scores ``target`` or its own translation."""
     translation = _encode_or_translate(hub, tokens, target, beam)
     decoder_input = _shift_right(translation)
     with record_attention(hub.models[0]) as records:
@@ -188,16 +152,7 @@ def _translation_maps(hub: Any, tokens: Tensor, text: str, target: Optional[str]
 
 
 def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
-    """Return the attention maps of a causal language model while it scores a text.
-
-    Args:
-        hub: hub interface of the model.
-        tokens: token ids of the text, a one-dimensional tensor.
-        text: the text, to show on the page.
-
-    Returns:
-        Attention maps of the text.
-    """
+    """Return the attention maps of a causal language model while it scores a text."""
     decoder_input = _shift_right(tokens)
     with record_attention(hub.models[0]) as records:
         hub.models[0](decoder_input.unsqueeze(0).to(hub.device))
@@ -211,43 +166,18 @@ def _language_model_maps(hub: Any, tokens: Tensor, text: str) -> AttentionMaps:
 
 
 def _shift_right(tokens: Tensor) -> Tensor:
-    """Move the final </s> to the front, because decoder inputs start with </s> in fairseq.
-
-    Args:
-        tokens: token ids that end with </s>, such as those of "a b </s>".
-
-    Returns:
-        Token ids of the decoder input, such as those of "</s> a b".
-    """
+    """Move the final </s> to the front, because decoder inputs start with </s> in fairseq."""
     return torch.cat([tokens[-1:], tokens[:-1]])
 
 
 def _decoder_alignment(extra: Any) -> List[AttentionRecord]:
-    """Return the cross-attention weights from the output of a decoder such as fairseq's LSTM decoders.
-
-    Args:
-        extra: second output of the model. If it is a dictionary, its entry ``attn`` may contain the weights.
-
-    Returns:
-        List that contains the weights of the decoder's only cross-attention, or an empty list if there are
-        none.
-    """
+    """Return the weights of the cross-attention of a decoder such as fairseq's LSTM, or []."""
     weights = extra.get("attn") if isinstance(extra, dict) else None
     return [AttentionRecord("decoder.0.cross", {READ: weights[0].unsqueeze(1)}, {})] if weights else []
 
 
 def _encode_or_translate(hub: Any, source: Tensor, target: Optional[str], beam: int) -> Tensor:
-    """Encode the given translation, or translate the source if there is none.
-
-    Args:
-        hub: hub interface of the translation model.
-        source: token ids of the source, a one-dimensional tensor.
-        target: translation as plain text, or None.
-        beam: beam size.
-
-    Returns:
-        Token ids of the translation, a one-dimensional tensor.
-    """
+    """Return the token ids of the given translation, or translate the source if it is None."""
     if target is None:
         (hypotheses,) = hub.generate([source], beam=beam)
         return hypotheses[0]["tokens"].cpu()
@@ -263,19 +193,7 @@ def _check_length(tokens: Tensor) -> Tensor:
 
 
 def _build_maps(records: List[AttentionRecord], source: List[str], **fields: Any) -> AttentionMaps:
-    """Convert the recorded attention weights of a forward pass into attention maps.
-
-    Args:
-        records: weights of all attention modules, recorded for a batch of one sentence.
-        source: source tokens.
-        **fields: remaining arguments of :class:`AttentionMaps`.
-
-    Returns:
-        The attention maps.
-
-    Raises:
-        InputError: ``records`` is empty.
-    """
+    """Convert the recorded attention weights of a forward pass on one sentence into attention maps."""
     if not records:
         raise InputError("The model has no attention whose weights can be shown. Give another checkpoint.")
     maps = {

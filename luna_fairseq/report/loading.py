@@ -20,15 +20,7 @@ from luna_fairseq.models.tokenizers import find_text_pipeline
 
 
 class Classifier:
-    """Text classifier for Long Range Arena with its dictionaries.
-
-    Args:
-        task: fairseq task that the model was trained on.
-        model: model in evaluation mode.
-
-    Raises:
-        InputError: The model classifies pairs of texts.
-    """
+    """Text classifier for Long Range Arena with its dictionaries. Pairs of texts are refused."""
 
     def __init__(self, task: LRATextTask, model: torch.nn.Module) -> None:
         if task.pairs:
@@ -39,15 +31,10 @@ class Classifier:
         self.task, self.model = task, model
 
     def classify_text(self, text: str) -> Tuple[List[str], str]:
-        """Predict the class of a text.
+        """Return the input tokens of a text and its predicted class.
 
-        Args:
-            text: plain text. It is split into UTF-8 bytes for a byte-level model, and at spaces for any other
-                model.
-
-        Returns:
-            symbols: input tokens of the model. Printable ASCII bytes are shown as characters.
-            label: predicted class.
+        The text is split into UTF-8 bytes for a byte-level model, and at spaces for any other model.
+        Printable ASCII bytes are returned as characters.
         """
         dictionary = self.task.dictionary
         is_byte_level = all(str(value) in dictionary for value in range(256))
@@ -65,9 +52,6 @@ class Classifier:
 def _to_character(symbol: str) -> str:
     """Convert a printable ASCII code to its character, and return any other symbol unchanged.
 
-    Args:
-        symbol: symbol from a byte-level dictionary, such as "97" or "</s>".
-
     Example:
         >>> _to_character("97"), _to_character("10"), _to_character("</s>")
         ('a', '10', '</s>')
@@ -78,15 +62,7 @@ def _to_character(symbol: str) -> str:
 def load(path: Path, data: Optional[Path] = None) -> Any:
     """Load a checkpoint as an object that :func:`~luna_fairseq.report.attention.attention_maps` accepts.
 
-    Args:
-        path: checkpoint of luna_fairseq or fairseq.
-        data: folder that contains the dictionaries (default: None, the folder used in training).
-
-    Returns:
-        Hub interface of a translation model or a language model, or a :class:`Classifier`.
-
-    Raises:
-        InputError: The checkpoint or its dictionaries are missing, or the model does not take text as input.
+    ``data`` is the folder of the dictionaries (default: the folder used in training).
 
     Example:
         >>> hub = load(Path("checkpoints/luna/checkpoint_best.pt"))  # doctest: +SKIP
@@ -117,17 +93,7 @@ def load(path: Path, data: Optional[Path] = None) -> Any:
 
 
 def _load_state(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint file on the CPU.
-
-    Args:
-        path: checkpoint file.
-
-    Returns:
-        Contents of the checkpoint.
-
-    Raises:
-        InputError: The file cannot be read as a checkpoint.
-    """
+    """Load a checkpoint file on the CPU, or raise InputError."""
     try:
         return checkpoint_utils.load_checkpoint_to_cpu(str(path))
     except InputError:

@@ -45,10 +45,9 @@ class Log:
         tables: tables of statistics, keyed by name: "train_inner" (within epochs), "train" (per epoch),
             "saved" (saved checkpoints), and one per validation subset. A table maps column names to values in
             the order of updates. A value is NaN if the log line does not contain the column.
-        options: options with which fairseq-train was started, or None if the log does not contain them.
-        parameters: number of model parameters, or None if the log does not contain it.
-        version: version of luna_fairseq and, for a git checkout, the commit. None if the log does not contain
-            it.
+        options: options with which fairseq-train was started, or None.
+        parameters: number of model parameters, or None.
+        version: version of luna_fairseq and, for a git checkout, the commit, or None.
         finished: True if the training ended and was not resumed afterwards.
         is_truncated: True if the last line is incomplete.
     """
@@ -72,11 +71,7 @@ class Log:
 
 
 def is_training_log(path: Path) -> bool:
-    """Return True if the first megabyte of a file looks like a fairseq-train log.
-
-    Args:
-        path: path of the file. If the file cannot be read, the result is False.
-    """
+    """Return True if the first megabyte of a file can be read and looks like a fairseq-train log."""
     try:
         with path.open("rb") as file:
             return _MARK.search(file.read(_HEAD)) is not None
@@ -85,13 +80,7 @@ def is_training_log(path: Path) -> bool:
 
 
 def extract_version(text: Optional[str]) -> Optional[str]:
-    """Extract the version of luna_fairseq from a log line or a checkpoint entry.
-
-    Args:
-        text: text that may end with the version, or None.
-
-    Returns:
-        Version and abbreviated commit, or None if the text contains no version.
+    """Return the version and abbreviated commit at the end of a text, or None.
 
     Example:
         >>> extract_version("luna_fairseq 0.2.0 (commit 0123456789abcdef)")
@@ -102,16 +91,10 @@ def extract_version(text: Optional[str]) -> Optional[str]:
 
 
 def read_logs(paths: Sequence[Path]) -> Log:
-    """Read and merge the logs of one run.
+    """Read and merge the logs of one run, oldest first.
 
-    Args:
-        paths: paths of the logs, oldest first. A resumed run usually has several logs.
-
-    Returns:
-        The merged log. If a resumed run repeated an update, the later line is kept.
-
-    Raises:
-        InputError: A file cannot be read, or none of the files is a fairseq-train log.
+    If a resumed run repeated an update, the later line is kept. Raises InputError if a file cannot be read,
+    or none of the files is a fairseq-train log.
     """
     reader = _LogReader()
     for path in paths:
@@ -135,19 +118,15 @@ class _LineFormat:
     splitting every line.
 
     Args:
-        table_name: name of the table to which the lines belong. Overridden by a column prefix in JSON
-            ("valid_num_updates").
+        table_name: name of the table of the lines. A column prefix in JSON ("valid_num_updates") overrides
+            it.
         head_names: names of the values at the start of a line, such as the epoch, which are parsed
             separately.
         statistics: remainder of the first line, such as "loss 3.2 | num_updates 40".
 
     Attributes:
-        match: function that matches a line's statistics and returns the match object, or None if the layout
-            differs.
-        names: names of all columns.
-        table_name: name of the table to which the lines belong.
-        has_updates: whether one of the columns is the number of updates. Lines without this column are
-            ignored.
+        match: function that returns the match object of a line's statistics, or None if the layout differs.
+        has_updates: whether one of the columns is the number of updates. Other lines are ignored.
         rows: values of the lines parsed so far, as text.
     """
 
@@ -169,12 +148,7 @@ class _LineFormat:
         self.rows: List[Tuple[str, ...]] = []
 
     def table(self) -> Table:
-        """Return the parsed values as columns of numbers.
-
-        Returns:
-            Arrays of values, keyed by column name. The column ``epoch`` counts completed epochs and may be
-            fractional.
-        """
+        """Return the values as arrays by column. ``epoch`` counts completed epochs and may be fractional."""
         table = {name: _to_numbers(column) for name, column in zip(self.names, zip(*self.rows))}
         if "_done" in table:
             table["epoch"] = table["epoch"] - 1 + table.pop("_done") / np.maximum(table.pop("_batches"), 1)
@@ -193,11 +167,7 @@ class _LogReader:
         self._newest_formats: Dict[str, List[_LineFormat]] = {}
 
     def read(self, content: bytes) -> None:
-        """Read one log file, and skip the last line if it is incomplete.
-
-        Args:
-            content: contents of the file.
-        """
+        """Read the content of one log file, and skip the last line if it is incomplete."""
         text = content.decode("utf-8", errors="replace")
         lines = re.split(r"[\r\n]+", _TERMINAL.sub("", text) if "\x1b" in text else text)
         self._log.is_truncated = bool(lines.pop().strip())
@@ -205,11 +175,7 @@ class _LogReader:
             self._read_line(line.rstrip())
 
     def log(self) -> Log:
-        """Return the merged log of all files read so far.
-
-        Returns:
-            The log. Its tables contain only the last line of each repeated update.
-        """
+        """Return the merged log of all files read so far, with the last line of each repeated update."""
         tables: Dict[str, List[Table]] = {}
         for line_format in self._formats:
             tables.setdefault(line_format.table_name, []).append(line_format.table())
@@ -219,11 +185,7 @@ class _LogReader:
         return self._log
 
     def _read_line(self, line: str) -> None:
-        """Parse a line of any log format, and add its statistics to this log.
-
-        Args:
-            line: line of the log without the line break.
-        """
+        """Parse a line of any log format, and add its statistics to this log."""
         match = _JSON.search(line) if '{"' in line else None
         if match:
             return self._add_statistics("json", INNER, (), (), match[0])
@@ -270,14 +232,7 @@ class _LogReader:
             self._formats.append(line_format)
 
     def _read_other_line(self, line: str) -> None:
-        """Parse a line that contains no training or validation statistics.
-
-        Examples are the printed options, the number of parameters, a saved checkpoint and the end of the
-        training.
-
-        Args:
-            line: line of the log without the line break.
-        """
+        """Parse a line without statistics, such as the options or a saved checkpoint."""
         saved = _SAVED.search(line)
         if saved:
             statistics = f"epoch {saved[1]} | {UPDATES} {saved[2]} | score {saved[3]}"
@@ -299,14 +254,7 @@ class _LogReader:
 
 
 def _to_numbers(column: Sequence[str]) -> np.ndarray:
-    """Convert the values of a column to numbers. Values that are not numbers become NaN.
-
-    Args:
-        column: values as text.
-
-    Returns:
-        Array of numbers.
-    """
+    """Convert the values of a column to numbers. Values that are not numbers become NaN."""
     try:
         return np.array(list(map(float, column)))
     except ValueError:
@@ -314,14 +262,7 @@ def _to_numbers(column: Sequence[str]) -> np.ndarray:
 
 
 def _to_number(text: str) -> float:
-    """Convert a value from a log to a number.
-
-    Args:
-        text: the logged value: a number, ``None``, ``null`` or any other word.
-
-    Returns:
-        The number, or NaN if the text is not a number.
-    """
+    """Convert a value from a log to a number, or NaN."""
     try:
         return float(text)
     except ValueError:
@@ -329,14 +270,7 @@ def _to_number(text: str) -> float:
 
 
 def _concatenate(tables: List[Table]) -> Table:
-    """Concatenate tables whose columns may differ.
-
-    Args:
-        tables: tables that map column names to values. Each contains the column "num_updates".
-
-    Returns:
-        Table with the columns of all tables. Missing values are NaN.
-    """
+    """Concatenate tables whose columns may differ. Missing values are NaN."""
     names = {name: None for table in tables for name in table}
     sizes = [len(table[UPDATES]) for table in tables]
     return {
@@ -348,13 +282,7 @@ def _concatenate(tables: List[Table]) -> Table:
 def _drop_repeated_updates(table: Table) -> Table:
     """Remove lines at or after the update of a later line, because a resumed run repeats updates.
 
-    Args:
-        table: values in the order of the logs, keyed by column name, such as {"num_updates": [1, 2, 3, 2,
-            3]}.
-
-    Returns:
-        Table with strictly increasing update numbers. In the example, the first, fourth and fifth lines
-        remain.
+    Of the updates [1, 2, 3, 2, 3], the first, fourth and fifth remain.
     """
     updates = table[UPDATES]
     smallest_later_update = np.minimum.accumulate(np.append(updates, np.inf)[::-1])[::-1][1:]

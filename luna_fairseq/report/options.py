@@ -35,14 +35,9 @@ NOT_FAIRSEQ = ("job_logging_cfg", "hydra")  # groups that belong to hydra
 
 
 def printed_options(line: str) -> Optional[Options]:
-    """Parse the log line in which fairseq-train prints its options.
+    """Parse the log line in which fairseq-train prints its options. Return None if this fails.
 
-    Args:
-        line: line that contains a dictionary or a Namespace as printed by Python, in which enum values are
-            unquoted.
-
-    Returns:
-        Options keyed by name, or None if the line cannot be parsed.
+    The line contains a dictionary or a Namespace as printed by Python, in which enum values are unquoted.
 
     Example:
         >>> printed_options("Namespace(arch='luna', ddp_backend=no_c10d)")
@@ -61,13 +56,6 @@ def _evaluate(node: Any, text: str) -> Any:
 
     A bare name becomes a string, and a call becomes a dictionary of its keyword arguments: ``f(a=b, c=1)``
     yields ``{"a": "b", "c": 1}``. Any other expression is returned as source text.
-
-    Args:
-        node: node of the syntax tree.
-        text: source text of the whole tree.
-
-    Returns:
-        Value of the node.
     """
     if isinstance(node, ast.Dict):
         return {_evaluate(key, text): _evaluate(value, text) for key, value in zip(node.keys, node.values)}
@@ -84,14 +72,7 @@ def _evaluate(node: Any, text: str) -> Any:
 
 
 def flatten_options(config: Any) -> Options:
-    """Flatten a fairseq configuration into one dictionary.
-
-    Args:
-        config: mapping from group to options or, in early versions of fairseq, a Namespace without groups.
-
-    Returns:
-        Values keyed by ``group.name``, or by the name alone if there are no groups. The groups that belong to
-        hydra are omitted.
+    """Flatten a fairseq configuration into one dictionary, without hydra's groups.
 
     Example:
         >>> flatten_options({"common": {"seed": 1}})
@@ -111,14 +92,7 @@ def flatten_options(config: Any) -> Options:
 
 
 def get_option(options: Optional[Options], name: str) -> Any:
-    """Return the value of an option, which may be in any group.
-
-    Args:
-        options: options keyed by ``group.name``, or None if they are unknown.
-        name: name of the option without the group, such as "save_dir".
-
-    Returns:
-        Value of the option, or None if it is unknown.
+    """Return the value of an option, which may be in any group, or None if it is unknown.
 
     Example:
         >>> get_option({"common.seed": 1}, "seed")
@@ -128,27 +102,13 @@ def get_option(options: Optional[Options], name: str) -> Any:
 
 
 def architecture(options: Optional[Options]) -> str:
-    """Return the value of ``--arch`` (or ``model=`` for hydra).
-
-    Args:
-        options: options keyed by ``group.name``, or None if they are unknown.
-
-    Returns:
-        Name of the architecture, or an empty string if it is unknown.
-    """
+    """Return the value of ``--arch`` (or ``model=`` for hydra), or ""."""
     options = options or {}
     return str(options.get("model._name") or options.get("model.arch") or options.get("arch") or "")
 
 
 def hydra_options(folder: Path) -> Optional[Options]:
-    """Read the options stored by hydra in the output folder of a run.
-
-    Args:
-        folder: hydra output folder, which contains ``.hydra/config.yaml``.
-
-    Returns:
-        Options keyed by ``group.name``, or None if the file is missing or damaged.
-    """
+    """Read the options in a run's ``.hydra/config.yaml``. Return None if it is missing or damaged."""
     from omegaconf import OmegaConf
 
     path = folder / ".hydra" / "config.yaml"
@@ -161,14 +121,9 @@ def hydra_options(folder: Path) -> Optional[Options]:
 
 
 def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str]]]:
-    """Return the options whose values differ between runs.
+    """Return the options whose values differ between runs, with the value in each run.
 
-    Args:
-        runs: options of each run, or None if they are unknown.
-
-    Returns:
-        Pairs of an option, spelled as on the command line, and its value in each run. The value is "-" if the
-        run does not have the option, and "not known" if its options are unknown.
+    The value is "-" if the run does not have the option, and "not known" if its options are unknown.
 
     Example:
         >>> first, second = {"common.seed": 1, "common.fp16": True}, {"common.seed": 2, "common.fp16": True}
@@ -187,16 +142,10 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 
 
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
-    """Convert options to text, named as on the command line.
+    """Convert options to text: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
 
     Options that only name or locate a run, such as ``save_dir``, are omitted. If several groups have an
     option with the same name but different values, the group is added to the name.
-
-    Args:
-        options: options keyed by ``group.name``, or None if they are unknown.
-
-    Returns:
-        Values as text, keyed by option name: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

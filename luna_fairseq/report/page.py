@@ -26,11 +26,7 @@ NOTEBOOK_HEIGHT = 720  # pixels
 
 @dataclass(frozen=True)
 class Page:
-    """Complete HTML page. Jupyter notebooks display it in a frame.
-
-    Attributes:
-        text: HTML source of the page.
-    """
+    """Complete HTML page. Jupyter notebooks display it in a frame."""
 
     text: str
 
@@ -41,13 +37,9 @@ class Page:
         return f"{count / 1e6:.1f} MB" if count >= 1e6 else f"{count / 1e3:.0f} KB"
 
     def write(self, path: Path) -> None:
-        """Write the page to a file.
+        """Write the page to a file, completely or not at all.
 
-        An interrupted write leaves no partial file. Characters that cannot be encoded in UTF-8, which may
-        occur in file names, are replaced with question marks.
-
-        Args:
-            path: HTML file to write. An existing file is replaced.
+        Characters that cannot be encoded in UTF-8, which may occur in file names, become question marks.
         """
         with replacing(path) as temporary:
             temporary.write_bytes(self._encode())
@@ -62,16 +54,9 @@ class Page:
 
 
 def build_page(title: str, data: Any, styles: Sequence[str], scripts: Sequence[str]) -> Page:
-    """Build a page from data and the files in assets/.
+    """Build a page from JSON-serializable data and the style sheets and scripts in assets/, in their order.
 
-    Args:
-        title: page title, shown in the browser window.
-        data: JSON-serializable value, which the scripts access with ``pageData()``.
-        styles: names of the style sheets in assets/, in the order in which they apply.
-        scripts: names of the scripts in assets/, in the order in which they run.
-
-    Returns:
-        The page, ready to be written.
+    Scripts access the data with ``pageData()``.
 
     Example:
         >>> page = build_page("Runs", {"runs": []}, ["page.css"], ["page.js"])

@@ -56,18 +56,10 @@ class AttentionRecord(NamedTuple):
 
 @contextmanager
 def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
-    """Context manager that records the attention weights of a model.
+    """Context manager that yields a list of the :class:`AttentionRecord` of each call of an attention module.
 
-    Within the context, run the model on whole sequences, not incrementally. Gradients are disabled.
-
-    Args:
-        model: luna_fairseq or fairseq model.
-
-    Yields:
-        List to which each call of an attention module appends an :class:`AttentionRecord`.
-
-    Raises:
-        InputError: The model uses fairseq's attention, and torch is older than 2.0.
+    Within the context, run the model on whole sequences, not incrementally. Gradients are disabled. fairseq's
+    attention needs torch 2.0.
 
     Example:
         >>> with record_attention(model) as records:  # doctest: +SKIP
@@ -94,17 +86,9 @@ def record_attention(model: nn.Module) -> Iterator[List[AttentionRecord]]:
 
 
 class _CallRecorder:
-    """Callback that computes the attention weights of a forward call and appends them to a list.
+    """Callback that computes the weights of a forward call with ``read``, and appends them to a list.
 
-    The callback takes an attention module and its forward arguments, keyed by name. If layers share their
-    weights, one module runs several times and gets a new layer index each time.
-
-    Args:
-        read: function that computes the weights from the module and the arguments.
-        stack: "encoder" or "decoder".
-        layer: zero-based layer index.
-        kind: "self" or "cross".
-        records: list to append to.
+    If layers share their weights, one module runs several times and gets a new layer index each time.
     """
 
     def __init__(
@@ -122,18 +106,7 @@ class _CallRecorder:
 
 
 def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[[], None]:
-    """Make an attention module call a recorder at the start of each forward call.
-
-    Args:
-        attention: attention module of this package or of fairseq.
-        recorder: callback that records the weights.
-
-    Returns:
-        Callable that takes no arguments and detaches the recorder.
-
-    Raises:
-        InputError: The module is from fairseq, and torch is older than 2.0.
-    """
+    """Call a recorder at the start of each forward call of an attention. Return a function that stops it."""
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
     names = _WATCHED[recorder.read]
@@ -142,18 +115,7 @@ def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[
 
 
 def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecorder) -> Callable[[], None]:
-    """Register a forward pre-hook that passes the arguments of fairseq's attention to a recorder.
-
-    Args:
-        attention: fairseq's attention module.
-        recorder: callback that takes the module and its arguments by name.
-
-    Returns:
-        Callable that takes no arguments and removes the hook.
-
-    Raises:
-        InputError: torch is older than 2.0, so its hooks cannot receive keyword arguments.
-    """
+    """Pass the arguments of fairseq's attention to a recorder. Return a function that removes the hook."""
     if version_numbers(torch.__version__) < (2,):
         raise InputError(
             f"Attention maps of fairseq's softmax attention need torch 2.0 or later, this is "
@@ -170,15 +132,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_reader(module: nn.Module) -> Optional[Reader]:
-    """Return the function that computes the attention weights of a module.
-
-    Args:
-        module: any module of a model.
-
-    Returns:
-        Function that maps the module and its forward arguments to the weights, keyed by name. None if the
-        module is not an attention module or has no weights.
-    """
+    """Return the function that computes the attention weights of a module, or None if it has none."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, read in _READERS.items():
@@ -188,31 +142,16 @@ def _find_reader(module: nn.Module) -> Optional[Reader]:
 
 
 def _read_luna(attention: LunaAttention, call: Call) -> Weights:
-    """Compute the weights of non-causal Luna attention.
-
-    Args:
-        attention: attention module.
-        call: arguments of its method ``weights``, keyed by name.
-
-    Returns:
-        Weights keyed by name, as in :class:`AttentionRecord`.
-    """
+    """Return the weights of non-causal Luna attention, as in :class:`AttentionRecord`."""
     named = zip((PACK, UNPACK, READ), attention.weights(**call))
     return {name: value for name, value in named if value is not None}
 
 
 def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
-    """Compute the weights of causal Luna attention, including the resulting weights over the tokens.
+    """Return the weights of causal Luna attention, including the resulting weights over the tokens.
 
     Position t attends to an earlier position j with the weight ``share[t, j] * (unpack[t] @ pack[j])``. The
     share is 1 / t, or decays with the distance between t and j.
-
-    Args:
-        attention: causal attention module.
-        call: arguments of its method ``weights``, keyed by name.
-
-    Returns:
-        Weights keyed by name, as in :class:`AttentionRecord`.
     """
     pack, unpack = attention.weights(**call)  # [B, H, T, L]
     log_decay = attention.log_decay()
@@ -226,30 +165,14 @@ def _read_causal(attention: LunaCausalAttention, call: Call) -> Weights:
 def _read_softmax(attention: MultiheadAttention, call: Call) -> Weights:
     # torch's fused function does not return per-head weights. With an incremental state, fairseq computes
     # attention itself.
-    """Compute the weights of fairseq's softmax attention.
-
-    Args:
-        attention: fairseq attention module.
-        call: arguments of its forward call, keyed by name.
-
-    Returns:
-        Dictionary with the single entry "read", as in :class:`AttentionRecord`.
-    """
+    """Return the weights of fairseq's softmax attention, under the name "read"."""
     call = {**call, "need_weights": True, "need_head_weights": True, "incremental_state": {}}
     _, weights = attention.forward(**call)  # not attention(**call), which would call the hook again
     return {READ: weights.transpose(0, 1)}
 
 
 def _read_peer(attention: PeerAttention, call: Call) -> Weights:
-    """Compute the weights of a baseline attention module that Luna is compared with.
-
-    Args:
-        attention: attention module of ``luna_fairseq.peers``.
-        call: arguments of its method ``value_weights``, keyed by name.
-
-    Returns:
-        Dictionary with the single entry "read", as in :class:`AttentionRecord`.
-    """
+    """Return the weights of a peer attention, under the name "read"."""
     return {READ: attention.value_weights(**call)}
 
 
@@ -269,17 +192,7 @@ _WATCHED: Dict[Reader, Tuple[str, ...]] = {
 
 
 def _anchor_strengths(module: nn.Module) -> Dict[str, Tensor]:
-    """Return the learned parameters of anchored attention, in which each vector of P prefers nearby tokens.
-
-    P is the packed sequence of Luna attention.
-
-    Args:
-        module: attention module.
-
-    Returns:
-        Values [H] per head, keyed by parameter name, such as "pack gamma". Empty if the module has no such
-        parameters.
-    """
+    """Return the learned parameters [H] of anchored attention by name, such as "pack gamma", or {}."""
     strengths = {}
     for step in ("pack", "unpack"):
         anchor = getattr(module, f"{step}_anchor", None)

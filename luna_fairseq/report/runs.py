@@ -33,8 +33,7 @@ class Run:
         folder: folder that contains the log or the checkpoints.
         log: merged contents of the logs. Empty if the run left only checkpoints.
         files: paths of the logs, oldest first.
-        options: options of fairseq-train, keyed by ``group.name``, from the log, hydra's files or a
-            checkpoint. None if they are unknown.
+        options: options of fairseq-train, keyed by ``group.name``, or None if they are unknown.
         result: result that luna-lra-seeds wrote, or None.
         notes: remarks about missing information, to show on the page.
     """
@@ -54,11 +53,9 @@ class Run:
         return int(max((table[UPDATES][-1] for table in tables if len(table[UPDATES])), default=0))
 
     def best(self) -> Optional[Tuple[str, float, int]]:
-        """Return the best validation result by ``--best-checkpoint-metric``.
+        """Return the metric of ``--best-checkpoint-metric``, its best value and the update.
 
-        Returns:
-            Name of the metric, its best value, and the update number. None if the logs contain no finite
-            value of the metric.
+        Return None if the logs contain no finite value.
         """
         metric = str(get_option(self.options, "best_checkpoint_metric") or "loss")
         sign = 1 if get_option(self.options, "maximize_best_checkpoint_metric") else -1
@@ -72,17 +69,11 @@ class Run:
 
 
 def find_runs(paths: Sequence[Path]) -> List[Run]:
-    """Search paths for training runs and read them.
+    """Search folders, four levels deep, for training runs and read them.
 
     Args:
-        paths: folders, log files or checkpoints. ``NAME=PATH`` also sets the name of the run. Folders are
-            searched four levels deep.
-
-    Returns:
-        The runs. Each has a unique name, by default derived from its folder.
-
-    Raises:
-        InputError: A path does not exist, or contains no run.
+        paths: folders, log files or checkpoints. ``NAME=PATH`` also sets the name of the run, which otherwise
+            comes from its folder.
 
     Example:
         >>> [run.name for run in find_runs([Path("checkpoints")])]  # doctest: +SKIP
@@ -106,17 +97,7 @@ def find_runs(paths: Sequence[Path]) -> List[Run]:
 
 
 def _split_name(named_path: Path) -> Tuple[str, Path]:
-    """Split a ``NAME=PATH`` argument into its name and path.
-
-    Args:
-        named_path: command-line argument, with or without ``NAME=``.
-
-    Returns:
-        Tuple (name, path). The name is empty if the argument has no ``NAME=`` prefix.
-
-    Raises:
-        InputError: The path does not exist.
-    """
+    """Split a ``NAME=PATH`` argument. The name is "" without the prefix."""
     name, path = "", named_path
     if not named_path.exists() and "=" in str(named_path):
         name, _, rest = str(named_path).partition("=")
@@ -127,28 +108,14 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 
 
 def _default_name(path: Path) -> str:
-    """Return the default name of a run: the last part of its path, or the parent folder if that is generic.
-
-    Args:
-        path: log file, checkpoint or folder.
-
-    Returns:
-        Name, such as "luna" for ``runs/luna``, ``runs/luna/train.log`` and ``runs/luna/checkpoints``.
-    """
+    """Return the last part of a path, or that of its parent if it is generic, such as checkpoints."""
     resolved = path.resolve()
     stem = resolved.name if resolved.is_dir() else resolved.stem
     return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
 
 
 def _make_names_unique(runs: List[Run]) -> List[Run]:
-    """Make the names of runs unique by adding the parent folder and, if necessary, a number.
-
-    Args:
-        runs: runs, whose names are changed in place.
-
-    Returns:
-        The same runs.
-    """
+    """Make the names of runs unique, by their parent folders and then by numbers."""
     names = [run.name for run in runs]
     for run in runs:
         if names.count(run.name) > 1:
@@ -162,14 +129,7 @@ def _make_names_unique(runs: List[Run]) -> List[Run]:
 
 
 def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Find the logs of all training runs below a path.
-
-    Args:
-        path: log file, or folder to search.
-
-    Yields:
-        Path of a run and its logs, oldest first.
-    """
+    """Yield the path and the logs, oldest first, of each training run below a path."""
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]
@@ -188,16 +148,9 @@ def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
 
 
 def _group_by_run(logs: List[Path]) -> List[List[Path]]:
-    """Group the logs of one folder by the run that wrote them.
+    """Group the logs of one folder by the run that wrote them, which ``--save-dir`` tells.
 
-    Logs with the same ``--save-dir`` belong to the same run. A log without options belongs to the only other
-    run.
-
-    Args:
-        logs: paths of training logs.
-
-    Returns:
-        Logs of each run, as a list of lists.
+    A log without options belongs to the only other run.
     """
     groups: Dict[Any, List[Path]] = {}
     for log in logs:
@@ -211,17 +164,9 @@ def _group_by_run(logs: List[Path]) -> List[List[Path]]:
 
 
 def _read_run(path: str, files: List[Path]) -> Run:
-    """Read the logs and the options of a run.
+    """Read the logs of a run, oldest first, and its options.
 
-    If the logs do not contain the options, they are read from hydra's files or a checkpoint in the same
-    folder.
-
-    Args:
-        path: path that identifies the run. It is the initial name of the run.
-        files: logs of the run, oldest first.
-
-    Returns:
-        The run, with notes about missing information.
+    If the logs do not contain the options, they are read from hydra's files or a checkpoint in the folder.
     """
     log, folder = read_logs(files), files[-1].parent
     options = log.options or hydra_options(folder)
@@ -245,16 +190,9 @@ def _read_run(path: str, files: List[Path]) -> Run:
 
 
 def _read_checkpoint_runs(path: Path) -> List[Run]:
-    """Read a run from its checkpoint. The run has options and a best score, but no learning curve.
+    """Read a run, with options and a best score, from a checkpoint or a folder of checkpoints.
 
-    Args:
-        path: checkpoint, or folder that contains checkpoints or a ``checkpoints`` subfolder.
-
-    Returns:
-        List that contains the run, or an empty list if there is no checkpoint.
-
-    Raises:
-        InputError: The checkpoint is damaged or was not written by fairseq.
+    Return an empty list if there is no checkpoint.
     """
     folders = [path, path / "checkpoints"] if path.is_dir() else []
     files = [path] if path.suffix == ".pt" else [folder / name for folder in folders for name in CHECKPOINTS]
@@ -274,17 +212,7 @@ def _read_checkpoint_runs(path: Path) -> List[Run]:
 
 
 def _load_checkpoint(file: Path) -> Dict[str, Any]:
-    """Load a fairseq checkpoint on the CPU.
-
-    Args:
-        file: checkpoint file.
-
-    Returns:
-        Contents of the checkpoint.
-
-    Raises:
-        InputError: The file is damaged or not a fairseq checkpoint.
-    """
+    """Load a fairseq checkpoint on the CPU, or raise InputError."""
     import torch  # takes seconds, and most runs are read from their logs alone
 
     # Makes torch.load accept the classes stored by fairseq.
@@ -312,14 +240,7 @@ def _read_result(path: Path) -> Optional[Result]:
 
 
 def summarize_run(run: Run) -> Dict[str, str]:
-    """Return a run's row of the overview table.
-
-    Args:
-        run: run from :func:`find_runs`.
-
-    Returns:
-        Cell text keyed by column heading, such as "Updates". Empty cells are omitted.
-    """
+    """Return the cells of a run in the overview table by heading, such as "Updates"."""
     cells = {
         "Architecture": architecture(run.options),
         "State": _describe_progress(run),
@@ -350,16 +271,10 @@ def summarize_run(run: Run) -> Dict[str, str]:
 
 
 def training_hours(table: Table) -> np.ndarray:
-    """Compute the cumulative training time at each line of a log.
+    """Return the cumulative hours of training at each line of a log.
 
     The column ``wall`` restarts at 0 when a run is resumed, and may stay at 0. In these cases, the column
     ``train_wall``, the time since the previous line, is used instead of the difference in ``wall``.
-
-    Args:
-        table: log table with the column ``wall`` in seconds.
-
-    Returns:
-        Cumulative hours of training at each line.
     """
     elapsed = np.diff(np.nan_to_num(table["wall"]), prepend=0)
     train_wall = np.nan_to_num(table.get("train_wall", np.zeros_like(elapsed)))
@@ -367,14 +282,7 @@ def training_hours(table: Table) -> np.ndarray:
 
 
 def _describe_progress(run: Run) -> str:
-    """Describe the progress of a run for the overview table.
-
-    Args:
-        run: run from :func:`find_runs`.
-
-    Returns:
-        Text such as "finished" or "25% of 8,000 updates". Empty if the run has no logs.
-    """
+    """Return text such as "finished" or "25% of 8,000 updates", or "" without logs."""
     if run.log.finished:
         return "finished"
     max_update = get_option(run.options, "max_update")

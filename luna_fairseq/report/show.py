@@ -68,15 +68,7 @@ def build_parser() -> CommandParser:
 
 
 def _show(args: argparse.Namespace) -> None:
-    """Run the command: read the texts, compute their attention maps, and write the page.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Raises:
-        InputError: There are no texts or too many, ``--target`` is given with several texts, or the
-            checkpoint is not supported.
-    """
+    """Run the command: read the texts, compute their attention maps, and write the page."""
     texts = args.text or [line for line in read_lines(args.input) if line.strip()]
     if not 0 < len(texts) <= MAX_TEXTS:
         raise InputError(f"Expected 1 to {MAX_TEXTS} texts, got {len(texts)}. Use --text or --input.")
@@ -97,30 +89,17 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
-    """Build an HTML page that shows the attention maps of one or more texts.
+    """Build an HTML page of the attention maps of one or more texts.
 
-    Args:
-        maps: attention maps of each text, from :func:`~luna_fairseq.report.attention.attention_maps`.
-        title: heading of the page (default: "Attention").
-        path: path of the checkpoint, shown below the heading (default: "", not shown).
-
-    Returns:
-        The page. Notebooks display it, and ``page.write(path)`` writes it to a file.
+    ``path`` is the checkpoint, shown below the heading. Notebooks display the page, and ``page.write(path)``
+    writes it.
     """
     data = {"title": title, "path": path, "texts": [_text_data(text_maps) for text_maps in maps]}
     return build_page(title, data, STYLES, SCRIPTS)
 
 
 def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
-    """Convert the attention maps of one text to JSON-serializable data.
-
-    Args:
-        maps: attention maps of the text.
-
-    Returns:
-        Dictionary that contains the texts and a list of attention modules. Each entry has a name, the tokens
-        on both axes, the compressed maps, and the learned strengths.
-    """
+    """Convert the attention maps of one text to JSON-serializable data, by attention module."""
     maps_by_attention: Dict[str, Dict[str, Any]] = {}
     for name, weights in maps.items():
         attention, _, kind = name.rpartition(".")
@@ -145,14 +124,7 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantize attention weights to one byte each, and compress the bytes.
-
-    Args:
-        weights: attention weights [H, T, S] from T queries to S keys, for H heads.
-
-    Returns:
-        Dictionary of the shape, the largest weight per head, and the compressed bytes in base64.
-    """
+    """Quantize weights [H, T, S] to one byte each, relative to the largest of a head, and compress them."""
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()
     content = base64.b64encode(zlib.compress(levels.numpy().tobytes(), 9)).decode()

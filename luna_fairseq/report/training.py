@@ -67,12 +67,9 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Run the command: write the page once or, with ``--watch``, whenever a log has grown.
+    """Write the page once or, with ``--watch``, whenever a log has grown.
 
     Watching ends when all runs are finished, or on Ctrl-C.
-
-    Args:
-        args: parsed command-line arguments.
     """
     if not args.watch:
         _write_page(args, find_runs(args.runs))
@@ -93,12 +90,7 @@ def _report(args: argparse.Namespace) -> None:
 
 
 def _write_page(args: argparse.Namespace, runs: List[Run]) -> None:
-    """Write the page, and print the notes about missing information.
-
-    Args:
-        args: parsed command-line arguments.
-        runs: runs to show.
-    """
+    """Write the page, and print the notes about missing information."""
     page = report_page(runs, args.title, args.results, args.samples, args.watch or 0)
     page.write(args.out)
     for run in runs:
@@ -118,18 +110,11 @@ def report_page(
 
     Args:
         runs: runs from :func:`~luna_fairseq.report.runs.find_runs`, at most 24.
-        title: heading of the page (default: "Training runs").
-        results: one folder with translations per run (default: None, the run folder and its subfolders are
+        title: heading of the page.
+        results: one folder with translations per run (default: the run folder and its subfolders are
             searched).
-        number_of_samples: maximum number of translated sentences to show (default: 200).
-        watch: number of seconds after which an open page reloads (default: 0, never).
-
-    Returns:
-        The page. Notebooks display it, and ``page.write(path)`` writes it to a file.
-
-    Raises:
-        InputError: There are more than 24 runs, the number of ``results`` differs from the number of runs, or
-            one of them is not a folder.
+        number_of_samples: maximum number of translated sentences to show.
+        watch: number of seconds after which an open page reloads, or 0.
 
     Example:
         >>> from luna_fairseq.report.runs import find_runs
@@ -160,15 +145,7 @@ def report_page(
 
 
 def _run_data(run: Run, translations: Translations) -> Dict[str, Any]:
-    """Convert a run to the JSON-serializable data that the page shows.
-
-    Args:
-        run: run to show.
-        translations: translations and scores of the run.
-
-    Returns:
-        Dictionary of the run's name, path, summary, score signatures and notes.
-    """
+    """Convert a run to the JSON-serializable data that the page shows."""
     scores = {f"Test {score['name']}": f"{score['value']:.2f}" for score in translations.scores}
     return {
         "name": run.name,
@@ -188,18 +165,7 @@ def _describe_score(score: Dict[str, Any]) -> str:
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
-    """Read the translations of a run from the first folder that contains any.
-
-    Args:
-        run: run whose folder and subfolders are searched if ``results`` is None.
-        results: folder that contains the translations, or None.
-
-    Returns:
-        Translations and scores, both empty if no folder contains any.
-
-    Raises:
-        InputError: ``results`` is not a folder.
-    """
+    """Read the translations of a run from ``results``, or from the first of its folders with any."""
     language = get_option(run.options, "target_lang")
     if results is not None:
         if not results.is_dir():
@@ -217,8 +183,7 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
     """Return the mean and the sample standard deviation of the test accuracy over seeds of luna-lra-seeds.
 
-    Seeds of a model with other options or data are not averaged, but get an entry of their own. The standard
-    deviation of a single run is None.
+    Seeds of a model with other options or data are not averaged, but get an entry of their own.
     """
     groups: List[List[Result]] = []
     for run in runs:

@@ -22,13 +22,7 @@ MIN_SENTENCES = 20  # BLEU of a smaller length group would not be meaningful
 
 
 class Translation(NamedTuple):
-    """Translation of one test set sentence.
-
-    Attributes:
-        source: source sentence.
-        reference: reference translation.
-        hypothesis: translation produced by the model.
-    """
+    """Translation of one test set sentence."""
 
     source: str
     reference: str
@@ -91,16 +85,9 @@ def read_translations(folder: Path, language: Optional[str] = None) -> Translati
 
 
 def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
-    """Read the translations from an output file of fairseq-generate.
+    """Read the best translations, keyed by sentence, from an output file of fairseq-generate.
 
-    Args:
-        path: path of the output file. If it was written with ``--nbest``, the best hypothesis of each
-            sentence is read.
-
-    Returns:
-        sentences: translations, keyed by sentence index. A sentence without source, reference or hypothesis
-            is skipped.
-        note: remark about a damaged or incomplete file, or an empty string.
+    Returns also a remark about a damaged or incomplete file, or "".
     """
     try:
         output = GenerateOutput(path, must_be_complete=False)
@@ -115,14 +102,10 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
     """Choose evenly spaced test set sentences, and score the translations of all runs.
 
-    Args:
-        runs: translations of each run. Some runs may have none.
-        number: maximum number of sentences.
-
     Returns:
-        One dictionary per sentence, with the keys ``source``, ``reference`` and ``runs``. ``runs`` contains
-        ``[hypothesis, chrF]`` or None per run. The sentence with the largest difference in chrF comes first.
-        With a single run, the sentence with the lowest chrF comes first.
+        One dictionary per sentence with ``source``, ``reference`` and ``runs``, which has ``[hypothesis,
+        chrF]`` or None per run. The sentence with the largest difference in chrF or, of a single run, the
+        lowest chrF comes first.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}
@@ -150,14 +133,7 @@ def _count_present(values: Sequence[Any]) -> int:
 
 
 def _chrf_difference(sample: Dict[str, Any]) -> float:
-    """Return the sort key of a sample: the difference between the best and the worst chrF of the runs.
-
-    Args:
-        sample: sentence from :func:`choose_samples`.
-
-    Returns:
-        The difference or, if only one run translated the sentence, the negative chrF.
-    """
+    """Return the range of chrF over the runs of a sample, or the negative chrF of a single run."""
     scores = [entry[1] for entry in sample["runs"] if entry is not None]
     return max(scores) - min(scores) if len(scores) > 1 else -min(scores, default=0.0)
 
@@ -167,13 +143,9 @@ def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
 
     Groups with fewer than 20 sentences are omitted. The last group is the whole test set.
 
-    Args:
-        runs: translations of each run. Some runs may have none.
-
     Returns:
-        One dictionary per group, with the keys ``words`` (such as "1–10", or "all") and ``runs``. ``runs``
-        contains ``[number of sentences, BLEU, length ratio]`` per run, or None if the run has no sentences in
-        the group. The length ratio is the hypothesis length divided by the reference length.
+        One dictionary per group with ``words`` (such as "1–10", or "all") and ``runs``, which has ``[number
+        of sentences, BLEU, length ratio]`` per run, or None if the run has no sentences in the group.
     """
     statistics = [_sum_bleu_statistics(run) for run in runs]
     names = [*(_length_group(length) for length in LENGTHS), _length_group(LENGTHS[-1] + 1), ALL]
@@ -187,14 +159,7 @@ def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
 
 
 def _length_group(words: int) -> str:
-    """Return the name of the length group to which a source sentence belongs.
-
-    Args:
-        words: number of words in the sentence.
-
-    Returns:
-        Name of the group, such as "11–20".
-    """
+    """Return the length group of a source sentence, such as "11–20"."""
     begin = 1
     for end in LENGTHS:
         if words <= end:
@@ -206,12 +171,9 @@ def _length_group(words: int) -> str:
 def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
     """Sum the BLEU statistics over the sentences of each length group and of the whole test set.
 
-    Args:
-        run: translations of a test set.
-
     Returns:
-        Arrays [11], keyed by group name: number of sentences, hypothesis length, reference length, numbers of
-        matching n-grams of order 1 to 4, and total numbers of n-grams of order 1 to 4.
+        Arrays [11] by group: number of sentences, hypothesis length, reference length, and the matching and
+        the total numbers of n-grams of order 1 to 4.
     """
     # Generated text may be tokenized. ``force`` silences sacreBLEU's warning about it.
     if run.tokenizer is None:
@@ -227,14 +189,7 @@ def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
 
 
 def _compute_bleu(statistics: np.ndarray) -> List[float]:
-    """Compute BLEU and the length ratio from summed statistics.
-
-    Args:
-        statistics: array for one group, from :func:`_sum_bleu_statistics`.
-
-    Returns:
-        Number of sentences, BLEU, and length ratio (hypothesis length divided by reference length).
-    """
+    """Return the number of sentences, BLEU and the length ratio from summed statistics."""
     sentences, length, reference_length, *ngrams = statistics.tolist()
     orders = len(ngrams) // 2
     score = BLEU.compute_bleu(ngrams[:orders], ngrams[orders:], length, reference_length, smooth_method="exp")

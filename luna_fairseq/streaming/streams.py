@@ -20,8 +20,7 @@ class StreamDataset(FairseqDataset):
     """Dataset that splits a text into contiguous streams, and each stream into segments.
 
     Item i of the dataset is a whole batch: segment i of every stream. Training omits the last few tokens of
-    the text so that all streams have the same length. If ``every_token`` is True, no token is omitted, and
-    some of the first streams are one token longer.
+    the text so that all streams have the same length.
 
     Args:
         dataset: indexed dataset that contains the token ids of the text.
@@ -33,7 +32,7 @@ class StreamDataset(FairseqDataset):
             backpropagation through time).
         total_streams: number of streams in all processes.
         first_stream: index of the first stream of this process.
-        every_token: use every token of the text (default: False).
+        every_token: omit no token. Some of the first streams are then one token longer.
     """
 
     def __init__(
@@ -63,19 +62,13 @@ class StreamDataset(FairseqDataset):
         return -(-self.max_stream_length // self.segment_length)
 
     def __getitem__(self, index: int) -> Dict[str, Any]:
-        """Return one segment of every stream, preceded by the earlier segments that serve as context.
-
-        Args:
-            index: index of the segment.
+        """Return segment ``index`` of every stream, preceded by the segments that serve as context.
 
         Returns:
-            Dictionary with three entries:
-
-            - ``tokens``: token ids [B, 1 + T] for B streams. The first column contains the token before the T
-              tokens of context and segment. A stream that ends early is padded with one token.
+            - ``tokens``: token ids [B, 1 + T] of B streams, with the token before the T tokens of context and
+              segment. A stream that ends early is padded with one token.
             - ``context``: number of context tokens, which do not contribute to the loss.
-            - ``keep_after``: number of tokens before the first token of the next item. The model saves its
-              state after these tokens.
+            - ``keep_after``: number of tokens after which the model saves its state for the next item.
         """
         first, next_first = (max(0, number - self.context_segments) for number in (index, index + 1))
         start = first * self.segment_length
@@ -87,17 +80,10 @@ class StreamDataset(FairseqDataset):
         }
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
-        """Return a range of tokens from a stream, preceded by the previous token.
+        """Return tokens start to end of a stream, preceded by the previous token: [1 + end - start].
 
-        Args:
-            stream: index of the stream among the streams of this process.
-            start: position of the first token in the stream.
-            end: position after the last token. It may exceed the stream length by 1, in which case the last
-                token is padding.
-
-        Returns:
-            Token ids [1 + ``end`` - ``start``]. At the beginning of the text, the first one is the
-            end-of-sentence token.
+        ``end`` may exceed the stream by 1, which is padding. The text is preceded by the end-of-sentence
+        token.
         """
         index = self.first_stream + stream
         if end > self.stream_length + (index < self.num_longer_streams):
@@ -116,14 +102,9 @@ class StreamDataset(FairseqDataset):
         return torch.cat([tokens.new_tensor([self.eos]), tokens]) if is_start_of_text else tokens
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Convert an item to a batch for fairseq's criterions.
+        """Convert the only item of a batch for fairseq's criterions, with source and target tokens [B, T].
 
-        Args:
-            samples: list that contains one item of the dataset.
-
-        Returns:
-            Batch with source and target tokens, each [B, T], for T tokens of B streams. The targets of
-            context tokens are padding, which does not contribute to the loss.
+        The targets of context tokens are padding, which does not contribute to the loss.
         """
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()
@@ -149,12 +130,6 @@ class StreamIterator(EpochBatchIterator):
     Checkpoints store the state, so a resumed run continues within the text. With several processes, only the
     first process writes checkpoints, and it does not have the states of the others. In this case, a resumed
     run starts every stream with an empty state.
-
-    Args:
-        dataset: segments of the text.
-        stream: model state between segments, a :class:`luna_fairseq.models.stream.Stream`.
-        processes: number of training processes.
-        **kwargs: keyword arguments of fairseq's ``EpochBatchIterator``.
     """
 
     def __init__(self, dataset: StreamDataset, stream: Any, processes: int, **kwargs: Any):
@@ -165,17 +140,7 @@ class StreamIterator(EpochBatchIterator):
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Override ``EpochBatchIterator.next_epoch_itr`` to add the model state to every batch.
-
-        A new epoch starts with an empty state. A resumed epoch continues with the restored state.
-
-        Args:
-            *args: positional arguments of the overridden method.
-            **kwargs: keyword arguments of the overridden method.
-
-        Returns:
-            Iterator over the batches of the epoch.
-        """
+        """Add the model state to every batch: an empty state, or the restored one in a resumed epoch."""
         itr = super().next_epoch_itr(*args, **kwargs)
         if not itr.n:
             self.stream.clear()
@@ -183,25 +148,13 @@ class StreamIterator(EpochBatchIterator):
         return self._cur_epoch_itr
 
     def _add_stream(self, batches: Any) -> Iterator[Dict[str, Any]]:
-        """Yield the batches with the model state as the model's keyword argument ``stream``.
-
-        Args:
-            batches: iterable of batches from :meth:`StreamDataset.collater`.
-
-        Yields:
-            The same batches, changed in place.
-        """
+        """Yield batches with the model state as the keyword argument ``stream`` of the model."""
         for batch in batches:
             batch["net_input"]["stream"] = self.stream
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the iterator state to store in a checkpoint.
-
-        Returns:
-            State of fairseq's iterator. Within an epoch, the entry ``stream`` contains the model state and
-            the settings that must be the same when the run is resumed.
-        """
+        """Return the state of the iterator, within an epoch with the model state and the settings."""
         state = super().state_dict()
         if state["iterations_in_epoch"]:
             stream_state = self.stream.state_dict() if self.processes == 1 else None
@@ -212,14 +165,9 @@ class StreamIterator(EpochBatchIterator):
         return state
 
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
-        """Restore the position in the text and the model state from a checkpoint.
+        """Restore the position in the text and the model state.
 
-        Args:
-            state_dict: return value of :meth:`state_dict`.
-
-        Raises:
-            InputError: The checkpoint was written with a different number of streams, segment length, number
-                of context segments or number of processes.
+        Raises InputError if the checkpoint was written with other settings of the division into segments.
         """
         saved = state_dict.get("stream")
         for key, name, value in self._division_settings():
@@ -233,11 +181,7 @@ class StreamIterator(EpochBatchIterator):
             self.stream.load_state_dict(saved["state"])
 
     def _division_settings(self) -> List[Tuple[str, str, int]]:
-        """Return the settings that determine the tokens in a batch. They must match to resume an epoch.
-
-        Returns:
-            Tuples (key in checkpoints, name in error messages, value).
-        """
+        """Return (key, name in messages, value) of the settings that must match to resume an epoch."""
         dataset: Any = self.dataset
         return [
             ("rows", "number of streams", dataset.num_streams),

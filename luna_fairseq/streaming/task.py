@@ -55,10 +55,6 @@ class StreamingLMTask(LanguageModelingTask):
     the number of streams. With ``--batch-size 1``, the default of fairseq-eval-lm, the text is a single
     stream.
 
-    Args:
-        cfg: options of the task, a :class:`StreamingLMConfig`.
-        dictionary: dictionary of the text.
-
     Attributes:
         has_positions: whether the model adds positional embeddings to the token embeddings.
     """
@@ -67,18 +63,7 @@ class StreamingLMTask(LanguageModelingTask):
 
     @classmethod
     def setup_task(cls, cfg: Any, **kwargs: Any) -> "StreamingLMTask":
-        """Load the dictionary from the data folder and create the task.
-
-        Args:
-            cfg: options of the task, a :class:`StreamingLMConfig`.
-            **kwargs: ignored.
-
-        Returns:
-            The task.
-
-        Raises:
-            InputError: The dictionary is missing, or ``cfg.data`` names more than one folder.
-        """
+        """Load the dictionary from the only data folder and create the task."""
         folders = (cfg.data or "").split(os.pathsep)
         if len(folders) > 1:
             raise InputError(
@@ -93,20 +78,7 @@ class StreamingLMTask(LanguageModelingTask):
         return cls(cfg, Dictionary.load(str(path)))
 
     def build_model(self, cfg: Any, from_checkpoint: bool = False) -> Any:
-        """Build the model and check that it can carry its state from segment to segment.
-
-        Args:
-            cfg: configuration of the model.
-            from_checkpoint: whether the parameters will be loaded from a checkpoint afterwards (default:
-                False).
-
-        Returns:
-            The model.
-
-        Raises:
-            InputError: The model is not a :class:`LunaLanguageModel`, or uses layer dropout or activation
-                checkpointing.
-        """
+        """Build the model, or raise InputError if it cannot carry its state from segment to segment."""
         model = super().build_model(cfg, from_checkpoint)
         if not isinstance(model, LunaLanguageModel):
             raise InputError(
@@ -128,15 +100,8 @@ class StreamingLMTask(LanguageModelingTask):
     def load_dataset(self, split: str, combine: bool = False, **kwargs: Any) -> None:
         """Load a data split and divide it into streams.
 
-        Only the training split repeats earlier segments as context (``--bptt-segments``).
-
-        Args:
-            split: name of the split, such as "train", "valid" or "test".
-            combine: also load the numbered files of the split, such as train1 (default: False).
-            **kwargs: ignored.
-
-        Raises:
-            InputError: The split is missing, or has fewer tokens than streams.
+        Only the training split repeats earlier segments as context (``--bptt-segments``). With ``combine``,
+        the numbered files of the split, such as train1, are loaded as well.
         """
         options, dictionary = self.args, self.source_dictionary
         path = Path(options.data) / split
@@ -174,20 +139,9 @@ class StreamingLMTask(LanguageModelingTask):
     def get_batch_iterator(self, dataset: Any, **kwargs: Any) -> Any:
         """Return an iterator over the segments of the text in order.
 
-        Options that limit the batch size, such as ``--max-tokens``, have no effect. For datasets of other
-        classes, such as the sentences of fairseq-interactive, fairseq's iterator is returned, without a
-        length limit.
-
-        Args:
-            dataset: dataset to iterate over.
-            **kwargs: keyword arguments of ``FairseqTask.get_batch_iterator``.
-
-        Returns:
-            A :class:`StreamIterator`, or fairseq's iterator.
-
-        Raises:
-            InputError: ``max_sentences`` (``--batch-size``) differs from the batch size for which the dataset
-                was loaded.
+        Options that limit the batch size, such as ``--max-tokens``, have no effect, but ``max_sentences``
+        must be the batch size for which the dataset was loaded. For datasets of other classes, such as the
+        sentences of fairseq-interactive, fairseq's iterator is returned, without a length limit.
         """
         if not isinstance(dataset, StreamDataset):
             return super().get_batch_iterator(dataset, **{**kwargs, "max_positions": None})
@@ -208,20 +162,7 @@ class StreamingLMTask(LanguageModelingTask):
         )
 
     def eval_lm_dataloader(self, dataset: Any, context_window: int = 0, **kwargs: Any) -> Any:
-        """Return the batches that fairseq-eval-lm scores.
-
-        Args:
-            dataset: a :class:`StreamDataset`.
-            context_window: value of ``--context-window``, which must be 0 (default: 0).
-            **kwargs: keyword arguments of ``LanguageModelingTask.eval_lm_dataloader``. Only ``num_workers``
-                is used.
-
-        Returns:
-            Iterator over the batches.
-
-        Raises:
-            InputError: ``context_window`` is not 0.
-        """
+        """Return the batches that fairseq-eval-lm scores. ``context_window`` must be 0."""
         if context_window:
             raise InputError(
                 "--task streaming_lm has the whole earlier text as context. Remove --context-window."

@@ -20,18 +20,7 @@ from luna_fairseq.translation.generated import lines_by_kind
 
 
 def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> List[int]:
-    """Find the document pieces whose translation has more or fewer sentences than the source.
-
-    Args:
-        generated: output file of fairseq-generate for the pieces.
-        pieces: document pieces, in the order of the data.
-
-    Returns:
-        Indices of the mismatched pieces, in increasing order.
-
-    Raises:
-        InputError: The output does not contain exactly one hypothesis per piece.
-    """
+    """Return the indices of the document pieces whose translation has another number of sentences."""
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
         raise InputError(
@@ -48,15 +37,7 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
 def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the source sentences of selected document pieces as a data folder for fairseq-generate.
-
-    Args:
-        data: folder with the binarized document pieces.
-        subset: name of the split, such as "test".
-        languages: source and target language.
-        pieces: indices of the pieces whose sentences are written.
-        folder: folder to write to. Existing content is deleted first.
-    """
+    """Write the source sentences of document pieces, given by index, as a new data folder."""
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)
@@ -80,14 +61,8 @@ def write_sentences(
 ) -> None:
     """Convert the output of fairseq-generate for document pieces to one hypothesis per sentence.
 
-    The file has the same format, but its ``S-``, ``T-`` and ``H-`` lines are numbered by sentence.
-
-    Args:
-        generated: output file of fairseq-generate for the pieces.
-        pieces: document pieces, in the order of the data.
-        retranslated: translations of single sentences, for the pieces that :func:`find_mismatched_pieces`
-            returns, in the order of the data.
-        path: file to write.
+    The ``S-``, ``T-`` and ``H-`` lines are numbered by sentence. ``retranslated`` are the translations of the
+    single sentences of the pieces from :func:`find_mismatched_pieces`.
     """
     texts, remaining, lines = lines_by_kind(generated), iter(retranslated), []
     sentence = 0
@@ -105,17 +80,9 @@ def write_sentences(
 
 
 def read_sizes(data: Path, subset: str, languages: Sequence[str], language: str) -> np.ndarray:
-    """Return the lengths of all examples in a split, in tokens including the end-of-sentence symbol.
+    """Return the lengths of all examples of a split in a language, with the end-of-sentence symbol.
 
-    Args:
-        data: folder with the binarized data.
-        subset: name of the split, such as "test".
-        languages: source and target language.
-        language: language of the side to read.
-
-    Returns:
-        Integer array with one length per sentence or document piece. The array is empty if the side does not
-        exist.
+    The array is empty if the side does not exist.
     """
     path = str(data / f"{subset}.{'-'.join(languages)}.{language}")
     if not indexed_dataset.dataset_exists(path, "mmap"):

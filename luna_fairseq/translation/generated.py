@@ -19,10 +19,7 @@ OTHER_TEXT = 0.1
 class GenerateOutput:
     """Contents of an output file of fairseq-generate.
 
-    Args:
-        path: output file.
-        must_be_complete: If True (default), an incomplete last line is an error. If False, the line is
-            ignored.
+    An incomplete last line is an error unless ``must_be_complete`` is False. Then it is ignored.
 
     Attributes:
         sources: mapping from a sentence number to the text of its ``S-`` line.
@@ -30,9 +27,6 @@ class GenerateOutput:
         best: mapping from a sentence number to its best hypothesis, from the detokenized ``D-`` lines if
             there are any, otherwise from the ``H-`` lines.
         notes: messages about irregularities in the file.
-
-    Raises:
-        InputError: The file cannot be read, is truncated, or contains the output of several runs.
     """
 
     def __init__(self, path: Path, must_be_complete: bool = True) -> None:
@@ -48,17 +42,9 @@ class GenerateOutput:
             )
 
     def hypotheses(self, references: Sequence[str]) -> List[str]:
-        """Return the best hypothesis of each sentence, and check that none is missing.
+        """Return the best hypothesis of each sentence, in the order of the references.
 
-        Args:
-            references: reference lines. Line i corresponds to sentence i.
-
-        Returns:
-            Hypotheses in the order of the references.
-
-        Raises:
-            InputError: Hypotheses are missing, there are more hypotheses than references, or the hypotheses
-                are subword pieces.
+        Raises InputError if hypotheses are missing, too many, or subword pieces.
         """
         number = len(references)
         if not self.best:
@@ -102,7 +88,7 @@ class GenerateOutput:
             sources: lines of the source. If empty, the source is not checked.
 
         Returns:
-            Messages about individual lines that differ, and about lines that could not be compared.
+            Messages about lines that differ or could not be compared.
 
         Raises:
             InputError: A file contains a different text, or the reference equals the source.
@@ -119,20 +105,9 @@ class GenerateOutput:
 
 
 def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[int, str]]:
-    """Return the sources, targets and best hypotheses in an output file of fairseq-generate.
+    """Return the text of S- (source), T- (target), H- (hypothesis) and D- (detokenized) lines by sentence.
 
-    Args:
-        path: output file of fairseq-generate.
-        must_be_complete: If True (default), an incomplete last line is an error. If False, the line is
-            ignored.
-
-    Returns:
-        Mapping from "S" (source), "T" (target), "H" (hypothesis) and "D" (detokenized hypothesis) to a
-        mapping from sentence number to text. With ``--nbest``, only the first and best hypothesis is
-        included.
-
-    Raises:
-        InputError: The file cannot be read, is truncated, or contains the output of several runs.
+    With ``--nbest``, only the first and best hypothesis is included.
     """
     found: Dict[str, Dict[int, str]] = {kind: {} for kind in "STHD"}
     for kind, sentence, text in labelled_lines(path, must_be_complete):
@@ -142,18 +117,9 @@ def lines_by_kind(path: Path, must_be_complete: bool = True) -> Dict[str, Dict[i
 
 
 def labelled_lines(path: Path, must_be_complete: bool = True) -> Iterator[Tuple[str, int, str]]:
-    """Parse the labelled lines of an output file of fairseq-generate, such as ``T-7<tab>A man.``.
+    """Yield kind, sentence number, and text after the first tab of lines such as ``T-7<tab>A man.``.
 
-    Args:
-        path: output file of fairseq-generate.
-        must_be_complete: If True (default), an incomplete last line is an error. If False, the line is
-            ignored.
-
-    Yields:
-        Tuple of kind, sentence number, and text after the first tab, such as ``("T", 7, "A man.")``.
-
-    Raises:
-        InputError: The file cannot be read, is truncated, or contains the output of several runs.
+    Raises InputError if the file cannot be read, is truncated, or contains the output of several runs.
     """
     lines = list(read_lines(path, keep_piece_marks=True))
     if lines and not path.read_bytes().endswith(b"\n"):
@@ -186,11 +152,7 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
     """Return True if fairseq-generate decoded subwords twice, which deletes all spaces from the ``D-`` lines.
 
     This happens if both ``--bpe`` and ``--remove-bpe`` are given. In languages without spaces, nothing is
-    lost and the result is False.
-
-    Args:
-        plain: mapping from a sentence number to the text of its ``H-`` line.
-        decoded: mapping from a sentence number to the text of its ``D-`` line.
+    lost.
     """
     return (
         bool(decoded)
@@ -202,19 +164,10 @@ def _is_decoded_twice(plain: Mapping[int, str], decoded: Mapping[int, str]) -> b
 
 
 def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str], label: str) -> List[str]:
-    """Compare the lines of a plain text file with the lines that fairseq-generate printed.
+    """Compare the lines of a plain text file with the printed lines, which messages call ``label``.
 
-    Args:
-        path: path of the plain text file, for messages.
-        lines: lines of the file. Line i corresponds to sentence i.
-        printed: mapping from a sentence number to the printed text.
-        label: description of the printed lines for messages, such as "T- lines of out.txt".
-
-    Returns:
-        Messages about lines that differ or could not be compared.
-
-    Raises:
-        InputError: More than 10 % of the compared lines differ, so the file must contain a different text.
+    Returns messages about lines that differ or could not be compared. Raises InputError if more than 10 %
+    differ.
     """
     if not printed:
         return [f"{path} was not compared with the translated text, because there are no {label}"]
@@ -236,17 +189,9 @@ def _compare_lines(path: Path, lines: Sequence[str], printed: Mapping[int, str],
 
 
 def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[List[int], int]:
-    """Find the lines whose letters or digits differ from the printed lines.
+    """Return the numbers of the sentences whose letters or digits differ, and how many were compared.
 
     Printed lines with unknown words are not compared.
-
-    Args:
-        lines: plain lines. Line i corresponds to sentence i.
-        printed: mapping from a sentence number to the printed text.
-
-    Returns:
-        differing: sentence numbers of the lines that differ.
-        compared: number of lines that were compared.
     """
     known = [number for number in sorted(printed) if number < len(lines) and "<unk>" not in printed[number]]
     differing = [number for number in known if _strip_marks(printed[number]) != _strip_marks(lines[number])]
@@ -256,8 +201,7 @@ def _find_differing(lines: Sequence[str], printed: Mapping[int, str]) -> Tuple[L
 def _strip_marks(text: str) -> str:
     """Return only the letters and digits of a text, in lower case.
 
-    Subword marks, tokenization marks and XML entities are resolved first, so that ``walk@@ ing`` becomes
-    ``walking``.
+    Subword marks, tokenization marks and XML entities are resolved first: ``walk@@ ing`` becomes ``walking``.
     """
     text = unicodedata.normalize("NFKC", html.unescape(re.sub("@@ |@-@", "", text))).casefold()
     return "".join(filter(str.isalnum, text))

@@ -15,10 +15,9 @@ ITERATIONS = 5
 
 
 class LexicalModel(NamedTuple):
-    """Translation probabilities for N pairs of subword pieces.
+    """Translation probabilities for the N pairs of subword pieces that occur in the same sentence pair.
 
-    The pairs are sorted by source piece and decreasing probability. They are all pairs of a
-    source and a target piece that occur in the same sentence pair.
+    The pairs are sorted by source piece and decreasing probability.
 
     Attributes:
         sources: dictionary indices [N] of the source pieces, in increasing order.
@@ -31,15 +30,7 @@ class LexicalModel(NamedTuple):
     probabilities: np.ndarray
 
     def best(self, source: int, most: int) -> np.ndarray:
-        """Return the most probable translations of a source piece.
-
-        Args:
-            source: dictionary index of the source piece.
-            most: maximum number of translations.
-
-        Returns:
-            Dictionary indices of target pieces, by decreasing probability.
-        """
+        """Return the indices of the ``most`` probable target pieces for a source piece, the best first."""
         start, end = np.searchsorted(self.sources, [source, source + 1])
         return self.targets[start : min(end, start + most)]
 
@@ -47,16 +38,9 @@ class LexicalModel(NamedTuple):
 def train_lexical_model(pairs: Iterable[Tuple[np.ndarray, np.ndarray]], target_size: int) -> LexicalModel:
     """Estimate IBM model 1 with five iterations of expectation maximization.
 
+    Pairs are index arrays: source pieces including the end-of-sentence symbol, and target pieces without it.
     A source piece that occurs several times in a sentence counts once. The memory use is about 40 bytes per
     combination of a source piece and a target piece in a sentence pair.
-
-    Args:
-        pairs: pairs of index arrays: source pieces including the end-of-sentence symbol, and target pieces
-            without it.
-        target_size: size of the target dictionary.
-
-    Returns:
-        Trained lexical model.
 
     Example:
         >>> pairs = [([5, 6, 2], [7, 8]), ([5, 2], [7])]

@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import sys
 from functools import partial
+from pathlib import Path
 from typing import Any, Iterable, List, Optional, Tuple
 
 import torch
@@ -48,20 +49,13 @@ def build_parser() -> CommandParser:
 
 
 def _report(args: argparse.Namespace) -> None:
-    """Print the coverage of each decoder layer and, for anchored models, the learned anchor parameters.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Raises:
-        InputError: The model does not attend to its source through the packed sequence P.
-    """
-    model, task = load_model(args)
+    """Print the coverage of each decoder layer and, for anchored models, the learned anchor parameters."""
+    model, task = load_model(args.path, args.data)
     attentions = cross_attentions(model) if isinstance(model, LunaModel) else []
     # An ablation without unpack attention has P in some layers, but X does not read the source through it.
     if not attentions or any(isinstance(attention, SoftmaxCrossAttention) for attention in attentions):
         raise InputError(f"{args.path} does not read its source through P. Give a Luna translation model.")
-    number, batches = load_split(args, task)
+    number, batches = load_split(task, args.valid_subset, args.batch_size)
     layers = measure_coverage(model, batches)
     print(f"{args.valid_subset}: {number:,} sentences, {layers[0].positions:,} source positions with EOS")
     print("decoder layer  maximum of a row  largest weight")
@@ -71,48 +65,23 @@ def _report(args: argparse.Namespace) -> None:
         print(f"{name}: {' '.join(f'{value:.2f}' for value in values)}")
 
 
-def load_model(args: argparse.Namespace) -> Tuple[Any, Any]:
-    """Load the model and the task of a checkpoint.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Returns:
-        model: model in evaluation mode, on the GPU if one is available.
-        task: fairseq task of the model.
-
-    Raises:
-        InputError: The checkpoint does not exist.
-    """
-    if not args.path.is_file():
-        raise InputError(f"{args.path} does not exist. Give --path a checkpoint that fairseq-train wrote.")
-    models, _, task = checkpoint_utils.load_model_ensemble_and_task(
-        [str(args.path)], {"data": str(args.data)}
-    )
+def load_model(path: Path, data: Path) -> Tuple[Any, Any]:
+    """Load the model of a checkpoint in evaluation mode, on the GPU if there is one, and its task."""
+    if not path.is_file():
+        raise InputError(f"{path} does not exist. Give --path a checkpoint that fairseq-train wrote.")
+    models, _, task = checkpoint_utils.load_model_ensemble_and_task([str(path)], {"data": str(data)})
     model = models[0].eval()
     return (model.cuda() if torch.cuda.is_available() else model), task
 
 
-def load_split(args: argparse.Namespace, task: Any) -> Tuple[int, Iterable[Any]]:
-    """Load the split selected with ``--valid-subset``.
-
-    Args:
-        args: parsed command-line arguments.
-        task: fairseq task of the model.
-
-    Returns:
-        number: number of sentences.
-        batches: iterable of fairseq batches, with a progress bar.
-
-    Raises:
-        InputError: The split is empty.
-    """
-    task.load_dataset(args.valid_subset)
-    dataset = task.dataset(args.valid_subset)
+def load_split(task: Any, split: str, batch_size: int) -> Tuple[int, Iterable[Any]]:
+    """Load a split, and return its number of sentences and its batches with a progress bar."""
+    task.load_dataset(split)
+    dataset = task.dataset(split)
     if not len(dataset):
-        raise InputError(f"{args.data} has no sentences in {args.valid_subset}. Give another --valid-subset.")
-    batches = task.get_batch_iterator(dataset, max_sentences=args.batch_size)
-    return len(dataset), progress(batches.next_epoch_itr(shuffle=False), args.valid_subset, "batches")
+        raise InputError(f"there are no sentences in {split}. Give another --valid-subset.")
+    batches = task.get_batch_iterator(dataset, max_sentences=batch_size)
+    return len(dataset), progress(batches.next_epoch_itr(shuffle=False), split, "batches")
 
 
 def cross_attentions(model: LunaModel) -> List[LunaAttention]:
@@ -121,17 +90,10 @@ def cross_attentions(model: LunaModel) -> List[LunaAttention]:
 
 
 def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
-    """Return the learned position biases of an anchored model, one value per attention head.
+    """Return the learned position biases [H] of an anchored model by the name of their module or parameter.
 
-    An anchored model prefers source tokens near an expected position. Its parameters are the strengths of
-    this preference, the ratio of source to target length in diagonal priors, and the gates of look-up
-    attention.
-
-    Args:
-        model: translation model with an anchored packed sequence P.
-
-    Returns:
-        Pairs (name of the module or parameter, values per head). The list is empty for other models.
+    They are the strengths of the preference for source tokens near an expected position, the ratio of source
+    to target length in diagonal priors, and the gates of look-up attention.
     """
     found = []
     for name, module in model.named_modules():
@@ -147,11 +109,7 @@ def learned_anchors(model: LunaModel) -> List[Tuple[str, List[float]]]:
 class Coverage:
     """Statistics on how much of the source a decoder layer attends to through the packed sequence P.
 
-    In pack attention, each row of P attends to all source positions. Batches are added one by one with
-    :meth:`add`.
-
-    Attributes:
-        positions: number of source positions added so far, including end-of-sentence symbols.
+    In pack attention, each row of P attends to all source positions, which include end-of-sentence symbols.
     """
 
     def __init__(self) -> None:
@@ -169,13 +127,9 @@ class Coverage:
         return self._largest / self.positions
 
     def add(self, weights: Tensor, padding_mask: Optional[Tensor], packed_mask: Optional[Tensor]) -> None:
-        """Accumulate the pack attention weights of a batch.
+        """Add pack weights [B, H, L, S]: B sentences, H heads, L rows of P, S source positions.
 
-        Args:
-            weights: pack weights [B, H, L, S] for batch size B, H heads, L rows of the packed sequence P and
-                S source positions. 0 at padding.
-            padding_mask: mask [B, S], True at padding. None if there is no padding.
-            packed_mask: mask [B, L], True at masked rows of P. None if no row is masked.
+        The masks [B, S] of padding and [B, L] of rows of P are True where masked, or None.
         """
         batch, heads, _, length = weights.shape
         used = weights.new_ones(weights.shape[:3])
@@ -188,15 +142,7 @@ class Coverage:
 
 
 def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]:
-    """Measure how much of the source each decoder layer attends to through the packed sequence P.
-
-    Args:
-        model: translation model in evaluation mode.
-        batches: iterable of fairseq batches.
-
-    Returns:
-        Coverage of each decoder layer, from the first layer to the last.
-    """
+    """Measure the coverage of each decoder layer on fairseq batches."""
     attentions = cross_attentions(model)
     layers = [Coverage() for _ in attentions]
     for attention, layer in zip(attentions, layers):
@@ -222,17 +168,8 @@ def _record_weights(
 ) -> None:
     """Recompute the pack weights of a cross-attention call, and add them to the layer's coverage.
 
-    The cross-attention calls this function through its attribute ``watcher``. Shapes: target length T, source
-    length S, L rows of the packed sequence P, batch size B, width C.
-
-    Args:
-        layer: coverage of the decoder layer, updated in place.
-        attention: cross-attention module.
-        query: queries [T, B, C], unused.
-        packed: packed sequence P [L, B, C].
-        context: encoder output [S, B, C].
-        source: lengths and masks of the source.
-        geometry: positions of the anchors if P is anchored, otherwise None.
+    This is the ``watcher`` of a cross-attention. Queries are [T, B, C], P is [L, B, C] and the encoder output
+    is [S, B, C], for B sentences and width C.
     """
     _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)
     layer.add(weights, source.padding_mask, source.packed_padding_mask)

@@ -30,8 +30,8 @@ class PairData:
         splits: names of the splits, such as "train", "valid", "valid1" and "test". Only "train" is filtered
             by length and divided into shards.
         lengths: length filter of the training pairs.
-        shards: number of shards ``shard0``, ``shard1`` and so on. If 1, all files are written directly to
-            ``folder``.
+        shards: number of shards ``shard0``, ``shard1`` and so on. If 1, files are written to ``folder``
+            itself.
 
     Attributes:
         path: data argument for fairseq-train: the shard folders, joined with colons.
@@ -64,14 +64,7 @@ class PairData:
         return names
 
     def _path_without_suffix(self, key: TextKey) -> Path:
-        """Return the path of the files of a text without ``.bin`` or ``.idx``, relative to the folder.
-
-        Args:
-            key: split, language and shard, such as ``("train", "de", "shard0")``.
-
-        Returns:
-            Path such as ``shard0/train.de-en.de``.
-        """
+        """Return the path of a text in the folder, such as ``shard0/train.de-en.de``."""
         split, side, shard = key
         return Path(shard) / f"{split}.{'-'.join(self.languages)}.{side}"
 
@@ -83,19 +76,13 @@ class PairData:
         Args:
             method: subword method, from :mod:`luna_fairseq.text.subword`.
             model: path of the learned subword model, such as ``sentencepiece.bpe.model``.
-            batches: function ``(split, encoder) -> iterator`` over batches. A batch is the list [encoded
-                source, encoded target].
+            batches: function ``(split, encoder) -> iterator`` over batches [encoded source, encoded target].
             separators: additional dictionary symbols, such as ``<sep>``.
             max_unknown: maximum percentage of unknown tokens in a text.
 
         Returns:
-            Dictionary of five counters. ``tokens``, ``longest`` (length of the longest line) and ``unknown``
-            have keys such as "train.en". ``dropped`` counts the dropped training pairs per reason, and
-            ``dictionary`` counts the dictionary entries per language.
-
-        Raises:
-            InputError: There are fewer training pairs than shards after filtering, or too many tokens are
-                unknown.
+            Counters ``tokens``, ``longest`` (line) and ``unknown`` by text, such as "train.en", ``dropped``
+            pairs by reason, and ``dictionary`` entries by language.
         """
         encoder = method.encoder(model)
         dropped: Counter = Counter()
@@ -116,18 +103,9 @@ class PairData:
         return {**counts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
-        """Append the pairs of a split to its encoded texts.
+        """Append the pairs of a split to its encoded texts. ``dropped`` counts dropped pairs by reason.
 
         Training pairs are filtered by length and distributed over the shards in turn.
-
-        Args:
-            split: name of the split.
-            batches: encoded batches of the split.
-            texts: encoded texts, keyed by split, language and shard, extended in place.
-            dropped: counter of dropped pairs, keyed by reason and updated in place.
-
-        Raises:
-            InputError: There are fewer training pairs than shards after filtering.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0
@@ -150,20 +128,7 @@ class PairData:
     def _write(
         self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
     ) -> Dict[str, Dict[str, int]]:
-        """Write the binarized files and count their tokens.
-
-        Args:
-            texts: encoded texts, keyed by split, language and shard.
-            encoder: encoder of the texts.
-            dictionaries: mapping from a language to its fairseq dictionary.
-            max_unknown: maximum percentage of unknown tokens in a text.
-
-        Returns:
-            Counters ``tokens``, ``longest`` and ``unknown``, with keys such as "train.en".
-
-        Raises:
-            InputError: Too many tokens of a text are unknown. No files are written in this case.
-        """
+        """Write the binarized files, unless a text has too many unknown tokens, and count their tokens."""
         tables = {side: encoder.dictionary_indices(dictionary) for side, dictionary in dictionaries.items()}
         tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
         for (split, side, _), text in texts.items():

@@ -25,12 +25,9 @@ LABEL_LENGTH = 12  # characters
 
 
 class Alignment(NamedTuple):
-    """Attention weights between the pieces of a source sentence and its translation.
+    """Attention weights between the pieces of a source sentence and its translation, both with ``</s>``.
 
-    Attributes:
-        source: subword pieces of the source, including ``</s>``.
-        target: subword pieces of the translation, including ``</s>``.
-        weights: attention weights, indexed [target piece][source piece].
+    ``weights`` are indexed [target piece][source piece].
     """
 
     source: List[str]
@@ -53,19 +50,7 @@ def build_parser() -> CommandParser:
 
 
 def read_alignment(path: Path, sentence: int) -> Alignment:
-    """Read the attention weights of the best hypothesis of a sentence.
-
-    Args:
-        path: output file of ``fairseq-generate --print-alignment soft``.
-        sentence: zero-based index of the sentence in the test set.
-
-    Returns:
-        Pieces of the sentence and of its translation, with the attention weights.
-
-    Raises:
-        InputError: The file cannot be read or is truncated, the sentence is missing, or the file contains no
-            attention weights for subword pieces.
-    """
+    """Read the attention weights of the best hypothesis of a sentence."""
     lines: Dict[str, str] = {}
     for kind, number, text in labelled_lines(path):
         if number == sentence:
@@ -94,15 +79,7 @@ def read_alignment(path: Path, sentence: int) -> Alignment:
 
 
 def draw(args: argparse.Namespace) -> None:
-    """Draw the attention weights of a sentence, one panel per output file, and write the picture.
-
-    Args:
-        args: parsed command-line arguments.
-
-    Raises:
-        InputError: A file contains no attention weights for the sentence, or the numbers of titles and files
-            differ.
-    """
+    """Draw the attention weights of a sentence, one panel per output file."""
     titles = args.titles or [path.stem for path in args.outputs]
     if len(titles) != len(args.outputs):
         raise InputError(
@@ -128,11 +105,7 @@ def draw(args: argparse.Namespace) -> None:
 def shorten_label(piece: str) -> str:
     """Return the axis label of a piece, at most 12 characters long.
 
-    The word mark of sentencepiece is removed. ``$`` is escaped, because matplotlib would interpret it as the
-    start of a formula.
-
-    Args:
-        piece: subword piece or word.
+    The word mark of sentencepiece is removed. ``$`` is escaped, because matplotlib would begin a formula.
 
     Example:
         >>> shorten_label("▁tree")

@@ -59,11 +59,7 @@ class Preparation:
 
     Attributes:
         data: data folder for fairseq-train. ``data.path`` is the data argument.
-        longest: mapping from a text, such as "train.en", to the number of tokens in its longest line. Set by
-            :meth:`run`.
-
-    Raises:
-        InputError: The source and the target language are the same.
+        longest: number of tokens in the longest line of each text, such as "train.en". Set by :meth:`run`.
     """
 
     def __init__(self, options: BitextOptions, method: Any = None) -> None:
@@ -89,11 +85,7 @@ class Preparation:
         self.data = PairData(options.destdir, self.languages, self.prefixes, lengths, options.shards)
 
     def check(self) -> None:
-        """Read and check all text. Nothing is written.
-
-        Raises:
-            InputError: A file is missing or malformed, or the two sides of a text are not aligned.
-        """
+        """Read and check all text, without writing anything."""
         has_documents = self.options.documents is not None  # then empty lines may divide documents
         for split, prefix in self.prefixes.items():
             by_lines = has_documents and not Path(f"{prefix}.{IDS}").is_file()
@@ -103,12 +95,7 @@ class Preparation:
                 self.documents[split] = document_lengths(prefix, self.text[split])
 
     def resume_settings(self) -> Dict[str, str]:
-        """Return the settings that must not change when the training of a model is resumed.
-
-        Returns:
-            Checksum of the training text and values of the relevant options, keyed by name. They are compared
-            by :func:`luna_fairseq.files.same_run.check_same_run`.
-        """
+        """Return the checksum of the training text and the options that a trained model depends on."""
         identity = {"training text": f"{CONTENT}{self.text['train'].digest}"}
         for name in DECISIVE_OPTIONS:
             if getattr(self.options, name) is not None:
@@ -116,11 +103,7 @@ class Preparation:
         return identity
 
     def run(self) -> None:
-        """Run all unfinished steps, and print the size of each text.
-
-        Raises:
-            InputError: The text does not pass :meth:`check`, or too many of its tokens are unknown.
-        """
+        """Run all unfinished steps, and print the size of each text."""
         if not self.text:
             self.check()
         owned = [*self.models, *self.data.names()]
@@ -141,11 +124,7 @@ class Preparation:
         self._report(counts)
 
     def _report(self, counts: Dict[str, Any]) -> None:
-        """Print the size of each text and of the dictionary, and warnings about long or unusual lines.
-
-        Args:
-            counts: counts returned by the step "encode".
-        """
+        """Print the size of each text and of the dictionary, and warnings about long or unusual lines."""
         for split, part in self.text.items():
             sides = [f"{split}.{language}" for language in self.languages]
             tokens = ", ".join(
@@ -190,15 +169,9 @@ class Preparation:
             )
 
     def check_positions(self, options: Mapping[str, str]) -> None:
-        """Raise InputError if a validation or test line is longer than the maximum length of the model.
+        """Raise InputError if a validation or test line is longer than the model reads with these options.
 
         fairseq would reject such a text only after training.
-
-        Args:
-            options: options of fairseq-train, keyed by name.
-
-        Raises:
-            InputError: A line is longer than ``--max-source-positions`` or ``--max-target-positions``.
         """
         for split in self.text:
             if split == "train" or (split.startswith("valid") and SKIP in options):
@@ -214,12 +187,7 @@ class Preparation:
                     )
 
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Write the tokenised text of all splits to the folder ``tokenised``.
-
-        Returns:
-            names: files that were written, relative to the data folder.
-            counts: empty dictionary, because this step counts nothing.
-        """
+        """Write the tokenised text of all splits to the folder ``tokenised``."""
         names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
@@ -227,27 +195,14 @@ class Preparation:
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
-        """Iterate over the lines of a split before subword encoding, with a progress bar.
-
-        Args:
-            split: name of the split, such as "train".
-            description: label of the progress bar.
-
-        Returns:
-            Iterator over pairs (source line, target line), tokenised if the subword method needs tokens.
-        """
+        """Iterate over the pairs of lines of a split, tokenised if the subword method needs it."""
         if not self.method.tokenize:
             return progress(self.text[split].pairs(), description)
         paths = [self.options.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text and write its model file.
-
-        Returns:
-            names: name of the model file.
-            counts: empty dictionary, because this step counts nothing.
-        """
+        """Learn the subword model from the training text and write its model file."""
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
@@ -255,15 +210,7 @@ class Preparation:
         return self.models, {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all splits and write the data folder.
-
-        The folder also receives plain-text copies of the validation and test text, and checksums of all
-        files.
-
-        Returns:
-            names: files that were written, relative to the data folder.
-            counts: numbers of tokens, dropped pairs, document pieces and dictionary entries.
-        """
+        """Encode all splits, and write the data folder, plain validation and test text, and checksums."""
         remove_checksums(self.options.destdir)
         separators = [SEPARATOR] if self.documents else []
         counts = self.data.write(self.method, self.model, self._batches, separators, self.options.max_unknown)
@@ -280,15 +227,7 @@ class Preparation:
         return names, counts
 
     def _batches(self, split: str, encoder: Encoder) -> Iterator[List[Encoded]]:
-        """Encode a split in batches of sentence pairs or, with ``--documents``, of pairs of document pieces.
-
-        Args:
-            split: name of the split.
-            encoder: encoder of both languages.
-
-        Yields:
-            List [encoded source, encoded target] of a batch.
-        """
+        """Encode a split in batches [source, target] of sentence pairs or of pairs of document pieces."""
         lines = chain.from_iterable(self._pairs(split, f"encode {split}"))
         sentences = (
             [select_sentences(batch, np.arange(len(batch[1])) % 2 == side) for side in (0, 1)]
@@ -306,16 +245,7 @@ class Preparation:
             yield [(np.concatenate(side), np.array(list(map(len, side)))) for side in sides]
 
     def _write(self, folder: str, split: str, pairs: Iterable[Sequence[str]]) -> List[str]:
-        """Write pairs of lines to the two files ``FOLDER/SPLIT.LANG``.
-
-        Args:
-            folder: name of a subfolder of the data folder.
-            split: name of the split, such as "train".
-            pairs: pairs of lines without trailing newlines.
-
-        Returns:
-            Names of the two files, relative to the data folder.
-        """
+        """Write pairs of lines to the two files ``FOLDER/SPLIT.LANG``, and return their names."""
         names = [f"{folder}/{split}.{language}" for language in self.languages]
         with replacing_lines([self.options.destdir / name for name in names]) as files:
             for pair in pairs:

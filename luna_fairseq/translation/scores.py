@@ -88,7 +88,7 @@ def has_spaces(language: Optional[str]) -> bool:
 def describe_tokenizer(tokenizer: str, language: Optional[str]) -> str:
     """Return a line about another tokenizer than 13a, or about a language that 13a cannot divide, or ""."""
     if tokenizer != BLEU.TOKENIZER_DEFAULT:
-        return f"tokenizer of BLEU: {tokenizer}\n"
+        return f"tokenizer: {tokenizer}\n"
     if _base_language(language) in _WITHOUT_SPACES:
         return (
             f"BLEU: {tokenizer} does not divide {language} into words. Give --tokenize flores200 or char.\n"

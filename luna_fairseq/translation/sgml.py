@@ -20,17 +20,7 @@ ENTITIES = {"&quot;": '"', "&apos;": "'"}
 
 
 def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
-    """Read the segments of an SGML file.
-
-    Args:
-        path: SGML file with ``<doc docid=...>`` and ``<seg id=...>`` elements.
-
-    Returns:
-        List of (document id, segment id, text), in file order.
-
-    Raises:
-        InputError: The file is not UTF-8, contains no segments, or contains an unclosed ``<seg>``.
-    """
+    """Read (document id, segment id, text) from the ``<doc docid=>`` and ``<seg id=>`` of an SGML file."""
     try:
         content = path.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -51,18 +41,7 @@ def read_sgml(path: Path) -> List[Tuple[str, str, str]]:
 
 
 def read_parallel_sgml(source: Path, reference: Path) -> List[Tuple[str, str]]:
-    """Read the aligned segments of a source file and its reference.
-
-    Args:
-        source: SGML file of the source text.
-        reference: SGML file of the reference translation.
-
-    Returns:
-        List of (source text, reference text), in the order of the files.
-
-    Raises:
-        InputError: A file is malformed, or the two files do not contain the same segments.
-    """
+    """Read the pairs of segments of a source and a reference, which must have the same segments."""
     sources, references = read_sgml(source), read_sgml(reference)
     for (document, number, _), (other_document, other_number, _) in zip(sources, references):
         if (document, number) != (other_document, other_number):

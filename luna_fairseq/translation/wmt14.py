@@ -40,16 +40,7 @@ class Part:
 
 
 def _training_part(name: str, archive: str, size: int, sha256: str, stem: str, lines: int) -> Part:
-    """Create the entry for a training corpus.
-
-    Args:
-        name: name of the corpus for messages.
-        archive: path of the archive on the WMT site.
-        size: size of the archive in bytes.
-        sha256: SHA-256 of the archive.
-        stem: path within the archive of the files ``STEM.en`` and ``STEM.de``.
-        lines: number of sentence pairs.
-    """
+    """Create the entry for a training corpus with the files ``STEM.en`` and ``STEM.de`` in its archive."""
     file = RemoteFile(f"{SITE}/{archive}", size, f"sha256:{sha256}")
     return Part(name, "train", file, (f"{stem}.en", f"{stem}.de"), lines)
 
@@ -97,21 +88,10 @@ PARTS = (
 
 
 def write_text(archives: Mapping[str, Path], folder: Path, published: bool) -> Dict[str, int]:
-    """Convert the archives to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
+    """Convert archives, by corpus, to the files ``{train,valid,test}.{en,de}`` with one sentence per line.
 
-    The files are created only after all archives have been read successfully.
-
-    Args:
-        archives: mapping from the name of a corpus to its archive.
-        folder: folder to write to. It is created if it does not exist.
-        published: If True, require each corpus to have the published number of lines.
-
-    Returns:
-        Mapping from the name of a corpus to its number of sentence pairs.
-
-    Raises:
-        InputError: An archive is damaged or incomplete, the two sides of a corpus have different numbers of
-            lines, or a corpus does not have the published number of lines.
+    The files are created only after all archives have been read successfully. If ``published`` is True, each
+    corpus must have the published number of lines. Returns the number of pairs per corpus.
     """
     counts = {}
     with scratch_folder(folder.with_name(f"{folder.name}.tmp")) as temporary:
@@ -140,19 +120,7 @@ def text_files() -> List[str]:
 
 
 def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
-    """Append a corpus to the files of its split.
-
-    Args:
-        part: corpus to append.
-        files: extracted English and German file of the corpus.
-        targets: English and German file of the split.
-
-    Returns:
-        Number of sentence pairs in the corpus.
-
-    Raises:
-        InputError: The two files have different numbers of lines.
-    """
+    """Append an extracted corpus to the two files of its split, and return its number of sentence pairs."""
     if files[0].suffix == ".sgm":
         pairs = read_parallel_sgml(*files)
         for side, target in enumerate(targets):
@@ -168,17 +136,10 @@ def _append(part: Part, files: List[Path], targets: List[Path]) -> int:
 
 
 def _append_lines(source: Path, target: Path) -> int:
-    r"""Append the lines of a file to another file.
+    r"""Append the lines of a file to another file, and return their number.
 
     Lines end only at ``\n``. If the last line has no ``\n``, one is added, so that the next corpus begins on
     a new line.
-
-    Args:
-        source: file to read.
-        target: file to append to.
-
-    Returns:
-        Number of appended lines.
     """
     lines, line = 0, b"\n"
     with source.open("rb") as reader, target.open("ab") as writer:

@@ -23,20 +23,10 @@ def evaluate(
 ) -> Tuple[Dict[str, float], List[Any], str]:
     """Evaluate a checkpoint that was fine-tuned on a prepared task.
 
-    Args:
-        data: prepared task.
-        path: checkpoint file.
-        split: split name in fairseq, such as "valid".
-        batch_size: number of examples per batch.
-
     Returns:
         metrics: metrics in percent, keyed by name. Empty if the split has no answers.
         predictions: predicted label per example, or number for regression, in the order of the data.
         truncation_note: note on the number of truncated examples, or an empty string.
-
-    Raises:
-        InputError: The split or the checkpoint does not exist, or the checkpoint was trained on a different
-            task.
     """
     if split not in data.examples:
         raise InputError(f"{data.folder} has no split {split!r}. Give one of {', '.join(data.examples)}.")
@@ -67,15 +57,9 @@ def evaluate(
 
 
 def _describe_truncation(task: Any, split: str) -> str:
-    """Configure the task to truncate long examples as in training, and count the truncated examples.
+    """Let the task truncate long examples as in training, and return a note on their number.
 
-    Args:
-        task: fairseq task. Its options are modified in place.
-        split: split name in fairseq, such as "valid".
-
-    Returns:
-        A note to append to a message, such as " (4 were truncated to the model's 512 positions)". Empty if no
-        example is too long.
+    The note is such as " (4 were truncated to the model's 512 positions)", or "".
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -87,20 +71,7 @@ def _describe_truncation(task: Any, split: str) -> str:
 
 
 def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, Any, Any]:
-    """Load a fine-tuned checkpoint, and check that it matches the prepared task.
-
-    Args:
-        path: checkpoint file.
-        data: prepared task.
-
-    Returns:
-        model: fairseq model in evaluation mode, on the GPU if there is one.
-        config: configuration of the checkpoint.
-        task: fairseq task that reads the prepared data.
-
-    Raises:
-        InputError: The checkpoint was not fine-tuned on the task.
-    """
+    """Load the model, configuration and task of a checkpoint that was fine-tuned on a prepared task."""
     task_kind = "sentence_ranking" if TASKS[data.task].is_multiple_choice else "sentence_prediction"
     state = checkpoint_utils.load_checkpoint_to_cpu(str(path))
     options = state["cfg"]["task"]
@@ -124,15 +95,7 @@ def _load_checkpoint(path: Path, data: PreparedTask) -> Tuple[torch.nn.Module, A
 
 
 def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
-    """Yield the batches of a dataset, on the GPU if there is one.
-
-    Args:
-        dataset: fairseq dataset of one split.
-        batch_size: number of examples per batch.
-
-    Yields:
-        Batches from the dataset's collater. The last batch may be smaller.
-    """
+    """Yield the batches of a dataset, on the GPU if there is one."""
     for start in range(0, len(dataset), batch_size):
         examples = [dataset[index] for index in range(start, min(start + batch_size, len(dataset)))]
         sample = dataset.collater(examples)
@@ -140,15 +103,7 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a prediction or target of the model to the format of the published files.
-
-    Args:
-        task: fine-tuning task.
-        value: index of a class, score of a regression task from 0 to 1, or None for a missing answer.
-
-    Returns:
-        Class label, score from 0 to 5, or None.
-    """
+    """Convert a prediction or target to a label, a score from 0 to 5, or None, as in the published files."""
     if value is None:
         return None
     return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]

@@ -21,8 +21,8 @@ class GlueTask(FineTuningTask):
         text_columns: names of the columns that contain the texts of an example.
         label_column: name of the column that contains the label. Test sets do not have this column.
         headerless_columns: names of all columns if the files have no header line, otherwise empty.
-        skips_broken_lines: skip lines with the wrong number of columns instead of raising an error, and
-            accept empty texts. The QQP training file contains such lines.
+        skips_broken_lines: skip lines with the wrong number of columns, and accept empty texts. The QQP
+            training file contains such lines.
     """
 
     text_columns: Tuple[str, ...] = ()
@@ -31,18 +31,7 @@ class GlueTask(FineTuningTask):
     skips_broken_lines: bool = False
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Read the examples of a split.
-
-        Args:
-            folder: folder that contains the published files.
-            split: split name in fairseq, such as "valid".
-
-        Returns:
-            Examples in the order of the file.
-
-        Raises:
-            InputError: The file is missing, empty or malformed. The message includes the line number.
-        """
+        """Read the examples of a split in the order of the file."""
         path = folder / self.splits[split]
         rows = [(number, line.split("\t")) for number, line in enumerate(read_lines(path), 1) if line]
         if not rows:
@@ -70,18 +59,9 @@ class GlueTask(FineTuningTask):
         return examples
 
     def _find_columns(self, first_line: Sequence[str], path: Path, split: str) -> Sequence[str]:
-        """Return the column names, from the header line or from ``headerless_columns``.
+        """Return the column names, from the fields of the header line or from ``headerless_columns``.
 
-        Args:
-            first_line: fields of the first line of the file.
-            path: path of the file, for the error message.
-            split: split name in fairseq. Test sets do not need labels.
-
-        Returns:
-            Column names. If the first line is not a header, the ``headerless_columns`` object itself.
-
-        Raises:
-            InputError: A column that the task needs is missing.
+        Raises InputError if a column is missing that the split needs.
         """
         names = [name.strip() for name in first_line]
         needed = self.text_columns if split.startswith("test") else (*self.text_columns, self.label_column)
@@ -96,19 +76,7 @@ class GlueTask(FineTuningTask):
         )
 
     def _parse_example(self, row: Dict[str, str], location: str, split: str) -> Example:
-        """Convert a line to an example.
-
-        Args:
-            row: column values, keyed by column name.
-            location: file and line, for error messages.
-            split: split name in fairseq.
-
-        Returns:
-            Example with the texts and the label (None if there is no label column).
-
-        Raises:
-            InputError: A text is empty, or the label is unknown.
-        """
+        """Convert a line, keyed by column, to an example. The label is None without a label column."""
         texts = tuple(row[name].strip() for name in self.text_columns)
         if "" in texts and not (self.skips_broken_lines or split.startswith("test")):
             raise InputError(

@@ -11,19 +11,7 @@ from luna_fairseq.requirements import import_package
 def compute_metrics(
     task: FineTuningTask, predicted: Sequence[Any], expected: Sequence[Any]
 ) -> Dict[str, float]:
-    """Compute all metrics of a task.
-
-    Args:
-        task: fine-tuning task, which specifies its metrics.
-        predicted: predicted labels, or numbers for regression.
-        expected: correct labels or numbers in the same order.
-
-    Returns:
-        Metrics in percent, keyed by name, such as {"accuracy": 91.4, "f1": 88.2}.
-
-    Raises:
-        MissingRequirementError: scikit-learn is missing. Installing it also installs scipy.
-    """
+    """Return all metrics of a task in percent, such as {"accuracy": 91.4, "f1": 88.2}."""
     metrics = import_package("sklearn.metrics", f"the metric of {task.name}")
     stats = import_package("scipy.stats", f"the metric of {task.name}")
     functions: Dict[str, Callable[[], float]] = {

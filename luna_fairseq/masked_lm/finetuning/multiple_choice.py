@@ -26,18 +26,7 @@ class Race(FineTuningTask):
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Read the questions about all passages in a split.
-
-        Args:
-            folder: folder that contains RACE's folders train, dev and test.
-            split: split name in fairseq, such as "valid".
-
-        Returns:
-            One example per question.
-
-        Raises:
-            InputError: The split has no passages, or a file is malformed.
-        """
+        """Read the questions about all passages in a split."""
         root = folder / self.splits[split]
         with count_other_files(str(root)) as is_data:
             paths = sorted(root.rglob("*.txt"))
@@ -49,17 +38,7 @@ class Race(FineTuningTask):
         return [example for path in files for example in self._read_passage(path)]
 
     def _read_passage(self, path: Path) -> Iterator[Example]:
-        """Yield the questions about one passage.
-
-        Args:
-            path: JSON file of the passage.
-
-        Yields:
-            Examples with the passage, one candidate per option, and the label.
-
-        Raises:
-            InputError: The file is malformed.
-        """
+        """Yield the passage, one candidate per option, and the label of each question about a passage."""
         passage = _parse_json("\n".join(read_lines(path)), str(path))
         try:
             article = _normalize_spaces(passage["article"])
@@ -90,18 +69,7 @@ class CommonsenseQA(FineTuningTask):
     is_multiple_choice = True
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Read the questions of a split.
-
-        Args:
-            folder: folder that contains the .jsonl files.
-            split: split name in fairseq, such as "valid".
-
-        Returns:
-            Examples in the order of the file.
-
-        Raises:
-            InputError: The file is empty, or a line is malformed.
-        """
+        """Read the questions of a split in the order of the file."""
         path = folder / self.splits[split]
         lines = [(f"{path}, line {number}", line) for number, line in enumerate(read_lines(path), 1) if line]
         if not lines:
@@ -109,19 +77,7 @@ class CommonsenseQA(FineTuningTask):
         return [self._parse_question(line, location) for location, line in lines]
 
     def _parse_question(self, line: str, location: str) -> Example:
-        """Convert a line to an example.
-
-        Args:
-            line: question as a JSON object.
-            location: file and line, for error messages.
-
-        Returns:
-            Example with the question, one candidate per choice, and the label. The label is None or empty if
-            the line contains no answer.
-
-        Raises:
-            InputError: The line is malformed.
-        """
+        """Convert a line to an example. The label is None or empty without an answer."""
         entry = _parse_json(line, location)
         try:
             question = _normalize_spaces(entry["question"]["stem"])
@@ -142,18 +98,7 @@ class CommonsenseQA(FineTuningTask):
 
 
 def _parse_json(text: str, location: str) -> Any:
-    """Parse JSON text.
-
-    Args:
-        text: text to parse.
-        location: file and line of the text, for the error message.
-
-    Returns:
-        Parsed value.
-
-    Raises:
-        InputError: The text is not JSON.
-    """
+    """Parse JSON text, or raise InputError with its location."""
     try:
         return json.loads(text)
     except ValueError as error:
@@ -166,14 +111,7 @@ def _normalize_spaces(text: str) -> str:
 
 
 def _fill_in(question: str, option: str) -> str:
-    """Insert an answer into the gap in a question, or append it if the question has no gap.
-
-    Args:
-        question: question, in which "_" marks a gap.
-        option: answer.
-
-    Returns:
-        Text on a single line.
+    """Insert an answer into the gap "_" in a question, or append it if the question has no gap.
 
     Example:
         >>> _fill_in("Tom likes _ .", "tea"), _fill_in("What does Tom like?", "Tea.")

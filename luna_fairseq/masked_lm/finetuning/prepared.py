@@ -47,17 +47,7 @@ class PreparedTask:
 
     @classmethod
     def load(cls, folder: Path) -> PreparedTask:
-        """Read the description of a prepared task.
-
-        Args:
-            folder: folder written by luna-prepare-task.
-
-        Returns:
-            The description.
-
-        Raises:
-            InputError: The folder was not written by luna-prepare-task, or the command was interrupted.
-        """
+        """Read the description of a task that luna-prepare-task has prepared."""
         path = folder / DESCRIPTION
         check_files(path)
         try:
@@ -70,11 +60,6 @@ class PreparedTask:
 
 class PreparedWriter:
     """Writer of a prepared task. The files appear in the folder only when :meth:`finish` is called.
-
-    Args:
-        folder: folder to write.
-        task: fine-tuning task.
-        dictionary: dictionary of the pretrained model.
 
     Attributes:
         tokens: number of tokens per split.
@@ -97,13 +82,7 @@ class PreparedWriter:
             dictionary.save(str(self.temporary / name))
 
     def write(self, split: str, examples: Sequence[Example], encoder: Encoder) -> None:
-        """Encode the examples of a split and write them to the temporary folder.
-
-        Args:
-            split: split name in fairseq, such as "valid".
-            examples: examples of the split.
-            encoder: encoder that converts text to pieces.
-        """
+        """Encode the examples of a split and write them to the temporary folder."""
         lengths = []
         for number in range(self.task.inputs):
             texts = progress([example.inputs[number] for example in examples], f"encode {split}")
@@ -121,11 +100,7 @@ class PreparedWriter:
             self._write_labels(self.temporary / "label" / split, labels)
 
     def finish(self) -> List[str]:
-        """Move the written files into the folder, replacing the files of an earlier preparation.
-
-        Returns:
-            Names of the written files, relative to the folder.
-        """
+        """Move the written files into the folder in place of earlier ones, and return their names."""
         for path in [*self.folder.glob("input*"), self.folder / "label"]:
             shutil.rmtree(str(path), ignore_errors=True)
         for name in self.names:
@@ -135,15 +110,9 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens per example, including special tokens.
+        """Return the number of tokens [B] per example with special tokens. Its N texts have pieces [N, B].
 
         In a multiple-choice task, the length is that of the longest candidate.
-
-        Args:
-            pieces: number of pieces per text, [N, B] for N texts in each of B examples.
-
-        Returns:
-            Numbers of tokens [B].
         """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)
@@ -154,10 +123,6 @@ class PreparedWriter:
 
         For multiple choice, a label is the index of the correct candidate. For regression, it is a score from
         0 to 1. Otherwise, it is an entry in a separate dictionary.
-
-        Args:
-            path: path of the files without their extensions.
-            labels: one label per example.
         """
         if self.task.is_multiple_choice:
             values = [str(self.task.labels.index(label)) for label in labels]
@@ -178,18 +143,7 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines of text and write them to fairseq's binary files.
-
-    Args:
-        path: path of the files without the extensions ``.bin`` and ``.idx``.
-        lines: lines of text.
-        encoder: encoder that converts text to pieces.
-        dictionary: dictionary of the pieces.
-
-    Returns:
-        lengths: number of pieces per line, an integer array [number of lines].
-        unknown: number of pieces that are not in the dictionary.
-    """
+    """Encode lines, write fairseq's binary files, and return the pieces per line and the unknown pieces."""
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):

@@ -23,9 +23,7 @@ _FAIRSEQ_METRICS = {
 
 @dataclass(frozen=True)
 class Settings:
-    """Hyperparameters of a sweep: values to try, and values shared by all runs.
-
-    There is one run per combination of batch size, learning rate and dropout.
+    """Hyperparameters of a sweep: values to try in all combinations, and values shared by all runs.
 
     Attributes:
         batch_sizes: batch sizes to try.
@@ -48,14 +46,7 @@ class Settings:
     warmup: float
 
     def options(self, updates: int) -> List[str]:
-        """Return the hyperparameters shared by all runs as fairseq-train options.
-
-        Args:
-            updates: maximum number of updates of the run.
-
-        Returns:
-            Arguments of fairseq-train.
-        """
+        """Return the options of fairseq-train that all runs share, for a maximum number of updates."""
         warmup = round(updates * self.warmup) if self.warmup < 1 else min(int(self.warmup), updates - 1)
         words = ["--weight-decay", self.weight_decay, "--attention-dropout", self.attention_dropout]
         words += ["--activation-dropout", self.activation_dropout, "--lr-scheduler", self.schedule]
@@ -79,17 +70,9 @@ _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropou
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return the hyperparameters for a task.
+    """Return the hyperparameters of a sweep: "table-9" of the paper, or the "search" of its section 4.3.
 
     The activation dropout of SST-2 follows the authors' command, not Table 9.
-
-    Args:
-        task: task to fine-tune on.
-        sweep: "table-9" for the values of the paper's Table 9, or "search" for the search grid of section 4.3
-            of the paper.
-
-    Returns:
-        Hyperparameters of the sweep.
     """
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
@@ -100,18 +83,7 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """Return the fairseq options for the task, the criterion and the best checkpoint.
-
-    Args:
-        task: task to fine-tune on.
-        head: name of the classification head.
-
-    Returns:
-        Arguments of fairseq-train.
-
-    Raises:
-        InputError: The installed fairseq does not compute the task's metric.
-    """
+    """Return the options of fairseq-train for the task, the criterion and the best checkpoint."""
     kind = "sentence_ranking" if task.is_multiple_choice else "sentence_prediction"
     words = ["--task", kind, "--criterion", kind, "--init-token", BOS, "--shorten-method", "truncate"]
     words += ["--ranking-head-name" if task.is_multiple_choice else "--classification-head-name", head]
@@ -138,11 +110,6 @@ def task_options(task: FineTuningTask, head: str) -> List[str]:
 def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
     """Return the number of updates in a training run. The last batch of an epoch may be smaller.
 
-    Args:
-        examples: number of training examples.
-        batch_size: number of examples per update.
-        epochs: number of epochs.
-
     Example:
         >>> number_of_updates(examples=100, batch_size=32, epochs=2)
         8
@@ -151,17 +118,7 @@ def number_of_updates(examples: int, batch_size: int, epochs: int) -> int:
 
 
 def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
-    """Return the options that accumulate gradients if a batch does not fit into memory.
-
-    Args:
-        batch_size: number of examples per update.
-        at_a_time: number of examples that fit into memory.
-
-    Returns:
-        Arguments of fairseq-train.
-
-    Raises:
-        InputError: ``at_a_time`` does not divide ``batch_size``.
+    """Return the options that accumulate gradients if only ``at_a_time`` examples of a batch fit into memory.
 
     Example:
         >>> accumulation_options(batch_size=32, at_a_time=8)
@@ -176,13 +133,7 @@ def accumulation_options(batch_size: int, at_a_time: int) -> List[str]:
 
 
 class Setting(NamedTuple):
-    """Hyperparameters of one run in a sweep.
-
-    Attributes:
-        batch_size: number of examples per update.
-        learning_rate: peak learning rate.
-        dropout: dropout probability.
-    """
+    """Batch size, peak learning rate and dropout probability of one run in a sweep."""
 
     batch_size: int
     learning_rate: float
@@ -190,13 +141,7 @@ class Setting(NamedTuple):
 
 
 def enumerate_settings(settings: Settings) -> Dict[str, Setting]:
-    """Return the hyperparameters of each run in a sweep.
-
-    Args:
-        settings: hyperparameters of the sweep.
-
-    Returns:
-        Hyperparameters keyed by run name. The name includes the dropout only if several values are tried.
+    """Return the hyperparameters of each run by its name, with the dropout if several values are tried.
 
     Example:
         >>> list(enumerate_settings(replace(_GLUE, learning_rates=(1e-5, 2e-5))))

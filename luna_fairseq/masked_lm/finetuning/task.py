@@ -53,34 +53,11 @@ class FineTuningTask:
         return not self.labels
 
     def read(self, folder: Path, split: str) -> List[Example]:
-        """Read the examples of a split. Subclasses implement this method.
-
-        Args:
-            folder: folder that contains the published files.
-            split: split name in fairseq, such as "valid".
-
-        Returns:
-            Examples in the order of the published files.
-
-        Raises:
-            InputError: A file is missing or empty, or a line is malformed. The message includes the file and
-                the line.
-        """
+        """Read the examples of a split, named as in fairseq, in the order of the published files."""
         raise NotImplementedError
 
     def check_label(self, label: str, location: str) -> str:
-        """Check that a label is valid for the task. Labels of a regression task are numbers from 0 to 5.
-
-        Args:
-            label: label to check.
-            location: file and line of the label, for the error message.
-
-        Returns:
-            The same label.
-
-        Raises:
-            InputError: The label is invalid.
-        """
+        """Return a label, or raise InputError if the task has no such label (regression: 0 to 5)."""
         if self.is_regression:
             with suppress(ValueError):
                 if 0.0 <= float(label) <= 5.0:
