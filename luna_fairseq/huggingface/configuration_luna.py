@@ -59,14 +59,9 @@ DECODER_DEFAULTS: Dict[str, Any] = {
 
 
 def _attribute_map(side: str, positions: str) -> Dict[str, str]:
-    """Build the mapping of field aliases for ``PretrainedConfig``.
+    """Map the usual names, such as ``hidden_size``, to fields of one side, "encoder" or "decoder".
 
-    Args:
-        side: "encoder" or "decoder", the prefix of the fields that the aliases refer to.
-        positions: name of the field that ``max_position_embeddings`` refers to.
-
-    Returns:
-        Mapping from alias to field: ``{"hidden_size": "encoder_embed_dim", ...}``.
+    ``max_position_embeddings`` refers to the field ``positions``.
     """
     names = {
         "hidden_size": "embed_dim",
@@ -84,45 +79,42 @@ class LunaConfig(PretrainedConfig):
     """Configuration of a Luna masked language model, classifier or translation model.
 
     In each layer, the packed sequence P, a short sequence of L vectors, attends to the tokens (pack
-    attention). Then the tokens attend to P (unpack attention).
+    attention). Then the tokens attend to P (unpack attention). ``DEFAULTS`` holds the default values.
 
     Args:
-        vocab_size: vocabulary size, or target vocabulary size for a translation model (default: 50265).
-        pad_token_id: id of the padding token (default: 1).
-        projection_length: length L of the packed sequence P (default: 128).
+        vocab_size: vocabulary size, or target vocabulary size for a translation model.
+        pad_token_id: id of the padding token.
+        projection_length: length L of the packed sequence P.
         fix_projection_length: use all L vectors of P for every sequence. Otherwise P is at most as long as
-            the sequence (default: False).
-        untie_luna_kv: use separate projections for keys and values (default: False).
-        non_contextual_packed: every layer uses the learned initial P instead of the P that the preceding
-            layer returns (default: False).
+            the sequence.
+        untie_luna_kv: use separate projections for keys and values.
+        non_contextual_packed: every layer uses the learned initial P, not the P of the preceding layer.
         packed_is_read: the classification head takes P as input. The final layer normalization of P then has
-            a gain and a bias (default: False).
-        anchored_packed: assign each vector of P a place in the sequence, so that it prefers nearby tokens
-            (default: False).
-        anchor_strength: initial strength of this preference, if ``anchored_packed`` is set (default: 4.0).
+            a gain and a bias.
+        anchored_packed: assign each vector of P a place in the sequence, so that it prefers nearby tokens.
+        anchor_strength: initial strength of this preference.
         local_parts: number of neighboring text segments that each encoder token additionally attends to; 0
-            for none. The text has one segment per vector of P (default: 0).
-        activation_fn: fairseq name of the activation function (default: "gelu").
-        dropout: dropout probability of embeddings and layer outputs (default: 0.1).
-        attention_dropout: dropout probability of attention weights (default: 0.1).
-        activation_dropout: dropout probability after the activation (default: 0.0).
-        word_dropout: probability of dropping a whole token vector (default: 0.0).
+            for none. The text has one segment per vector of P.
+        activation_fn: fairseq name of the activation function.
+        dropout: dropout probability of embeddings and layer outputs.
+        attention_dropout: dropout probability of attention weights.
+        activation_dropout: dropout probability after the activation.
+        word_dropout: probability of dropping a whole token vector.
         quant_noise_pq: quantization noise during training. If greater than 0, the model has a linear layer
-            after the embedding (default: 0.0).
-        no_scale_embedding: do not scale token vectors by the square root of their width (default: True).
-        layernorm_embedding: apply layer normalization to the embeddings (default: True).
-        no_token_positional_embeddings: use no positional embeddings (default: False).
-        encoder_embed_dim: width of the encoder (default: 768).
-        encoder_ffn_embed_dim: inner width of the feed-forward blocks (default: 3072).
-        encoder_layers: number of encoder layers (default: 12).
-        encoder_attention_heads: number of heads of unpack attention (default: 12).
-        encoder_projected_attention_heads: number of heads of pack attention (default: 12).
-        encoder_normalize_before: use pre-norm layers (default: False).
-        encoder_learned_pos: use learned positional embeddings instead of sinusoidal ones (default: True).
-        max_source_positions: maximum number of input tokens (default: 512).
-        **kwargs: remaining fields. A translation model (``is_encoder_decoder=True``) also has the decoder
-            fields of :class:`LunaDecoderConfig`. All other names are fields of
-            :class:`transformers.PretrainedConfig`.
+            after the embedding.
+        no_scale_embedding: do not scale token vectors by the square root of their width.
+        layernorm_embedding: apply layer normalization to the embeddings.
+        no_token_positional_embeddings: use no positional embeddings.
+        encoder_embed_dim: width of the encoder.
+        encoder_ffn_embed_dim: inner width of the feed-forward blocks.
+        encoder_layers: number of encoder layers.
+        encoder_attention_heads: number of heads of unpack attention.
+        encoder_projected_attention_heads: number of heads of pack attention.
+        encoder_normalize_before: use pre-norm layers.
+        encoder_learned_pos: use learned positional embeddings instead of sinusoidal ones.
+        max_source_positions: maximum number of input tokens.
+        **kwargs: decoder fields of :class:`LunaDecoderConfig` for a translation model
+            (``is_encoder_decoder=True``), and fields of :class:`transformers.PretrainedConfig`.
 
     Example:
         >>> config = LunaConfig(vocab_size=1000, hidden_size=64)
@@ -146,17 +138,10 @@ class LunaConfig(PretrainedConfig):
 
 
 class LunaLongConfig(LunaConfig):
-    """Configuration of a Luna classifier for Long Range Arena.
+    """Configuration of a Luna classifier for Long Range Arena, with the fields of :class:`LunaConfig`.
 
     transformers 5 maps a configuration class to a single model class. This class lets
     ``AutoModelForSequenceClassification`` tell the two Luna classifiers apart.
-
-    Args:
-        **kwargs: arguments of :class:`LunaConfig`.
-
-    Example:
-        >>> LunaLongConfig(vocab_size=256).model_type
-        'luna_long'
     """
 
     model_type = "luna_long"
@@ -167,34 +152,32 @@ class LunaLongConfig(LunaConfig):
 
 
 class LunaDecoderConfig(LunaConfig):
-    """Configuration of a Luna causal language model.
+    """Configuration of a Luna causal language model, whose fields a translation model has as well.
 
-    A translation model has these fields as well. Fields that concern the source have no effect in a language
-    model. A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``). P is the
-    packed sequence; see :class:`LunaConfig`.
+    A causal language model has no encoder fields (``encoder_*``, ``max_source_positions``), and fields that
+    concern the source have no effect. ``DECODER_DEFAULTS`` holds the default values. P is the packed
+    sequence; see :class:`LunaConfig`.
 
     Args:
-        pack_activation: activation of causal pack attention, "softplus" or "elu" (default: "softplus").
-        causal_decay: let the weight of earlier tokens decay with distance (default: False).
-        cross_attention: attention to the source. "luna" attends to the source through P, "softmax" to all
-            source tokens (default: "luna").
+        pack_activation: activation of causal pack attention, "softplus" or "elu".
+        causal_decay: let the weight of earlier tokens decay with distance.
+        cross_attention: "luna" attends to the source through P, "softmax" to all source tokens.
         packed_lookup: number of vectors of P whose text segments cross-attention additionally attends to
-            token by token; 0 for none (default: 0).
-        diagonal_prior: prefer source tokens whose relative position is similar to that of the target token
-            (default: False).
+            token by token; 0 for none.
+        diagonal_prior: prefer source tokens whose relative position is similar to that of the target token.
         separators: ids of the sentence separator in the source and in the target vocabulary. If given,
-            ``diagonal_prior`` compares positions within sentences (default: None, within the whole text).
-        no_decoder_final_norm: omit the final layer normalization of a pre-norm decoder (default: False).
-        decoder_embed_dim: width of the decoder (default: 512).
-        decoder_ffn_embed_dim: inner width of the feed-forward blocks (default: 2048).
-        decoder_layers: number of decoder layers (default: 6).
-        decoder_attention_heads: number of heads of unpack attention (default: 8).
-        decoder_projected_attention_heads: number of heads of pack attention (default: 8).
-        decoder_input_dim: width of the token embedding (default: 512).
-        decoder_output_dim: input width of the output projection (default: 512).
-        decoder_normalize_before: use pre-norm layers (default: False).
-        decoder_learned_pos: use learned positional embeddings instead of sinusoidal ones (default: False).
-        max_target_positions: maximum number of tokens in a text (default: 1024).
+            ``diagonal_prior`` compares positions within sentences, otherwise within the whole text.
+        no_decoder_final_norm: omit the final layer normalization of a pre-norm decoder.
+        decoder_embed_dim: width of the decoder.
+        decoder_ffn_embed_dim: inner width of the feed-forward blocks.
+        decoder_layers: number of decoder layers.
+        decoder_attention_heads: number of heads of unpack attention.
+        decoder_projected_attention_heads: number of heads of pack attention.
+        decoder_input_dim: width of the token embedding.
+        decoder_output_dim: input width of the output projection.
+        decoder_normalize_before: use pre-norm layers.
+        decoder_learned_pos: use learned positional embeddings instead of sinusoidal ones.
+        max_target_positions: maximum number of tokens in a text.
         **kwargs: remaining arguments of :class:`LunaConfig`.
 
     Example:
