@@ -42,9 +42,9 @@ MAY_IMPORT = {
     "report": BELOW_EXTRAS,
     "benchmark": BELOW_EXTRAS,
 }
-# The core needs only torch, except for these adapters, which register the optimizer and the schedule.
-# The core's __init__ files import them on request only.
-CORE = {"ops", "modules", "optim"}
+# The core and the extension need only torch, except for these adapters, which register the optimizer and the
+# schedule. The core's __init__ files import them on request only.
+CORE = {"ops", "modules", "optim", "anchored"}
 NEED_FAIRSEQ = {
     "optim/fairseq_apollo.py",
     "optim/fairseq_milestone.py",

@@ -6,8 +6,8 @@ from torch import Tensor, nn
 
 from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
-from luna_fairseq.anchored.encoder_attentions import ExtensionOptions, extension_options
 from luna_fairseq.anchored.geometry import Needs, TargetPlaces, context_geometry, measure_places
+from luna_fairseq.anchored.options import ExtensionOptions, extension_options
 from luna_fairseq.anchored.sentence_places import (
     UnfinishedSentence,
     count_tokens_before_sentence,

@@ -1,84 +1,45 @@
-"""Command-line options of anchored attention, inherited by the model options."""
+"""Options of anchored attention and related features, without fairseq."""
 
-from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from fairseq.dataclass import ChoiceEnum, FairseqDataclass
+from luna_fairseq.errors import InputError
 
 CROSS_ATTENTIONS = ("luna", "softmax")
 
 
-@dataclass
-class AnchorOptions(FairseqDataclass):
-    """Options of anchored attention, in which each row of the packed sequence P favours one segment."""
+class ExtensionOptions(NamedTuple):
+    """Options of anchored attention and related features, named like the command-line options.
 
-    anchored_packed: bool = field(
-        default=False,
-        metadata={
-            "help": "anchor every row of P at a place in the context, and favour tokens near that place "
-            "(default: the paper's P, without places)"
-        },
-    )
-    anchor_strength: float = field(
-        default=4.0,
-        metadata={
-            "help": "with --anchored-packed: initial strength of the anchors, the amount by which a "
-            "distance of one segment of the context lowers the logits of pack attention",
-            "above": 0,
-        },
-    )
-    local_parts: int = field(
-        default=0,
-        metadata={
-            "help": "with --anchored-packed: number of segments in the window of neighbouring tokens that "
-            "every encoder token reads beside P, with its own segment in the middle; odd (0: no window)",
-            "least": 0,
-        },
-    )
+    ``luna_fairseq/models/options.py`` describes each option.
+    """
+
+    anchored_packed: bool = False
+    anchor_strength: float = 4.0
+    local_parts: int = 0
+    cross_attention: str = "luna"
+    packed_lookup: int = 0
+    diagonal_prior: bool = False
+    causal_decay: bool = False
 
 
-@dataclass
-class DecayOptions(FairseqDataclass):
-    """Option of the decoder's causal attention, ``--causal-decay``."""
+def extension_options(cfg: Any) -> ExtensionOptions:
+    """Read the options of anchored attention from a configuration, and check that they are compatible.
 
-    causal_decay: bool = field(
-        default=False,
-        metadata={
-            "help": "decay the weight of earlier positions in causal attention exponentially with distance, "
-            "at a rate that each head learns (default: the paper's attention, without decay)"
-        },
-    )
-
-
-@dataclass
-class CrossOptions(FairseqDataclass):
-    """Options of the decoder's cross-attention."""
-
-    cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = field(
-        default="luna",
-        metadata={
-            "help": "attention to the source: luna reads the source through P; softmax reads all tokens, at "
-            "a cost of source length times target length"
-        },
-    )
-    packed_lookup: int = field(
-        default=0,
-        metadata={
-            "help": "with --anchored-packed: attention to the source also reads the tokens of this many rows "
-            "of P, those with the largest logits; at most 64 tokens are all read (0: no look-up)",
-            "least": 0,
-        },
-    )
-    diagonal_prior: bool = field(
-        default=False,
-        metadata={
-            "help": "with --anchored-packed: favour source tokens near the diagonal, as if source and target "
-            "ran at the same pace; each head learns its pace and strength"
-        },
-    )
-    sentence_diagonal: bool = field(
-        default=False,
-        metadata={
-            "help": "with --diagonal-prior, for text prepared with --documents: restart the diagonal at each "
-            "<sep>, at the source sentence with the same number"
-        },
-    )
+    cfg: object with options as attributes. Missing options have their default values.
+    """
+    defaults = ExtensionOptions()
+    values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
+    options = ExtensionOptions(**values)
+    needs = {
+        "packed_lookup": "a look-up reads the segments of anchored rows",
+        "local_parts": "a window consists of the segments of anchored rows",
+        "diagonal_prior": "only anchored rows have a distance from the diagonal",
+    }
+    for name, why in needs.items():
+        if getattr(options, name) and not options.anchored_packed:
+            raise InputError(f"--{name.replace('_', '-')} needs --anchored-packed: {why}")
+    if options.packed_lookup and options.cross_attention == "softmax":
+        raise InputError(
+            "--packed-lookup and --cross-attention softmax cannot be combined. Use --packed-lookup 0"
+        )
+    return options

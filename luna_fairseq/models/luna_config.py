@@ -4,9 +4,9 @@ from dataclasses import dataclass
 from typing import Optional
 
 from fairseq.models.transformer import DEFAULT_MAX_SOURCE_POSITIONS, DEFAULT_MAX_TARGET_POSITIONS
-from luna_fairseq.anchored.options import CrossOptions
 from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.models.options import (
+    CrossOptions,
     DecoderOptions,
     EncoderOptions,
     LayerOptions,

@@ -14,12 +14,13 @@ from typing import Any, Optional
 from fairseq import utils
 from fairseq.dataclass import ChoiceEnum, FairseqDataclass
 from fairseq.models.transformer import DEFAULT_MIN_PARAMS_TO_WRAP
-from luna_fairseq.anchored.options import AnchorOptions, DecayOptions
+from luna_fairseq.anchored.options import CROSS_ATTENTIONS, ExtensionOptions
 from luna_fairseq.checks.bounds import PROBABILITY
 from luna_fairseq.checks.model_options import COSTS_ONLY, DEFAULT_FROM, MAY_CHANGE
 from luna_fairseq.ops.causal_luna import BACKENDS, PACK_ACTIVATIONS
 
 Activation = ChoiceEnum(utils.get_available_activation_fns())
+_EXTENSION = ExtensionOptions()  # defaults
 
 
 def option(
@@ -131,6 +132,67 @@ class EncoderOptions(FairseqDataclass):
     encoder_ffn_embed_dim: int = option(2048, "encoder embedding dimension for FFN", least=1)
     encoder_attention_heads: int = option(8, "number of encoder attention heads", least=1)
     encoder_normalize_before: bool = option(False, "apply layernorm before each encoder block")
+
+
+@dataclass
+class AnchorOptions(FairseqDataclass):
+    """Options of anchored attention, in which each row of the packed sequence P favours one segment."""
+
+    anchored_packed: bool = option(
+        _EXTENSION.anchored_packed,
+        "anchor every row of P at a place in the context, and favour tokens near that place "
+        "(default: the paper's P, without places)",
+    )
+    anchor_strength: float = option(
+        _EXTENSION.anchor_strength,
+        "with --anchored-packed: initial strength of the anchors, the amount by which a "
+        "distance of one segment of the context lowers the logits of pack attention",
+        above=0,
+    )
+    local_parts: int = option(
+        _EXTENSION.local_parts,
+        "with --anchored-packed: number of segments in the window of neighbouring tokens that "
+        "every encoder token reads beside P, with its own segment in the middle; odd (0: no window)",
+        least=0,
+    )
+
+
+@dataclass
+class DecayOptions(FairseqDataclass):
+    """Option of the decoder's causal attention, ``--causal-decay``."""
+
+    causal_decay: bool = option(
+        _EXTENSION.causal_decay,
+        "decay the weight of earlier positions in causal attention exponentially with distance, "
+        "at a rate that each head learns (default: the paper's attention, without decay)",
+    )
+
+
+@dataclass
+class CrossOptions(FairseqDataclass):
+    """Options of the decoder's cross-attention."""
+
+    cross_attention: ChoiceEnum(CROSS_ATTENTIONS) = option(
+        _EXTENSION.cross_attention,
+        "attention to the source: luna reads the source through P; softmax reads all tokens, at "
+        "a cost of source length times target length",
+    )
+    packed_lookup: int = option(
+        _EXTENSION.packed_lookup,
+        "with --anchored-packed: attention to the source also reads the tokens of this many rows "
+        "of P, those with the largest logits; at most 64 tokens are all read (0: no look-up)",
+        least=0,
+    )
+    diagonal_prior: bool = option(
+        _EXTENSION.diagonal_prior,
+        "with --anchored-packed: favour source tokens near the diagonal, as if source and target "
+        "ran at the same pace; each head learns its pace and strength",
+    )
+    sentence_diagonal: bool = option(
+        False,
+        "with --diagonal-prior, for text prepared with --documents: restart the diagonal at each "
+        "<sep>, at the source sentence with the same number",
+    )
 
 
 @dataclass

@@ -12,7 +12,7 @@ from fairseq import utils
 from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.anchored.decoder_attentions import AnchoredDecoderAttentions
-from luna_fairseq.anchored.encoder_attentions import extension_options
+from luna_fairseq.anchored.options import extension_options
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.luna import LunaConfig, LunaModel
 from luna_fairseq.modules.memory import map_tensors
