@@ -2,6 +2,8 @@
 
 import re
 import shutil
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
@@ -130,6 +132,9 @@ def test_shortlist(trained, data, tmp_path):
     hub = LunaModel.from_pretrained(str(trained), path.name, str(data), shortlist=str(file)).eval()
     found = [hub.translate(sources[number], beam=2, max_len_a=0, max_len_b=8) for number in sorted(sources)]
     assert found == [hypotheses[number].split("\t")[1] for number in sorted(sources)]
+    with ThreadPoolExecutor(4) as threads:
+        translate = partial(hub.translate, beam=2, max_len_a=0, max_len_b=8)
+        assert [*threads.map(translate, [sources[number] for number in sorted(sources)] * 4)] == found * 4
     message = refused("generate", *plugin(data), "--path", path, options, "--shortlist nowhere")
     assert message.endswith("--shortlist nowhere does not exist. Make it with luna-make-shortlist")
     file.write_text(file.read_text().replace(":src-tgt:", ":tgt-src:"))
