@@ -217,21 +217,21 @@ def test_options_that_the_command_sets(sst2, pretrained, tmp_path, refuses):
 
 def test_refused(sst2, pretrained, text, tmp_path, refuses):
     words = [sst2, "--pretrained", pretrained, "--out", tmp_path / "out"]
-    assert refuses("finetune", "RTE", *words).endswith(f"got SST-2 in {sst2}. Give the data of RTE.")
+    assert f"got SST-2 in {sst2}" in refuses("finetune", "RTE", *words)
     line = refuses("evaluate_task", sst2, "--path", pretrained)
-    assert "task masked_lm. Give a checkpoint that was fine-tuned on SST-2" in line
+    assert "masked_lm" in line and "SST-2" in line
     (tmp_path / "train.tsv").write_text("w1 w2\t1\nw3\tgood\n", encoding="utf-8")
     (tmp_path / "dev.tsv").write_text("w1 w2\t1\n", encoding="utf-8")
     words = ["SST-2", tmp_path, "--destdir", tmp_path / "bin", "--workers", 1]
     line = refuses("prepare_task", *words, "--vocabulary", text)
-    assert f"{tmp_path / 'train.tsv'}, line 2: expected a label of SST-2 (0, 1), got 'good'" in line
+    assert f"{tmp_path / 'train.tsv'}, line 2" in line
     (tmp_path / "train.tsv").write_text("w1 w2\t1\n", encoding="utf-8")
     (tmp_path / "dict.txt").write_text("w1 1\nw2 1\n", encoding="utf-8")
     assert in_this_process("prepare_task", *words, "--vocabulary", tmp_path) == 0
     words = [tmp_path / "bin", "--pretrained", pretrained, "--out", tmp_path / "out"]
     line = refuses("finetune", "SST-2", *words)
-    assert "was trained with another source dictionary (25 entries, " in line
-    assert "than the data's (7 entries, " in line
+    assert "25 entries" in line
+    assert "7 entries" in line
 
 
 def test_export(pretrained, text, tmp_path):

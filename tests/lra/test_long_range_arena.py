@@ -164,24 +164,24 @@ def test_label_of_two_words(tmp_path):
 
 
 def test_refused_images(tmp_path):
-    refused("does not exist, and neither does", image_task, tmp_path)
+    refused("train.npy", image_task, tmp_path)
     folder, _ = write_pixels(tmp_path)
-    message = "images of 9 pixels, but the model reads at most 7. Choose an architecture for that size"
+    message = "9 pixels, but the model reads at most 7"
     refused(message, image_task, folder, max_positions=8)
-    refused("--pixel-normalization 0.5: expected a mean and", image_task, folder, normalization=[0.5])
+    refused("--pixel-normalization 0.5", image_task, folder, normalization=[0.5])
     label = folder / "label" / "train.label"
     label.write_text("0\n1\n3\n")
-    refused("train.label, line 3: label '3', expected a class from 0 to 2", image_task, folder)
+    refused("train.label, line 3: label '3'", image_task, folder)
     label.write_text("0\n1\n")
-    refused("the split 'train' has 3 images, but 2 labels", image_task, folder)
+    refused("3 images, but 2 labels", image_task, folder)
     binary, text = folder / "input" / "train.npy", folder / "input" / "train.src"
     binary.unlink()
     text.write_text("1 2 3\n1 2\n")
-    refused("train.src, line 2: an image of 2 pixels, expected 3", image_task, folder)
+    refused("train.src, line 2", image_task, folder)
     text.write_text("1 2 256\n")
-    refused("train.src, line 1: expected intensities from 0 to 255", image_task, folder)
+    refused("train.src, line 1", image_task, folder)
     np.save(str(binary), np.zeros((2, 3)))
-    refused("holds float64 of shape (2, 3): expected uint8", image_task, folder)
+    refused("float64 of shape (2, 3)", image_task, folder)
 
 
 @pytest.mark.parametrize("most, said", [(3, "2 of 4 sequences are cut to the model's 3 tokens"), (5, None)])

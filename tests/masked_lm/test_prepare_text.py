@@ -87,12 +87,12 @@ def test_gpt2(text):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (("--vocab-size", 40, "--shards", 21), "exceeds the 20 documents"),
-        (("--vocab-size", 4000), "--vocab-size 4000 is too large"),
-        ((), "expected either --vocab-size N"),
-        (("--gpt2-vocab-bpe", "vocab.bpe"), "Give --gpt2-encoder-json and --gpt2-vocab-bpe"),
-        (("--vocab-size", 40, "--test", "nowhere"), "nowhere does not exist"),
-        (("--vocab-size", 40, "--test", os.devnull), "/dev/null is a pipe or a device"),
+        (("--vocab-size", 40, "--shards", 21), "20 documents"),
+        (("--vocab-size", 4000), "--vocab-size 4000"),
+        ((), "--vocab-size N"),
+        (("--gpt2-vocab-bpe", "vocab.bpe"), "--gpt2-encoder-json"),
+        (("--vocab-size", 40, "--test", "nowhere"), "nowhere"),
+        (("--vocab-size", 40, "--test", os.devnull), "/dev/null"),
     ],
 )
 def test_bad_input(words, message, text, capsys):
@@ -104,7 +104,7 @@ def test_bad_input(words, message, text, capsys):
 def test_a_line_that_is_not_utf8(text, capsys):
     (text / "valid").write_bytes(b"good\nb\xffad\n")
     assert prepare(text, "--vocab-size", 40) == 1
-    assert f"{text / 'valid'}, line 2 is not UTF-8" in capsys.readouterr().err
+    assert f"{text / 'valid'}, line 2" in capsys.readouterr().err
 
 
 def test_what_is_read_as_a_space_is_counted(text, capsys):

@@ -77,5 +77,5 @@ def test_a_head_of_another_task_is_refused(tmp_path):
     extra = {"extra_state": {"epoch": 1, "train_iterator": {"epoch": 1}}, "optimizer_history": history}
     torch.save({**state, **extra}, str(tmp_path / "tuned.pt"))
     sst2 = PreparedTask(tmp_path, "SST-2", {"valid": 1}, {"valid": 1}, ["valid"])
-    with pytest.raises(InputError, match="tuned.pt was fine-tuned on CoLA, not on SST-2"):
+    with pytest.raises(InputError, match="tuned.pt.*CoLA.*SST-2"):
         evaluate(sst2, tmp_path / "tuned.pt", "valid", 1)

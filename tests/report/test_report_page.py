@@ -87,9 +87,9 @@ def test_watching_ends_when_all_runs_are_finished(tmp_path):
 @pytest.mark.parametrize(
     "words, message",
     [
-        (["nowhere"], "does not exist"),
-        ([str(LOGS), "--results", "a"], "Give one folder for each run"),
-        ([str(LOGS / "simple.log"), "--results", "nowhere"], "is not a folder"),
+        (["nowhere"], "nowhere"),
+        ([str(LOGS), "--results", "a"], "--results"),
+        ([str(LOGS / "simple.log"), "--results", "nowhere"], "--results nowhere"),
     ],
 )
 def test_bad_input_gives_one_line_of_error(words, message, tmp_path, capsys):

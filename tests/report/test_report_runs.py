@@ -127,9 +127,7 @@ def test_a_path_without_runs_is_refused_in_one_line(tmp_path, make):
 
 def test_a_damaged_checkpoint_is_refused_in_one_line(tmp_path):
     (tmp_path / "checkpoint_last.pt").write_bytes(b"PK\x03\x04 and nothing more")
-    with pytest.raises(
-        InputError, match="cannot be read, because it is truncated or not a checkpoint"
-    ) as error:
+    with pytest.raises(InputError, match="checkpoint_last.pt") as error:
         find_runs([tmp_path])
     assert "\n" not in str(error.value)
 

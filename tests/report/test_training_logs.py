@@ -129,9 +129,9 @@ def test_values_that_are_not_numbers(tmp_path):
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "notes.log").write_text("epoch making news\nloss=5 of interest\n", encoding="utf-8")
     assert not is_training_log(tmp_path / "notes.log")
-    with pytest.raises(InputError, match="notes.log is not a log of fairseq-train"):
+    with pytest.raises(InputError, match="notes.log"):
         read_logs([tmp_path / "notes.log"])
-    with pytest.raises(InputError, match="absent.log cannot be read"):
+    with pytest.raises(InputError, match="absent.log"):
         read_logs([tmp_path / "absent.log"])
 
 

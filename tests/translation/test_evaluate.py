@@ -24,7 +24,7 @@ def evaluate_with(words, extra=()):
     return evaluation.Evaluation(read_options(evaluate.EvaluationOptions, args, generate=extra))
 
 
-@pytest.mark.parametrize("text, message", [("ein Satz\n", "wmt14/full"), (None, "test.de does not exist")])
+@pytest.mark.parametrize("text, message", [("ein Satz\n", "wmt14/full"), (None, "test.de")])
 def test_another_reference_is_found_before_translating(text, message, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(evaluation, "run_logged", lambda *_, **__: pytest.fail("it translates"))
     if text is not None:
@@ -77,7 +77,7 @@ def test_a_shortlist_is_passed_on(data, tmp_path, monkeypatch):
     monkeypatch.setattr(evaluation.checkpoint_utils, "load_checkpoint_to_cpu", lambda path: state)
     words = [str(data), "--path", str(data / "checkpoint.pt"), "--results", str(tmp_path / "out")]
     words += ["--shortlist", str(tmp_path / "shortlist")]
-    with pytest.raises(InputError, match="shortlist does not exist"):
+    with pytest.raises(InputError, match="--shortlist"):
         evaluate_with(words)
     (tmp_path / "shortlist").touch()
     found = evaluate_with(words)

@@ -72,7 +72,7 @@ def test_what_cannot_be_prepared_is_one_line(run, mirror, lost, words, message):
 
 def test_other_files_are_not_taken_for_the_published_ones(tmp_path, mirror):
     mirror.rename(tmp_path / "archives")
-    with pytest.raises(InputError, match="train.en has 60 lines instead of the published 133,317"):
+    with pytest.raises(InputError, match="train.en .*60 .*133,317"):
         prefix = prepare.download("train", tmp_path / "archives", None)
         prepare.check_published({"train": check_bitext(prefix, "en", "vi", drop_empty=True)})
     assert [lines for _, lines in PARTS.values()] == [133317, 1553, 1268]

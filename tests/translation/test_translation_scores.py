@@ -59,18 +59,18 @@ def test_hyphens_are_split_once_on_either_route():
 
 def test_splitting_twice_is_refused():
     tokens = [moses(line) for line in HYPOTHESES]
-    with pytest.raises(InputError, match="hypotheses are tokenised .* in 2 lines.*--detokenize moses"):
+    with pytest.raises(InputError, match="hypotheses .*2 lines.*--detokenize moses"):
         Translations.read(tokens, REFERENCES, None, "de")
-    with pytest.raises(InputError, match="reference is tokenised with hyphens split already"):
+    with pytest.raises(InputError, match="reference .*@-@"):
         Translations.read(HYPOTHESES, [moses(line) for line in REFERENCES], None, "de")
 
 
 @pytest.mark.parametrize(
     "lines, tokens, split, message",
     [
-        (3003, 0, (0, 0), "3 lines and toy has 3,003. Give --test-set none"),
-        (3, 31, (0, 99), "tokens \\(13a\\) and the reference of toy has 31"),
-        (3, 32, (60, 70), "60 to 70 tokens with hyphens split, got 37"),
+        (3003, 0, (0, 0), "3 lines .*3,003.*--test-set none"),
+        (3, 31, (0, 99), "13a.* 31"),
+        (3, 32, (60, 70), "60 to 70 .*got 37"),
     ],
 )
 def test_another_reference_than_the_test_sets(lines, tokens, split, message):
@@ -91,7 +91,7 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
     words = f"{generated} --reference {reference} --detokenize moses --split-compounds".split()
     more = f"--output {tmp_path}/out.de --scores {tmp_path}/scores.json --test-set wmt14/full".split()
     assert score.main(words) == 1
-    assert "need a language. Give --target-lang" in capsys.readouterr().err
+    assert "--target-lang" in capsys.readouterr().err
     assert score.main([*words, "--target-lang", "de", *more]) == 0
     out = capsys.readouterr().out
     assert out.count("|test:wmt14/full|lang:en-de|") == 2 and "BLEU of tokens, hyphens split = " in out
@@ -103,5 +103,5 @@ def test_files_and_signature(tmp_path, capsys, monkeypatch):
 
 def test_a_tokenizer_whose_model_cannot_be_fetched(monkeypatch):
     monkeypatch.setattr(translation_scores, "BLEU", Mock(side_effect=URLError("no name")))
-    with pytest.raises(InputError, match="^--tokenize spm: sacreBLEU cannot download its model: .*no name"):
+    with pytest.raises(InputError, match="^--tokenize spm.*no name"):
         plain_scores(Translations(["a"], ["a"]), "spm")

@@ -108,9 +108,7 @@ def test_finished_text_is_left_alone_and_lost_text_made_again(
 
 
 def test_a_download_goes_on_where_it_broke_off(make_text, address, mirror, tmp_path):
-    with pytest.raises(
-        InputError, match=f"cannot download .*{EUROPARL}: the connection ended after .*Repeat the command"
-    ):
+    with pytest.raises(InputError, match=EUROPARL):
         make_text(address)
     part = tmp_path / "out" / "archives" / f"{EUROPARL}.part"
     assert Flaky.asked == [0, 100, 200, 300, 400] and part.stat().st_size == 500
@@ -135,9 +133,9 @@ def test_what_the_public_address_serves_must_be_the_published_file(address, tmp_
     Flaky.whole = True
     size = (mirror / "dev.tgz").stat().st_size
     for file, problem in (
-        (download.RemoteFile(f"{address}dev.tgz", size + 1), f"has {size:,} bytes instead of"),
-        (download.RemoteFile(f"{address}dev.tgz", size, "md5:0"), "has another md5 checksum"),
-        (download.RemoteFile(f"{address}nix.tgz", size), "HTTP 404|cannot download"),
+        (download.RemoteFile(f"{address}dev.tgz", size + 1), f"{size:,} bytes"),
+        (download.RemoteFile(f"{address}dev.tgz", size, "md5:0"), "md5"),
+        (download.RemoteFile(f"{address}nix.tgz", size), "nix.tgz"),
     ):
         with pytest.raises(InputError, match=problem):
             download.fetch(file, tmp_path / "files", None)
@@ -200,19 +198,19 @@ def test_an_archive_without_one_of_its_files(make_text, mirror, tmp_path):
     members = contents(corpus())["dev.tgz"]
     del members["dev/newstest2013-ref.de.sgm"]
     write_archive(mirror / "dev.tgz", members)
-    refused("dev.tgz has no member dev/newstest2013-ref.de.sgm", make_text, tmp_path)
+    refused("dev.tgz.*dev/newstest2013-ref.de.sgm", make_text, tmp_path)
 
 
 def test_published_numbers_of_lines_are_held(mirror, tmp_path):
     archives = {part.name: mirror / part.archive.name for part in PARTS}
-    with pytest.raises(InputError, match="Europarl v7 has 160 pairs instead of 1,920,209"):
+    with pytest.raises(InputError, match="Europarl v7 .*160 .*1,920,209"):
         prepare_wmt14_en_de.write_text(archives, tmp_path / "text", True)
 
 
 def test_documents_are_no_option_of_text_without_their_borders(capsys):
     with pytest.raises(SystemExit):
         prepare_wmt14_en_de.main(["--destdir", "nowhere", "--documents", "256"])
-    assert "unrecognized arguments: --documents 256" in capsys.readouterr().err
+    assert "--documents 256" in capsys.readouterr().err
 
 
 def test_sgml(tmp_path):
@@ -221,7 +219,7 @@ def test_sgml(tmp_path):
     assert [text for _, _, text in read_sgml(path)] == ["a & b", "c d", "e", "f", "g", "h"]
     assert read_sgml(path)[5][:2] == ("paper.1", "1")
     path.write_text(path.read_text(encoding="utf-8").replace("e </seg>", "e"), encoding="utf-8")
-    with pytest.raises(InputError, match="6 segments, of which"):
+    with pytest.raises(InputError, match="6 segments"):
         read_sgml(path)
 
 
