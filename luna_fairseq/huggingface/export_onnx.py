@@ -2,7 +2,8 @@
 
 FOLDER then holds the graphs and the tokenizer. Which graphs it holds depends on the model:
 
-- Masked language model or classifier: model.onnx maps input_ids [batch, length] to logits.
+- Masked language model or classifier: model.onnx maps input_ids [batch, length] to logits. labels.json
+  names the classes of a classifier in the order of its logits.
 - Translation model: encoder.onnx maps input_ids [batch, length] of the source to the initial decoding state.
   decoder.onnx computes one decoding step.
 - Causal language model: start.npz holds the initial decoding state of one text. Repeat it for each text of a
@@ -20,6 +21,7 @@ sizes and lengths. The command needs the extra packages that pip install "luna_f
 from __future__ import annotations
 
 import argparse
+import json
 import logging
 import sys
 from pathlib import Path
@@ -32,7 +34,7 @@ from torch import Tensor
 from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
-from luna_fairseq.files.writing import replacing_folder
+from luna_fairseq.files.writing import replacing_folder, write_text
 from luna_fairseq.huggingface.export import convert_checkpoint, export_parser, write_tokenizer
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_decoder import LunaDecoder
@@ -67,6 +69,9 @@ def _export(args: argparse.Namespace) -> None:
         write_onnx(converted.model, temporary)
         if converted.tokenizer is not None:
             write_tokenizer(converted.tokenizer, temporary)
+        if converted.model.config.problem_type == "single_label_classification":
+            labels = list(converted.model.config.id2label.values())
+            write_text(temporary / "labels.json", json.dumps(labels) + "\n")
     print(f"{args.folder}: {', '.join(sorted(path.name for path in args.folder.glob('*.onnx')))}")
 
 

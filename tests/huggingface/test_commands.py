@@ -63,6 +63,8 @@ def test_export_and_import(kind, variant, auto, tmp_path, capsys):
     checkpoint, (*_, data), _ = exported(kind, variant, tmp_path)
     assert f"{auto}.from_pretrained" in capsys.readouterr().out
     model = getattr(transformers, auto).from_pretrained(str(tmp_path / "hf"), **TRUSTED)
+    if kind == "classifier":
+        assert model.config.id2label == {number: f"w{number}" for number in range(model.config.num_labels)}
     with torch.no_grad():
         next(p for name, p in model.named_parameters() if name.endswith("fc1.bias")).add_(1)
     tokenizer = transformers.AutoTokenizer.from_pretrained(str(tmp_path / "hf"), **TRUSTED)

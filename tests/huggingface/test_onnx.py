@@ -3,6 +3,8 @@
 The export itself compares the numbers for other batch sizes and lengths.
 """
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -70,6 +72,9 @@ def test_a_model_without_a_decoder(kind, variant, tmp_path):
         expected = model(tokens)[0] if kind == "masked LM" else model(tokens)
     found = torch.from_numpy(open_graph(folder / "model.onnx")({"input_ids": tokens.numpy()})["logits"])
     there = tokens.ne(1) if kind == "masked LM" else ...
+    if kind == "classifier":
+        names = json.loads((folder / "labels.json").read_text())
+        assert names == [f"w{number}" for number in range(expected.size(1))]
     torch.testing.assert_close(found[there], expected[there], rtol=0, atol=1e-4)
     other = convert(model, find_kind(model), small_model(kind, variant)[1])
     with torch.no_grad():
