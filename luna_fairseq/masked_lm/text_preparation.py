@@ -25,10 +25,11 @@ from luna_fairseq.text.encoders import (
     Encoder,
     check_unknown,
     count_pieces,
-    describe_unknown,
     gpt2_encoder,
     gpt2_symbols,
+    print_unknown,
     sentencepiece_encoder,
+    write_texts,
 )
 from luna_fairseq.text.indexed import EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.joint_bpe import bpe_dictionary, learn_bpe
@@ -85,8 +86,7 @@ class TextPreparation:
         check_unknown(counts["unknown"], counts["tokens"], self.options.max_unknown)
         for split, (lines, _) in checked.items():
             print(f"{split}: {lines:,} lines, {counts['tokens'][split]:,} tokens")
-            if counts["unknown"][split]:
-                print(f"{split}: {describe_unknown(counts['unknown'][split], counts['tokens'][split])}")
+            print_unknown(split, counts)
             if counts["long"][split]:
                 print(
                     f"{split}: {counts['long'][split]:,} lines have {SAMPLE - 1} pieces or more. With "
@@ -156,21 +156,17 @@ class TextPreparation:
             long = {split: self._encode_split(split, encoder, texts) for split in self.files}
             training = [text for (split, _), text in texts.items() if split == "train"]
             dictionary = given_dictionary or self._build_dictionary(file, count_pieces(encoder, training))
-            table = encoder.dictionary_indices(dictionary)
-            tokens, unknown = Counter(), Counter()  # type: Counter, Counter
-            for (split, _), text in texts.items():
-                tokens[split] += text.tokens
-                unknown[split] += text.unknown(table, dictionary)
-            check_unknown(unknown, tokens, self.options.max_unknown)
-            for (split, folder), text in texts.items():
-                text.write(destdir / folder / split, table, dictionary)
+            named = [
+                (split, text, destdir / folder / split, dictionary) for (split, folder), text in texts.items()
+            ]
+            counts = write_texts(named, encoder, self.options.max_unknown)
         dictionaries = {str(Path(folder) / DICTIONARY) for folder in (".", *(part[1] for part in self.parts))}
         for name in dictionaries:
             with replacing(destdir / name) as temporary:
                 dictionary.save(str(temporary))
         names = [*self.binarised, *sorted(dictionaries)]
         names.append(write_checksums(destdir, [*names, *self.tokenizer]))
-        return names, {"tokens": tokens, "unknown": unknown, "long": long, "dictionary": len(dictionary)}
+        return names, {**counts, "long": long, "dictionary": len(dictionary)}
 
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Encode a split, and distribute its documents over the shards in turn.

@@ -114,20 +114,9 @@ def read_logs(paths: Sequence[Path]) -> Log:
 class _LineFormat:
     """Parser for the log lines that list the same columns in the same layout.
 
-    The parser is a regular expression built from the first such line. Matching it is much faster than
-    splitting every line.
-
-    Args:
-        table_name: name of the table of the lines. A column prefix in JSON ("valid_num_updates") overrides
-            it.
-        head_names: names of the values at the start of a line, such as the epoch, which are parsed
-            separately.
-        statistics: remainder of the first line, such as "loss 3.2 | num_updates 40".
-
-    Attributes:
-        match: function that returns the match object of a line's statistics, or None if the layout differs.
-        has_updates: whether one of the columns is the number of updates. Other lines are ignored.
-        rows: values of the lines parsed so far, as text.
+    It is a regular expression built from the ``statistics`` of the first such line, such as "loss 3.2 |
+    num_updates 40". Matching it is much faster than splitting every line. ``head_names`` are the values
+    before them, such as the epoch. A column prefix in JSON ("valid_num_updates") overrides ``table_name``.
     """
 
     def __init__(self, table_name: str, head_names: Tuple[str, ...], statistics: str) -> None:
@@ -209,14 +198,9 @@ class _LogReader:
         head_values: Tuple[str, ...],
         statistics: str,
     ) -> None:
-        """Parse the statistics in a line, and add a :class:`_LineFormat` if no existing one matches.
+        """Parse the statistics in a line, and add a :class:`_LineFormat` of this kind if none matches.
 
-        Args:
-            kind: kind of line, such as "json". Only formats of this kind are tried.
-            table_name: name of the table to which the line belongs.
-            head_names: names of the values at the start of the line, such as ("epoch",).
-            head_values: values at the start of the line, such as ("3",).
-            statistics: remainder of the line, such as "loss 3.2 | num_updates 40".
+        ``head_values`` are the values at the start of the line, with the names ``head_names``.
         """
         formats = self._newest_formats.setdefault(kind, [])
         for line_format in formats:

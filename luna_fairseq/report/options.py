@@ -54,8 +54,7 @@ def printed_options(line: str) -> Optional[Options]:
 def _evaluate(node: Any, text: str) -> Any:
     """Evaluate a node of a Python syntax tree without executing code.
 
-    A bare name becomes a string, and a call becomes a dictionary of its keyword arguments: ``f(a=b, c=1)``
-    yields ``{"a": "b", "c": 1}``. Any other expression is returned as source text.
+    ``f(a=b, c=1)`` yields ``{"a": "b", "c": 1}``. Other expressions are returned as source text.
     """
     if isinstance(node, ast.Dict):
         return {_evaluate(key, text): _evaluate(value, text) for key, value in zip(node.keys, node.values)}
@@ -144,8 +143,7 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
     """Convert options to text: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
 
-    Options that only name or locate a run, such as ``save_dir``, are omitted. If several groups have an
-    option with the same name but different values, the group is added to the name.
+    Names and places of a run are omitted. A group is added to a name that has several values.
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

@@ -102,10 +102,8 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
     """Choose evenly spaced test set sentences, and score the translations of all runs.
 
-    Returns:
-        One dictionary per sentence with ``source``, ``reference`` and ``runs``, which has ``[hypothesis,
-        chrF]`` or None per run. The sentence with the largest difference in chrF or, of a single run, the
-        lowest chrF comes first.
+    Each has ``source``, ``reference`` and ``runs``, with ``[hypothesis, chrF]`` or None per run. The largest
+    difference in chrF or, of a single run, the lowest chrF comes first.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}
@@ -141,11 +139,8 @@ def _chrf_difference(sample: Dict[str, Any]) -> float:
 def bleu_by_length(runs: Sequence[Translations]) -> List[Dict[str, Any]]:
     """Compute BLEU and the length ratio of each run, grouped by the number of words in the source.
 
-    Groups with fewer than 20 sentences are omitted. The last group is the whole test set.
-
-    Returns:
-        One dictionary per group with ``words`` (such as "1–10", or "all") and ``runs``, which has ``[number
-        of sentences, BLEU, length ratio]`` per run, or None if the run has no sentences in the group.
+    Each group of at least 20 sentences, and lastly the whole test set, has ``words`` (such as "1–10", or
+    "all") and ``runs``, with ``[number of sentences, BLEU, length ratio]`` or None per run.
     """
     statistics = [_sum_bleu_statistics(run) for run in runs]
     names = [*(_length_group(length) for length in LENGTHS), _length_group(LENGTHS[-1] + 1), ALL]
@@ -171,9 +166,8 @@ def _length_group(words: int) -> str:
 def _sum_bleu_statistics(run: Translations) -> Dict[str, np.ndarray]:
     """Sum the BLEU statistics over the sentences of each length group and of the whole test set.
 
-    Returns:
-        Arrays [11] by group: number of sentences, hypothesis length, reference length, and the matching and
-        the total numbers of n-grams of order 1 to 4.
+    The arrays [11] have the number of sentences, the hypothesis and the reference length, and the matching
+    and the total numbers of n-grams of order 1 to 4.
     """
     # Generated text may be tokenized. ``force`` silences sacreBLEU's warning about it.
     if run.tokenizer is None:

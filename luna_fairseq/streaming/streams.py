@@ -102,10 +102,7 @@ class StreamDataset(FairseqDataset):
         return torch.cat([tokens.new_tensor([self.eos]), tokens]) if is_start_of_text else tokens
 
     def collater(self, samples: List[Dict[str, Any]]) -> Dict[str, Any]:
-        """Convert the only item of a batch for fairseq's criterions, with source and target tokens [B, T].
-
-        The targets of context tokens are padding, which does not contribute to the loss.
-        """
+        """Convert the only item to a batch. The targets of context tokens are padding, without a loss."""
         (sample,) = samples
         context, source, target = sample["context"], sample["tokens"][:, :-1], sample["tokens"][:, 1:].clone()
         target[:, :context] = self.pad

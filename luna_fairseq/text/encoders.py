@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from functools import lru_cache, partial
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Sequence, Tuple
 
 import numpy as np
 import sentencepiece
@@ -40,6 +41,12 @@ def check_unknown(unknown: Mapping[str, int], tokens: Mapping[str, int], max_per
 def describe_unknown(unknown: int, tokens: int) -> str:
     """Format a number of unknown tokens, such as "3 of 1,200 tokens unknown (0.25 %)"."""
     return f"{unknown:,} of {tokens:,} tokens unknown ({100 * unknown / max(tokens, 1):.2g} %)"
+
+
+def print_unknown(name: str, counts: Mapping[str, Mapping[str, int]]) -> None:
+    """Print how many tokens of a text are unknown, unless there are none. counts: see :func:`write_texts`."""
+    if counts["unknown"][name]:
+        print(f"{name}: {describe_unknown(counts['unknown'][name], counts['tokens'][name])}")
 
 
 class Encoder:
@@ -83,6 +90,27 @@ def count_pieces(encoder: Encoder, texts: Sequence[EncodedText]) -> Dict[str, in
     for text in texts:
         counts[: len(text.counts)] += text.counts
     return {piece: count for piece, count in zip(encoder.pieces, counts.tolist()) if count}
+
+
+def write_texts(
+    texts: Sequence[Tuple[str, EncodedText, Path, Dictionary]], encoder: Encoder, max_unknown: float = 100.0
+) -> Dict[str, Counter]:
+    """Write encoded texts in fairseq's format, unless too many tokens are unknown, and count their tokens.
+
+    texts: name in the counts (parts of a text share it), text, path without suffix, and dictionary. Returns
+    the counters "tokens", "unknown" and "longest" (line), by name.
+    """
+    dictionaries = {id(dictionary): dictionary for _, _, _, dictionary in texts}
+    tables = {key: encoder.dictionary_indices(words) for key, words in dictionaries.items()}
+    counts: Dict[str, Counter] = {kind: Counter() for kind in ("tokens", "unknown", "longest")}
+    for name, text, _, dictionary in texts:
+        counts["tokens"][name] += text.tokens
+        counts["unknown"][name] += text.unknown(tables[id(dictionary)], dictionary)
+        counts["longest"][name] = max(counts["longest"][name], text.longest)
+    check_unknown(counts["unknown"], counts["tokens"], max_unknown)
+    for _, text, path, dictionary in texts:
+        text.write(path, tables[id(dictionary)], dictionary)
+    return counts
 
 
 def _word_encoder(encode: Callable[[str], List[int]], pieces: Dict[str, int]) -> Encoder:

@@ -9,10 +9,9 @@ from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Seque
 
 import numpy as np
 
-from fairseq.data import Dictionary
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.writing import replacing
-from luna_fairseq.text.encoders import Encoder, check_unknown, count_pieces
+from luna_fairseq.text.encoders import Encoder, count_pieces, write_texts
 from luna_fairseq.text.indexed import Encoded, EncodedText, encoded_texts, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
 
@@ -59,14 +58,13 @@ class PairData:
     def names(self) -> List[str]:
         """Return the paths of all files that :meth:`write` writes, relative to the folder."""
         names = [str(Path(shard) / f"dict.{side}.txt") for shard in self.shards for side in self.languages]
-        for key in self.keys:
-            names += [f"{self._path_without_suffix(key)}.bin", f"{self._path_without_suffix(key)}.idx"]
+        for split, side, shard in self.keys:
+            path = Path(shard) / self._name(split, side)
+            names += [f"{path}.bin", f"{path}.idx"]
         return names
 
-    def _path_without_suffix(self, key: TextKey) -> Path:
-        """Return the path of a text in the folder, such as ``shard0/train.de-en.de``."""
-        split, side, shard = key
-        return Path(shard) / f"{split}.{'-'.join(self.languages)}.{side}"
+    def _name(self, split: str, side: str) -> str:
+        return f"{split}.{'-'.join(self.languages)}.{side}"
 
     def write(
         self, method: Any, model: Path, batches: Batches, separators: Sequence[str], max_unknown: float
@@ -94,7 +92,11 @@ class PairData:
                 sides = self.languages if method.is_joint else [side]
                 read = [text for part, text in texts.items() if part[0] == "train" and part[1] in sides]
                 dictionaries[side] = method.dictionary(model, count_pieces(encoder, read), separators)
-            counts: Dict[str, Any] = self._write(texts, encoder, dictionaries, max_unknown)
+            named = [
+                (f"{split}.{side}", text, self.folder / shard / self._name(split, side), dictionaries[side])
+                for (split, side, shard), text in texts.items()
+            ]
+            counts = write_texts(named, encoder, max_unknown)
         for shard in self.shards:
             for side, dictionary in dictionaries.items():
                 with replacing(self.folder / shard / f"dict.{side}.txt") as temporary:
@@ -124,19 +126,3 @@ class PairData:
             raise InputError(
                 f"{pairs:,} training pairs are left for --shards {len(shards)}. Give fewer shards."
             )
-
-    def _write(
-        self, texts: Texts, encoder: Encoder, dictionaries: Mapping[str, Dictionary], max_unknown: float
-    ) -> Dict[str, Dict[str, int]]:
-        """Write the binarized files, unless a text has too many unknown tokens, and count their tokens."""
-        tables = {side: encoder.dictionary_indices(dictionary) for side, dictionary in dictionaries.items()}
-        tokens, longest, unknown = Counter(), Counter(), Counter()  # type: Counter, Counter, Counter
-        for (split, side, _), text in texts.items():
-            name = f"{split}.{side}"
-            tokens[name] += text.tokens
-            longest[name] = max(longest[name], text.longest)
-            unknown[name] += text.unknown(tables[side], dictionaries[side])
-        check_unknown(unknown, tokens, max_unknown)
-        for part, text in texts.items():
-            text.write(self.folder / self._path_without_suffix(part), tables[part[1]], dictionaries[part[1]])
-        return {"tokens": tokens, "longest": longest, "unknown": unknown}

@@ -25,7 +25,7 @@ from luna_fairseq.text.documents import (
     split_into_pieces,
     write_pieces,
 )
-from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, describe_unknown
+from luna_fairseq.text.encoders import LINES, Encoder, check_unknown, print_unknown
 from luna_fairseq.text.indexed import Encoded, select_sentences
 from luna_fairseq.text.length_filter import LengthFilter
 from luna_fairseq.text.subword import SUBWORD_METHODS
@@ -143,8 +143,7 @@ class Preparation:
                 lines = f"{part.control_lines:,} lines"
                 print(f"{split}: control characters or U+2581 in {lines} were read as spaces")
             for side in sides:
-                if counts["unknown"][side]:
-                    print(f"{side}: {describe_unknown(counts['unknown'][side], counts['tokens'][side])}")
+                print_unknown(side, counts)
             longest = max(self.longest[side] for side in sides)
             if longest >= POSITIONS:
                 training = split == "train"

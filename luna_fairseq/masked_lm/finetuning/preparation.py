@@ -19,8 +19,8 @@ from luna_fairseq.models.tokenizers import find_tokenizer
 from luna_fairseq.text.encoders import (
     Encoder,
     check_unknown,
-    describe_unknown,
     gpt2_encoder,
+    print_unknown,
     sentencepiece_line_encoder,
     words_encoder,
 )
@@ -55,8 +55,7 @@ class TaskPreparation:
         for split, number in prepared.examples.items():
             answers = "" if split in prepared.labelled else ", without answers"
             print(f"{split}: {number:,} examples, the longest of {prepared.longest[split]} tokens{answers}")
-            if counts["unknown"][split]:
-                print(f"{split}: {describe_unknown(counts['unknown'][split], counts['tokens'][split])}")
+            print_unknown(split, counts)
 
     def _prepare(self) -> Tuple[List[str], Dict[str, Any]]:
         """Encode and write all splits, and return the written files and counts of tokens."""

@@ -18,7 +18,7 @@ from luna_fairseq.files.checksums import check_files
 from luna_fairseq.files.writing import write_text
 from luna_fairseq.masked_lm.finetuning.task import Example, FineTuningTask
 from luna_fairseq.progress import progress
-from luna_fairseq.text.encoders import Encoder, words_encoder
+from luna_fairseq.text.encoders import Encoder, words_encoder, write_texts
 from luna_fairseq.text.indexed import encoded_texts
 
 DESCRIPTION = "task.json"
@@ -149,6 +149,5 @@ def _binarise(
         for batch in encoder.encode(lines):
             texts[path.name].add(*batch)
             lengths.append(batch[1])
-        table = encoder.dictionary_indices(dictionary)
-        texts[path.name].write(path, table, dictionary)
-        return np.concatenate(lengths), texts[path.name].unknown(table, dictionary)
+        counts = write_texts([(path.name, texts[path.name], path, dictionary)], encoder)
+        return np.concatenate(lengths), counts["unknown"][path.name]
