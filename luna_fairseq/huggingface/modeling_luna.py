@@ -129,6 +129,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
     Args:
         config: configuration of the model.
+        embed_tokens: embedding in place of a token embedding, with the attribute ``padding_idx``.
 
     Example:
         >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
@@ -138,9 +139,9 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
         (torch.Size([1, 4, 8]), torch.Size([1, 3, 8]))
     """
 
-    def __init__(self, config: LunaConfig):
+    def __init__(self, config: LunaConfig, embed_tokens: Optional[nn.Module] = None):
         options = encoder_options(config)
-        embed_tokens = build_token_embedding(config, "encoder")
+        embed_tokens = embed_tokens or build_token_embedding(config, "encoder")
         super().__init__(options, embed_tokens, choose_encoder_attentions(config, options), config=config)
         self.post_init()
 

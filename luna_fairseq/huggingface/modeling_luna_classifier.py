@@ -95,7 +95,23 @@ class LunaClassificationHead(nn.Module):
         return first
 
 
-class LunaForSequenceClassification(LunaPreTrainedModel):
+class LunaClassifier(LunaPreTrainedModel):
+    """Base class of the classifiers, which computes their loss."""
+
+    def build_output(
+        self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
+    ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
+        """Compute the loss if labels are given, and build the return value of ``forward``."""
+        loss = None
+        if labels is not None and logits.size(-1) == 1:
+            loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
+        elif labels is not None:
+            loss = F.cross_entropy(logits, labels)
+        output = SequenceClassifierOutput(loss, logits, out.hidden_states, out.attentions)
+        return output if self.resolve_output_options(output_options)[2] else output.to_tuple()
+
+
+class LunaForSequenceClassification(LunaClassifier):
     """Luna encoder with a classification head, as fine-tuned from a masked language model.
 
     ``config.num_labels`` is the number of classes, or 1 for regression.
@@ -137,24 +153,13 @@ class LunaForSequenceClassification(LunaPreTrainedModel):
         out = self.luna(*inputs, **{**output_options, "return_dict": True})
         return self.build_output(out, self.classifier(out), labels, output_options)
 
-    def build_output(
-        self, out: LunaModelOutput, logits: Tensor, labels: Optional[Tensor], output_options: Dict[str, Any]
-    ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
-        """Compute the loss if labels are given, and build the return value of ``forward``."""
-        loss = None
-        if labels is not None and logits.size(-1) == 1:
-            loss = F.mse_loss(logits.squeeze(-1), labels.to(logits.dtype))
-        elif labels is not None:
-            loss = F.cross_entropy(logits, labels)
-        output = SequenceClassifierOutput(loss, logits, out.hidden_states, out.attentions)
-        return output if self.resolve_output_options(output_options)[2] else output.to_tuple()
-
 
 class LunaPixelEmbedding(nn.Module):
     """Linear embedding of pixels [B, T], with a class token in front if ``config.prepends_cls``."""
 
     def __init__(self, config: LunaConfig):
         super().__init__()
+        self.padding_idx = config.pad_token_id
         self.linear = nn.Linear(1, config.encoder_embed_dim)
         self.cls = nn.Parameter(torch.zeros(config.encoder_embed_dim)) if config.prepends_cls else None
 
@@ -184,7 +189,7 @@ class LunaLongClassifierHead(nn.Module):
         return self.out_proj(x)
 
 
-class LunaForLongSequenceClassification(LunaForSequenceClassification):
+class LunaForLongSequenceClassification(LunaClassifier):
     """Luna classifier for Long Range Arena that classifies sequences, pairs of sequences, or images.
 
     ``config.classifier_reads`` selects the vector that represents a sequence:
@@ -197,15 +202,14 @@ class LunaForLongSequenceClassification(LunaForSequenceClassification):
     config_class = LunaLongConfig
 
     def __init__(self, config: LunaConfig):
-        LunaPreTrainedModel.__init__(self, config)
-        self.luna = LunaModel(config)
+        super().__init__(config)
         if config.reads_pixels:
-            self.luna.embed_tokens = LunaPixelEmbedding(config)
             self.main_input_name = "pixel_values"
+        self.luna = LunaModel(config, LunaPixelEmbedding(config) if config.reads_pixels else None)
         self.classifier = LunaLongClassifierHead(config)
         self.post_init()
 
-    def forward(  # type: ignore[override]
+    def forward(
         self,
         input_ids: Optional[Tensor] = None,
         attention_mask: Optional[Tensor] = None,
