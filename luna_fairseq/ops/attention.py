@@ -27,22 +27,9 @@ def naive_attention(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tuple[Tensor, Tensor]:
-    """Compute softmax attention by definition, and also return the attention weights.
+    """Compute softmax attention by definition, and also return the weights [B, H, T, S] before dropout.
 
-    Shapes: batch size B, H heads, T queries, S keys, and head width K.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, S, K].
-        v: values [B, H, S, K].
-        key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding has an output of
-            zeros (default: None, no padding).
-        dropout: dropout probability of the attention weights (default: 0).
-        bias: bias term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
-
-    Returns:
-        - output [B, H, T, K] in the dtype of ``q``.
-        - weights [B, H, T, S] before dropout, in the dtype of ``q``.
+    See :func:`luna_attention` for the arguments.
 
     Example:
         >>> import torch
@@ -116,21 +103,9 @@ def luna_attention(
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
     """Return True if plain matrix products are faster than torch's fused attention.
 
-    They are faster on a CPU, in float32 or float64, if there are at most 64 keys. If there is a bias, they
-    are also faster for at most 64 queries, because the fused CPU kernel does not support gradients through a
-    bias.
-
-    The fused CPU kernel works on blocks of hundreds of keys. With 16 keys, 1,000 queries and 1 to 32
-    examples, it reached 0.4 to 0.8 times the speed of plain products. (Forward and backward, 8 heads of width
-    64, 2 threads, torch 2.13.)
-
-    Args:
-        q: queries [B, H, T, K]: batch size B, H heads, T queries, and head width K.
-        k: keys [B, H, S, K]: S keys.
-        bias: bias term added to the logits (default: None, no bias).
-
-    Returns:
-        True if :func:`luna_attention` should use plain matrix products.
+    The fused CPU kernel works on blocks of hundreds of keys, and does not support gradients through a bias.
+    With 16 keys, 1,000 queries and 1 to 32 examples, it reached 0.4 to 0.8 times the speed of plain products.
+    (Forward and backward, 8 heads of width 64, 2 threads, torch 2.13.)
     """
     length = k.size(2) if bias is None else min(q.size(2), k.size(2))
     return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
@@ -151,34 +126,15 @@ SOFTMAX_FORMS = FormTable(
 
 
 def is_recording_graph(predicate: str = "is_compiling") -> bool:
-    """Return True while torch traces, compiles or exports the current code.
+    """Return True while torch traces, compiles or exports: code must not branch on tensor values.
 
-    Such code must not branch on tensor values (no data-dependent control flow).
-
-    Args:
-        predicate: name of the function in ``torch.compiler`` to call. ``is_compiling`` is True under
-            torch.compile and torch.export. ``is_exporting`` (since torch 2.7) is True only under
-            torch.export, which specializes graphs to the lengths of the example inputs (default:
-            "is_compiling").
-
-    Returns:
-        True if torch.jit.trace is running or the predicate is True. A predicate that is missing from the
-        installed version of torch counts as False.
+    predicate: function of ``torch.compiler``. ``is_compiling`` is True under torch.compile and torch.export,
+    ``is_exporting`` (torch 2.7) under torch.export only. Older versions of torch count as False.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())
 
 
 def is_eager_on_cpu(x: Tensor) -> bool:
-    """Return True if a float32 or float64 tensor is on a CPU and torch runs eagerly.
-
-    Some faster implementations of attention were benchmarked in this setting only. They are used only if this
-    function returns True.
-
-    Args:
-        x: tensor of any shape.
-
-    Returns:
-        True for eager execution on a CPU. False while torch traces, compiles or exports.
-    """
+    """Return True for float32 or float64 on a CPU while torch runs eagerly, the benchmarked case."""
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not is_recording_graph()

@@ -9,17 +9,9 @@ from torch import Tensor
 def naive_softmax_weights(
     q: Tensor, k: Tensor, mask: Optional[Tensor] = None, bias: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute the attention weights by definition, softmax(q k^T / sqrt(K) + bias).
+    """Compute the weights softmax(q k^T / sqrt(K) + bias) [.., T, S] by definition, in float32 or float64.
 
-    Args:
-        q: queries [.., T, K], not yet scaled by K^-0.5: T queries of width K.
-        k: keys [.., S, K]: S keys.
-        mask: mask that broadcasts to [.., T, S], True at masked keys. A query whose keys are all masked has
-            weights of zero (default: None, no key is masked).
-        bias: bias term added to the logits, broadcastable to [.., T, S] (default: None, no bias).
-
-    Returns:
-        The weights [.., T, S] in float32, or float64 for float64 inputs.
+    A query whose keys are all masked has weights of zero.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):
@@ -30,12 +22,7 @@ def naive_softmax_weights(
 def masked_softmax(logits: Tensor, mask: Optional[Tensor]) -> Tensor:
     """Compute the softmax over the last dimension, with zero weight where the mask is True.
 
-    Args:
-        logits: logits [.., S] of S keys.
-        mask: mask that broadcasts to the shape of ``logits``, True at masked keys (None if no key is masked).
-
-    Returns:
-        The weights [.., S]. They sum to one, or are all zero if every key is masked.
+    The weights sum to one, or are all zero if every key is masked.
 
     Example:
         >>> import torch

@@ -28,19 +28,8 @@ def softmax_attention(
 ) -> Tensor:
     """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
 
-    Shapes: batch size B, H heads, T queries, S keys, and head width K.
-
-    Args:
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        k: keys [B, H, S, K].
-        v: values [B, H, S, K].
-        mask: mask that broadcasts to [B, H, T, S], True at masked keys. A query whose keys are all masked has
-            an output of zeros (default: None, no key is masked).
-        dropout: dropout probability of the attention weights (default: 0).
-        bias: bias term added to the logits, broadcastable to [B, H, T, S] (default: None, no bias).
-
-    Returns:
-        The output [B, H, T, K] in the dtype of ``q``.
+    q [B, H, T, K] is not yet scaled. k and v are [B, H, S, K]; mask and bias broadcast to [B, H, T, S]. A
+    query whose keys are all masked has an output of zeros.
 
     Example:
         >>> import torch

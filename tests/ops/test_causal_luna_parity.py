@@ -205,9 +205,7 @@ def test_dropout_drops_the_same_weights(length):
 
 
 def test_unknown_names_are_refused():
-    with pytest.raises(
-        ValueError, match="Expected one of auto, naive, chunk, triton as Luna backend, got 'triangle'"
-    ):
+    with pytest.raises(ValueError, match="as Luna backend, got 'triangle'"):
         causal_luna(*causal_inputs(3), backend="triangle")
     q, k, _, _ = causal_inputs(3)
     with pytest.raises(ValueError, match="Expected one of softplus, elu as pack activation, got 'relu'"):

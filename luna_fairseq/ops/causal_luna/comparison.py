@@ -17,18 +17,7 @@ DECAY_TOLERANCE = 20
 
 
 class Sample(NamedTuple):
-    """Random inputs of causal Luna attention, and a random gradient of its output.
-
-    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
-
-    Attributes:
-        q: queries [B, H, T, K].
-        k: keys [B, H, T, K].
-        v: values [B, H, T, K] (None if keys and values are the same tensor, that is, tied).
-        pack_weights: weights [B, H, T, L], one per position and row of P.
-        log_decay: log decay [H] per position of each head (None if there is no decay).
-        grad: gradient [B, H, T, K] of the output.
-    """
+    """Inputs of causal Luna attention, and a gradient of its output. v is None if attention is tied."""
 
     q: Tensor
     k: Tensor
@@ -49,24 +38,7 @@ def draw_sample(
     has_decay: bool,
     is_tied: bool,
 ) -> Sample:
-    """Draw random inputs of causal Luna attention with a fixed seed.
-
-    The default generators of torch are not affected.
-
-    Args:
-        B: batch size.
-        H: number of heads, an even number if the sample has a log decay.
-        T: sequence length.
-        K: head width.
-        L: packed length, the number of rows of the packed sequence P.
-        device: device of the inputs.
-        dtype: dtype of q, k, v and the gradient; pack weights and log decay are float32.
-        has_decay: True if the sample has a log decay.
-        is_tied: True if keys and values are the same tensor.
-
-    Returns:
-        The sample.
-    """
+    """Draw inputs with a fixed seed and a generator of their own. H is even if there is a decay."""
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))
     pack_weights = torch.rand(B, H, T, L, generator=generator).to(device)
@@ -75,19 +47,11 @@ def draw_sample(
 
 
 def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> str:
-    """Compare an implementation of causal Luna attention with the chunkwise implementation in float64.
+    """Compare outputs and gradients with those of the chunkwise implementation in float64.
 
     In float32 the chunkwise implementation itself could be too inexact, because torch may use TF32 on a GPU.
-    The output and the gradients of all inputs are compared.
-
-    Args:
-        implementation: function to check. It takes the queries, keys, values and pack weights, and the
-            keyword arguments ``log_decay`` and ``key_padding_mask``, and returns the output.
-        inputs: sample of two examples. One third of the first example is treated as padding.
-
-    Returns:
-        A clause such as "its output differs by 1.0e-01 from that of the chunkwise implementation", or an
-        empty string if all results agree.
+    One third of the first of two examples is padding. Returns a clause such as "its output differs by 1.0e-01
+    from that of the chunkwise implementation", or "".
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)
@@ -108,18 +72,7 @@ def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> 
 def output_and_gradients(
     implementation: Callable[..., Tensor], inputs: Sample, **options: Any
 ) -> Tuple[Optional[Tensor], ...]:
-    """Compute the output of an implementation on a sample, and the gradients of the inputs.
-
-    Args:
-        implementation: function to call, which computes causal Luna attention.
-        inputs: sample of inputs for the function, and the gradient of its output.
-        **options: additional keyword arguments of the function.
-
-    Returns:
-        - output [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-        - gradients of q, k, v, pack_weights and log_decay, in order (None for inputs missing from the
-          sample).
-    """
+    """Return the output, and the gradients of q, k, v, pack_weights and log_decay (None if absent)."""
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]
         q, k, v, pack_weights, log_decay = leaves

@@ -18,26 +18,12 @@ FEW_POSITIONS = 8
 
 
 def softplus(x: Tensor) -> Tensor:
-    """Compute the softplus with base 2, log2(1 + 2^x), which equals 1 at 0.
-
-    Args:
-        x: tensor of any shape.
-
-    Returns:
-        Tensor of the same shape.
-    """
+    """Compute the softplus with base 2, log2(1 + 2^x), which equals 1 at 0."""
     return F.softplus(x, beta=math.log(2.0))
 
 
 def elu(x: Tensor) -> Tensor:
-    """Compute ELU(x) + 1, a positive activation that equals 1 at 0.
-
-    Args:
-        x: tensor of any shape.
-
-    Returns:
-        Tensor of the same shape.
-    """
+    """Compute ELU(x) + 1, a positive activation that equals 1 at 0."""
     return F.elu(x) + 1.0
 
 
@@ -45,25 +31,14 @@ PACK_ACTIVATIONS = {"softplus": softplus, "elu": elu}
 
 
 def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
-    """Compute the pack weights of causal Luna attention (Luna, section 3.3).
+    """Compute the pack weights omega(pack_k pack_q^T / sqrt(K)) of causal Luna attention (Luna, section 3.3).
 
-    The formula is A_pack = omega(pack_k pack_q^T / sqrt(K)) with a positive activation omega. In causal
-    attention, omega replaces the softmax of pack attention.
-
-    Shapes: B sentences with n adjacent hypotheses each (n is 1 outside of beam search), H heads, T positions,
-    head width K, and L rows of the packed sequence P. The hypotheses of a sentence share its P.
-
-    Args:
-        pack_q: projection [B, H, L, K] of P, not yet scaled by K^-0.5.
-        pack_k: projection [B * n, H, T, K] of the input.
-        activation: activation omega, "softplus" or "elu".
+    pack_q: projected P [B, H, L, K], not yet scaled. pack_k: projected input [B * n, H, T, K], where the n
+    adjacent hypotheses of a sentence share its P.
 
     Returns:
-        The weights [B * n, H, T, L], one per position and row of P. They are in float32 (float64 for float64
-        inputs), because they are summed over positions.
-
-    Raises:
-        ValueError: The activation is unknown.
+        The weights [B * n, H, T, L] in float32 (float64 for float64 inputs), because they are summed over
+        positions.
 
     Example:
         >>> import torch
@@ -92,52 +67,27 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 
 
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
-    """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys.
-
-    The rows of P [B, H, L, K] are multiplied by the transposed key projection in place of projecting x.
-    """
+    """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys."""
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
 
 def at_least_float32(x: Tensor) -> Tensor:
-    """Convert a tensor to float32, unless it is already float32 or float64.
-
-    Args:
-        x: floating-point tensor of any shape.
-
-    Returns:
-        The converted tensor, or ``x`` itself.
-    """
+    """Convert a tensor to float32, unless it is already float32 or float64."""
     return x if x.dtype in (torch.float32, torch.float64) else x.float()
 
 
 def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Set the pack weights of padding to zero, so that padding does not contribute to the sums.
-
-    Args:
-        pack_weights: weights [B, H, T, L] for batch size B, H heads, T positions, and L rows of the packed
-            sequence P.
-        key_padding_mask: mask [B, T], True at padding (None if there is no padding).
-
-    Returns:
-        The masked weights [B, H, T, L].
-    """
+    """Set the pack weights [B, H, T, L] of padding to zero, so that it does not contribute to the sums."""
     if key_padding_mask is None:
         return pack_weights
     return pack_weights.masked_fill(key_padding_mask[:, None, :, None], 0.0)
 
 
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Count the positions up to and including each position, excluding padding.
+    """Count the positions up to and including each position of q [B, H, T, K], excluding padding.
 
-    Args:
-        q: queries [B, H, T, K] for B examples, H heads and T positions, which determine T and the device.
-        key_padding_mask: mask [B, T], True at padding (None if there is no padding).
-        before: number of positions [B] in earlier calls (default: None, no earlier calls).
-
-    Returns:
-        The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts. Padding
-        before the first token has a count of 0.
+    before: number of positions [B] in earlier calls. The counts are integers [B or 1, 1, T, 1], 0 before the
+    first token.
     """
     if key_padding_mask is None:
         count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]
@@ -149,16 +99,5 @@ def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optio
 
 
 def count_steps(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
-    """Count the positions up to and including each position, excluding padding, but at least 1.
-
-    This is the divisor t of equation 7 of the Luna paper.
-
-    Args:
-        q: queries [B, H, T, K] for B examples, H heads and T positions, which determine T and the device.
-        key_padding_mask: mask [B, T], True at padding (None if there is no padding).
-        before: number of positions [B] in earlier calls (default: None, no earlier calls).
-
-    Returns:
-        The counts [B, 1, T, 1] as integers, or [1, 1, T, 1] if all examples have the same counts.
-    """
+    """Count positions, but at least 1 (see :func:`count_positions`): the divisor t of equation 7."""
     return count_positions(q, key_padding_mask, before).clamp(min=1)

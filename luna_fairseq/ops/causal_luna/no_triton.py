@@ -11,42 +11,17 @@ from torch import Tensor
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason the Triton kernels cannot be used, for any inputs.
-
-    Args:
-        device: device of the inputs, ignored.
-        dtype: dtype of the inputs, ignored.
-        K: head width, ignored.
-        L: packed length, ignored.
-
-    Returns:
-        The clause "exported folders hold no Triton kernels".
-    """
+    """Return the reason that the kernels cannot be used, for any inputs."""
     return why_not_triton_here(device)
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason the Triton kernels cannot be used, for any device.
-
-    Args:
-        device: device of the inputs, ignored.
-
-    Returns:
-        The clause "exported folders hold no Triton kernels".
-    """
+    """Return the reason that the kernels cannot be used, for any device."""
     return "exported folders hold no Triton kernels"
 
 
 def triton_causal_luna(q: Tensor, *args: Any) -> Tensor:
-    """Raise an error that states why the Triton kernels cannot be used.
-
-    Args:
-        q: queries of causal Luna attention, used for their device.
-        *args: other inputs, ignored.
-
-    Raises:
-        ValueError: Always.
-    """
+    """Raise a ValueError that says why the kernels cannot be used."""
     raise ValueError(
         "The Triton form of causal Luna attention cannot be used here: "
         f"{why_not_triton_here(q.device)}. Use the backend chunk."

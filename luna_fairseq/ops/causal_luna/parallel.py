@@ -46,10 +46,7 @@ def parallel_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention over a whole sequence; arguments as in :func:`causal_luna`.
-
-    The memory for the backward pass is about C + 4 K floats a position and head, in float32.
-    """
+    """Compute causal Luna attention over a whole sequence; arguments as in :func:`causal_luna`."""
     T, dtype = q.size(2), torch.promote_types(q.dtype, torch.float32)
     if q.numel() == 0:
         return q.clone()
@@ -79,10 +76,7 @@ def split(x: Tensor) -> Tensor:
 
 
 def causal_sums(x: Tensor, y: Tensor, z: Tensor, decays: Optional[Decays]) -> Tensor:
-    """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, with decay D_tj (1 without decay).
-
-    x, y: [B, H, N, C, M]. z: [B, H, N, C, R]. Returns [B, H, N, C, R].
-    """
+    """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, with decay D_tj (1 without decay)."""
     products = x @ y.transpose(-2, -1)
     products = products.tril() if decays is None else products * decays.between
     sums = products @ z
@@ -99,10 +93,7 @@ def causal_sums(x: Tensor, y: Tensor, z: Tensor, decays: Optional[Decays]) -> Te
 
 
 def compute_decays(total: Tensor, dtype: torch.dtype) -> Decays:
-    """Compute the decay factors from the cumulative log decay G [B, H, T, 1], in float64.
-
-    The decay from position j to a later position t is ``exp(G_t - G_j)``.
-    """
+    """Compute the decay factors from the cumulative log decay G [B, H, T, 1], in float64."""
     size = min(CHUNK_SIZE, total.size(2))
     # Positions that pad the last chunk do not decay.
     inside = F.pad(total[..., 0], (0, -total.size(2) % size), mode="replicate").unflatten(2, (-1, size))

@@ -28,33 +28,15 @@ def recurrent_causal_luna(
 ) -> Tuple[Tensor, CausalLunaState]:
     """Compute causal Luna attention for the next T positions, given the state after all earlier positions.
 
-    T is 1 during decoding and larger for a prefix. The state holds the sums of ``k_j^T a_j`` and of
-    ``a_j^T v_j`` over all positions j so far, for keys k_j, values v_j and pack weights a_j. For one new
-    position t with the query q_t, the output is::
+    T is 1 during decoding and larger for a prefix. For one new position t with the query q_t, the output is::
 
         u_t = softmax(K^-0.5 (1 / t) q_t key_sum)     unpack weights [L]
         y_t = (1 / t) u_t value_sum                   output [K]
 
-    With decay, the sums decay at each new position, and t is the sum of the decay factors.
+    See :func:`luna_fairseq.ops.causal_luna` for the tensors.
 
-    Shapes: batch size B, H heads, T new positions, head width K, and L rows of the packed sequence P.
-
-    Args:
-        q: queries [B, H, T, K] of the new positions, not yet scaled by K^-0.5.
-        k: keys [B, H, T, K] of the new positions.
-        v: values [B, H, T, K] of the new positions.
-        pack_weights: pack weights [B, H, T, L], one per new position and row of P.
-        state: state returned by the previous call (default: None, no earlier positions).
-        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
-        dropout: dropout probability of the unpack weights (default: 0).
-        log_decay: log decay [H] per position of each head, negative (default: None, no decay).
-        counts: number of positions up to and including the last new position. Several layers can share the
-            result of one :meth:`TokenCounts.compute` (default: None, computed here).
-
-    Returns:
-        - output [B, H, T, K] in the dtype of ``q``.
-        - state after the new positions.
+    state: state returned by the previous call. counts: result of :meth:`TokenCounts.compute`, which layers
+    can share.
 
     Example:
         >>> import torch
@@ -98,27 +80,10 @@ def update_state(
     *,
     counts: TokenCounts,
 ) -> CausalLunaState:
-    """Add new positions to the sums of a decoding state, and return the new state.
+    """Return the state with new positions added to its sums.
 
-    The key sum is the sum of the outer products ``k_j^T a_j`` over positions j. The value sum is the sum of
-    ``a_j^T v_j``. With decay, the old sums and the new terms are decayed to the last new position.
-
-    If ``v`` is the same tensor as ``k`` (tied), the value sum of the result is a view of the key sum. This
-    requires that keys and values were also the same tensor at all earlier positions.
-
-    Shapes: batch size B, H heads, T new positions, head width K, and L rows of the packed sequence P.
-
-    Args:
-        k: keys [B, H, T, K] of the new positions.
-        v: values [B, H, T, K] of the new positions.
-        pack_weights: pack weights a_j [B, H, T, L], one per new position and row of P.
-        state: state after all earlier positions (default: None, no earlier positions).
-        key_padding_mask: mask [B, T], True at new positions that are padding (default: None, no padding).
-        log_decay: log decay [H] per position of each head, negative (default: None, no decay).
-        counts: number of positions up to and including the last new position.
-
-    Returns:
-        The state after the new positions. The old state is not changed.
+    If ``v`` is the same tensor as ``k`` (tied), at all earlier positions too, the value sum is a view of the
+    key sum.
     """
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]
@@ -143,31 +108,12 @@ def update_state(
 
 
 def cast_if_needed(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Convert a tensor to a dtype, or return the tensor itself if it already has this dtype.
-
-    This saves an operator call, which matters in a decoding step.
-
-    Args:
-        x: tensor of any shape.
-        dtype: dtype of the result.
-
-    Returns:
-        The converted tensor, or ``x`` itself.
-    """
+    """Convert a tensor to a dtype, without an operator call if it already has this dtype."""
     return x if x.dtype == dtype else x.to(dtype)
 
 
 def matmul_add(x: Tensor, y: Tensor, addend: Optional[Tensor] = None) -> Tensor:
-    """Compute addend + x @ y with a single fused operation.
-
-    Args:
-        x: left factor [B, H, M, N]: M x N matrices for batch size B and H heads.
-        y: right factor [B, H, N, O].
-        addend: term [B, H, M, O] added to the product (default: None, zero).
-
-    Returns:
-        The result [B, H, M, O].
-    """
+    """Compute addend + x @ y for [B, H, M, N] and [B, H, N, O] with a single fused operation."""
     if addend is not None and x.size(-1) == 1:
         # The outer product of one position takes a third of the time of a matrix product.
         return torch.addcmul(addend, x, y)

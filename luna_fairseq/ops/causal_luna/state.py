@@ -27,15 +27,13 @@ class CausalLunaState(NamedTuple):
 
 
 class TokenCounts(NamedTuple):
-    """Number t of positions so far, excluding padding, and its reciprocal.
-
-    The counts are the same in all layers, so they are computed once and shared. B is the batch size.
+    """Number t of positions so far, excluding padding, and its reciprocal. All layers share the counts.
 
     Attributes:
         before: number of positions [B] in earlier calls, int64.
         steps: number t [B] of positions, int64.
         divisor: t [B, 1, 1, 1] in the dtype of the sums; 1 if t is 0.
-        mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper, in the dtype of the sums; 1 if t is 0.
+        mean: factor 1/t [B, 1, 1, 1] of equation 7 of the Luna paper.
     """
 
     before: Tensor
@@ -47,18 +45,7 @@ class TokenCounts(NamedTuple):
     def compute(
         cls, before: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
-        """Count the positions so far, including new ones.
-
-        Args:
-            before: number of earlier positions [B] in each of B examples, excluding padding.
-            length: number T of new positions.
-            padding_mask: mask [B, T], True at new positions that are padding (None if there is no padding).
-            dtype: dtype of the layers' input. The reciprocals are in float32, or in float64 for a float64
-                input.
-
-        Returns:
-            The counts and their reciprocals.
-        """
+        """Add ``length`` new positions to ``before`` [B]; padding_mask [B, length] is True at padding."""
         steps = before + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
         divisor = steps.clamp(min=1).to(dtype).view(-1, 1, 1, 1)

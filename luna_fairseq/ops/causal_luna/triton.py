@@ -25,17 +25,7 @@ PROGRAMS, MAX_SEGMENTS = 384, 32
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason :func:`triton_causal_luna` does not support these inputs, or an empty string.
-
-    Args:
-        device: device of the inputs.
-        dtype: dtype of queries, keys and values.
-        K: head width.
-        L: packed length, the number of rows of the packed sequence P.
-
-    Returns:
-        A clause such as "heads of 256 are wider than 128", or an empty string if the inputs are supported.
-    """
+    """Return why the kernels do not support these inputs ("heads of 256 are wider than 128"), or ""."""
     if dtype not in (torch.float16, torch.bfloat16, torch.float32):
         return f"it computes in float16, bfloat16 or float32, not {str(dtype).split('.')[-1]}"
     if K > MAX_HEAD_WIDTH:
@@ -47,14 +37,7 @@ def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> 
 
 @lru_cache(maxsize=None)
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason Triton kernels cannot run on a device, or an empty string if they can.
-
-    Args:
-        device: device of the inputs.
-
-    Returns:
-        A clause such as "the package triton is not installed", or an empty string.
-    """
+    """Return the reason Triton kernels cannot run on a device, or an empty string if they can."""
     if importlib.util.find_spec("triton") is None:
         return "the package triton is not installed"
     import triton
@@ -83,36 +66,12 @@ def triton_causal_luna(
     dropout: float = 0.0,
     log_decay: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute causal Luna attention with fused Triton kernels on a GPU.
-
-    For the query q_t, keys k_j, values v_j and pack weights a_j, the output y_t at position t is::
-
-        u_t = softmax(K^-0.5 (1 / t) sum_{j<=t} (q_t . k_j) a_j)     unpack weights [L]
-        y_t = (1 / t) sum_{j<=t} (u_t . a_j) v_j                     output [K]
-
-    With decay, a decayed mean replaces (1 / t) times the sum over positions.
+    """Compute causal Luna attention with fused Triton kernels. See :func:`luna_fairseq.ops.causal_luna`.
 
     All sums are accumulated in float32. Products of two half-precision inputs are computed in half precision.
     Other products with half-precision inputs use tf32, which has 10 bits of fraction. Products of float32
-    inputs use three tf32 products each, which matches float32 up to rounding.
-
-    Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
-
-    Args:
-        q: queries [B, H, T, K] in float16, bfloat16 or float32, with K at most 128. Copied if it has gaps in
-            memory.
-        k: keys [B, H, T, K] in the dtype of ``q``. Copied if its strides differ from those of ``q``.
-        v: values [B, H, T, K] in the dtype of ``q``. Copied if its strides differ from those of ``q``. If
-            ``v`` is the same tensor as ``k`` (tied), it is read only once.
-        pack_weights: pack weights [B, H, T, L], one per position and row of P, with L at most 256. Copied if
-            its last dimension is not contiguous.
-        packed_padding_mask: mask [B, L], True at masked rows of P (default: None, no row is masked).
-        key_padding_mask: mask [B, T], True at padding (default: None, no padding).
-        dropout: dropout probability of the unpack weights (default: 0).
-        log_decay: log decay [H] per position of each head, negative (default: None, no decay).
-
-    Returns:
-        The output [B, H, T, K] in the dtype of ``q``.
+    inputs use three tf32 products each, which matches float32 up to rounding. Inputs are copied if their
+    strides differ from those of ``q``.
 
     Raises:
         ValueError: The device, the dtype or the sizes are not supported, or q, k and v differ in dtype.
@@ -143,29 +102,11 @@ def triton_causal_luna(
 
 
 def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
-    """Choose how the kernels divide a sequence into chunks and segments.
+    """Choose how the kernels divide T positions of ``heads`` heads into chunks and segments.
 
-    A chunk is a block of BLOCK_T consecutive positions. A segment is a run of chunks that one program
-    processes.
-
-    Args:
-        heads: number of heads in the batch, batch size times heads per example.
-        T: sequence length.
-        K: head width.
-        L: packed length, the number of rows of the packed sequence P.
-
-    Returns:
-        Dictionary of sizes, most of which are kernel arguments:
-
-        - ``BLOCK_T``: number of positions in a chunk.
-        - ``BLOCK_K``: K rounded up to a power of two.
-        - ``WIDTH``: L rounded up to a multiple of BLOCK_L, the block size of the kernels for rows of P.
-        - ``segments``: number of segments of a head.
-        - ``chunks``: number of chunks in a segment.
-        - ``STATES``: True if there is more than one chunk. The sums over earlier chunks are then kept in
-          states, matrices of BLOCK_K rows and WIDTH columns.
-        - ``rows``: number of positions in all segments of a head, T rounded up.
-        - ``states``: number of elements of one state for each segment of a head.
+    A chunk has BLOCK_T positions, and one program processes a segment of several chunks. BLOCK_K and WIDTH
+    are K and L, rounded up. STATES is False if there is a single chunk. ``rows`` is T rounded up, ``states``
+    the size of the states of a head.
     """
     # A sequence of one chunk needs no states. With more chunks, a chunk of 16 positions fits into registers.
     block_t = 32 if 16 < T <= 32 else 16
@@ -181,34 +122,15 @@ def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
 class CausalLunaFunction(torch.autograd.Function):
     """Autograd function of causal Luna attention that launches the Triton kernels.
 
-    For the backward pass, the forward pass saves its inputs, the log-sum-exp of the softmax logits, and the
-    sums over each segment. A segment is the part of a sequence that one program processes.
+    It saves the inputs, the log-sum-exp of the logits, and the sums over each segment.
     """
 
     @staticmethod
     def forward(ctx, q, k, v, a, reciprocal, ages, padding, packed_padding, seed, dropout):
-        """Compute causal Luna attention.
+        """Compute the output [B, H, T, K].
 
-        Shapes: batch size B, H heads, T positions, head width K, and L rows of the packed sequence P.
-
-        Args:
-            ctx: autograd context, which saves tensors and numbers for the backward pass.
-            q: queries [B, H, T, K].
-            k: keys [B, H, T, K].
-            v: values [B, H, T, K] (None if keys and values are the same tensor, that is, tied).
-            a: pack weights [B, H, T, L], one per position and row of P.
-            reciprocal: factors 1/t [B, H, T], where t is the number of non-padding positions up to and
-                including this one. With decay, t is the sum of their decay factors (None if there is neither
-                padding nor decay).
-            ages: age [B, H, T] of each position, the negative log decay accumulated since the start of the
-                sequence (None if there is no decay).
-            padding: mask [B, T] of positions, nonzero at padding (None if there is no padding).
-            packed_padding: mask [B, L] of rows of P, nonzero at masked rows (None if no row is masked).
-            seed: random seed [1] of dropout (None if there is no dropout).
-            dropout: dropout probability of the attention weights over the rows of P.
-
-        Returns:
-            The output [B, H, T, K].
+        v is None if keys and values are the same tensor. reciprocal [B, H, T] holds 1/t, and ages [B, H, T]
+        the negative log decay since the start of the sequence; both are None if they are not needed.
         """
         from luna_fairseq.ops.causal_luna.triton_kernels import forward_kernel, segment_sums_kernel
 
@@ -239,15 +161,6 @@ class CausalLunaFunction(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx, g):
-        """Compute the gradients of the queries, keys, values, pack weights, reciprocals and ages.
-
-        Args:
-            ctx: autograd context with the tensors and numbers saved by the forward pass.
-            g: gradient [B, H, T, K] of the output: batch size B, H heads, T positions, and head width K.
-
-        Returns:
-            The gradient of each argument of ``forward``, or None for arguments without a gradient.
-        """
         from luna_fairseq.ops.causal_luna.triton_backward import key_gradient_kernel, query_gradient_kernel
 
         values = common_arguments(dict(zip(ctx.names, ctx.saved_tensors)), ctx.numbers)
@@ -271,25 +184,7 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Convert ages since the start of the sequence to ages within chunks and spans of segments.
-
-    The age of a position is the negative log decay accumulated so far, so the decay from position j to
-    position t is exp(age_j - age_t). A chunk is a block of consecutive positions. A segment is a run of
-    chunks that one program processes. Ages within a chunk stay small enough to be accurate in float32.
-
-    Args:
-        plan: sizes ``BLOCK_T`` (positions in a chunk), ``chunks`` (chunks in a segment) and ``rows`` (T
-            rounded up to whole segments), as returned by :func:`make_plan`.
-        ages: ages [B, H, T] since the start of the sequence, in float64: batch size B, H heads, and T
-            positions (None if there is no decay).
-
-    Returns:
-        - age [B, H, rows] of each position since the start of its chunk, in float32. The additional positions
-          have the age of the last position.
-        - span [B, H, segments]: total negative log decay over each segment, in float32.
-
-        Both are None if there is no decay.
-    """
+    """Convert ages since the start of the sequence to ages within chunks, and to spans of segments."""
     if ages is None:
         return None, None
     ages = functional.pad(ages, (1, 0))
@@ -300,47 +195,19 @@ def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optiona
 
 
 def make_dense(x: Tensor) -> Tensor:
-    """Return a tensor without gaps in memory and with a contiguous last dimension.
-
-    The other dimensions may be in any order in memory. The tensor is copied only if necessary.
-
-    Args:
-        x: tensor of any shape.
-
-    Returns:
-        The tensor itself, or a contiguous copy.
-    """
+    """Return a tensor without gaps in memory and with a contiguous last dimension."""
     return x if x.stride(-1) == 1 and torch.empty_like(x).stride() == x.stride() else x.contiguous()
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return ``x`` with the same strides as ``q``, copying it if needed.
-
-    Args:
-        x: tensor [B, H, T, K] of the same shape as ``q``, or None.
-        q: queries [B, H, T, K]: batch size B, H heads, T positions, and head width K.
-
-    Returns:
-        The tensor with the strides of ``q``, or None if ``x`` is None.
-    """
+    """Return ``x`` with the same strides as ``q``, copying it if needed."""
     if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
         return x
     return torch.empty_like(q).copy_(x)
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Collect the arguments shared by all kernels, keyed by name.
-
-    Args:
-        tensors: tensor arguments, keyed by name: queries q, keys k, values v (None if keys and values are the
-            same tensor), pack weights a, and others.
-        numbers: sizes and other numbers, keyed by name: the sizes from :func:`make_plan`, the shape of the
-            inputs, and the dropout probability.
-
-    Returns:
-        Dictionary of both, with three additions: the strides of q and a, the precision of matrix products,
-        and scratch memory for the states of all programs.
-    """
+    """Collect the arguments shared by all kernels, keyed by name."""
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
     values.update(zip(("x_b", "x_h", "x_t", "", "a_b", "a_h", "a_t"), (*q.stride(), *a.stride())))
@@ -351,30 +218,12 @@ def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[s
 
 
 def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Allocate an uninitialized tensor with ``size`` elements per head.
-
-    Args:
-        q: queries [B, H, T, K], which determine the device, the batch size B and the number of heads H.
-        size: number of elements per head.
-        dtype: dtype of the tensor (default: float32).
-
-    Returns:
-        The tensor [B, H, size].
-    """
+    """Allocate an uninitialized tensor with ``size`` elements per head."""
     return q.new_empty(*q.shape[:2], size, dtype=dtype)
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
-    """Launch a kernel with one program, or several, for each segment of each head.
-
-    A segment is the part of a sequence that one program processes.
-
-    Args:
-        kernel: Triton kernel to launch.
-        values: kernel arguments, keyed by name. Names that the kernel does not accept are ignored.
-        blocks: number of programs per segment (default: 1).
-        **more: additional kernel arguments, keyed by name.
-    """
+    """Launch a kernel with one program, or several, for each segment of each head."""
     values = {**values, **more}
     q = values["q"]
     grid = (q.size(0) * q.size(1) * values["segments"], blocks)
@@ -383,20 +232,7 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 
 
 def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
-    """Choose the Triton compile options of a kernel.
-
-    The option ``maxnreg`` limits the registers of a thread, which determines how many programs fit on a
-    multiprocessor of the GPU. The limit allows three programs if the kernel then does not spill registers to
-    memory, and two programs otherwise. Without a limit, NVIDIA's assembler gives some kernels only 32
-    registers.
-
-    Args:
-        values: kernel arguments, keyed by name. Only BLOCK_K (head width, rounded up) and L (number of rows
-            of the packed sequence P) are used.
-
-    Returns:
-        Dictionary with the entries ``num_warps``, ``num_stages`` and ``maxnreg``.
-    """
+    """Choose the Triton compile options of a kernel."""
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4
     return {"num_warps": warps, "num_stages": 1, "maxnreg": 168 if few else 254 if wide else 248}

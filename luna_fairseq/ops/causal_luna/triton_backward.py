@@ -46,61 +46,13 @@ def query_gradient_kernel(
 ):  # fmt: skip
     """Compute the gradient of the queries, and the tensors that the second backward kernel needs.
 
-    For the query q_t, the keys k_j, the values v_j, the pack weights a_j, the unpack weights
-    ``p_t = softmax(logits_t)`` and the output gradient g_t, the kernel computes::
+    For the query q_t, the keys k_j, the values v_j, the pack weights a_j, the unpack weights ``p_t =
+    softmax(logits_t)`` and the output gradient g_t, the kernel computes::
 
         dp_t = (m_t / t) sum_{j<=t} D_tj (g_t . v_j) a_j               [L]
         dlogits_t = p_t (dp_t - p_t . dp_t)                          [L]
         d_t = (K^-0.5 / t) dlogits_t,  w_t = m_t p_t / t               [L]
         dq_t = sum_{j<=t} D_tj (d_t . a_j) k_j                       [K]
-
-    m_t are the dropout factors of the unpack weights, and D_tj is the decay from position j to position t (1
-    if there is no decay). Each program processes one segment, a run of chunks of BLOCK_T positions.
-
-    Kernel arguments:
-        q, k, v: pointers to the queries, keys and values, each [B, H, T, K] for batch size B.
-        a: pointer to the pack weights [B, H, T, L].
-        lse: pointer to the log-sum-exp [B H, rows] of the logits from the forward pass. ``rows`` is T rounded
-            up to whole segments.
-        g: pointer to the gradient [B, H, T, K] of the output.
-        dq: pointer to the gradient [B, H, T, K] of the queries (written).
-        dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits (written).
-        used: pointer to the unpack weights m_t p_t [B H, rows, WIDTH] after dropout (written).
-        reads: pointer to the derivatives [B H, rows] of the loss with respect to log(exp(-age_t) / t), the
-            log scale of the sums over j <= t at position t (written; None if there is no decay).
-        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] of k_j^T a_j and v_j^T a_j over each
-            segment.
-        later_sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q_t^T d_t and g_t^T w_t over
-            each segment, decayed to the start of the segment (written).
-        scratch: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states, used if WIDTH is larger than
-            BLOCK_L.
-        reciprocal: pointer to the factors 1/t [B H, rows]. If there is neither padding nor decay, this is
-            None and the factors are computed.
-        ages: pointer to the age [B H, rows] of each position, the negative log decay accumulated since the
-            start of its chunk (None if there is no decay).
-        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
-            decay).
-        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
-        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P (None if
-            no row is masked).
-        seed: pointer to the random seed of dropout (None if there is no dropout).
-        dropout: dropout probability of the unpack weights.
-        boost: factor 1 / (1 - dropout) by which the kept weights are scaled.
-        T: sequence length.
-        H: number of heads.
-        segments: number of segments of a head.
-        chunks: number of chunks of a segment.
-        x_b, x_h, x_t: strides of the queries, keys, values and output gradients over examples, heads and
-            positions.
-        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
-        K: head width.
-        L: number of rows of P.
-        SIDES: 1 if keys and values are the same tensor, otherwise 2.
-        STATES: True if the sequence has several chunks, so that states are needed.
-        BLOCK_T: number of positions of a chunk.
-        BLOCK_K: K rounded up to a power of two.
-        WIDTH: L rounded up to a multiple of BLOCK_L.
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     TURNS: tl.constexpr = 1 if WIDTH == BLOCK_L else 2
     since = 0.0  # age from the beginning of the segment to the beginning of the chunk
@@ -201,51 +153,6 @@ def key_gradient_kernel(
         dk_j = sum_{t>=j} D_tj (d_t . a_j) q_t                       [K]
         dv_j = sum_{t>=j} D_tj (w_t . a_j) g_t                       [K]
         da_j = sum_{t>=j} D_tj ((q_t . k_j) d_t + (g_t . v_j) w_t)   [L]
-
-    D_tj is the decay from position j to position t (1 if there is no decay). ``d_t = (K^-0.5 / t) dlogits_t``
-    and ``w_t = used_t / t``. Each program processes one segment, a run of chunks of BLOCK_T positions, in
-    reverse order. In each chunk, it first computes the terms with q and d, then the terms with g and w.
-
-    Kernel arguments:
-        q, k, v: pointers to the queries, keys and values, each [B, H, T, K] for batch size B.
-        a: pointer to the pack weights [B, H, T, L].
-        g: pointer to the gradient [B, H, T, K] of the output.
-        dlogits: pointer to the gradients [B H, rows, WIDTH] of the logits. ``rows`` is T rounded up to whole
-            segments.
-        used: pointer to the unpack weights [B H, rows, WIDTH] after dropout.
-        dk: pointer to the gradient [B, H, T, K] of the keys (written). If keys and values are the same
-            tensor, it includes the gradient of the values.
-        dv: pointer to the gradient [B, H, T, K] of the values (written). If SIDES is 1, it is the same
-            pointer as ``dk``.
-        da: pointer to the gradient [B, H, T, L] of the pack weights (written).
-        adds: pointer to the derivatives [B H, rows] of the loss with respect to the log of exp(age_j), the
-            scale of the terms that position j adds to the sums (written; None if there is no decay).
-        sums: pointer to the sums [B H, segments, 2, BLOCK_K, WIDTH] of q_t^T d_t and g_t^T w_t over each
-            segment, decayed to the start of the segment.
-        scratch: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states, used if WIDTH is larger than
-            BLOCK_L.
-        reciprocal: pointer to the factors 1/t [B H, rows]. If there is neither padding nor decay, this is
-            None and the factors are computed.
-        ages: pointer to the age [B H, rows] of each position, the negative log decay accumulated since the
-            start of its chunk (None if there is no decay).
-        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
-            decay).
-        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
-        T: sequence length.
-        H: number of heads.
-        segments: number of segments of a head.
-        chunks: number of chunks of a segment.
-        x_b, x_h, x_t: strides of the queries, keys, values and their gradients over examples, heads and
-            positions.
-        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
-        K: head width.
-        L: number of rows of the packed sequence P.
-        SIDES: 1 if keys and values are the same tensor, otherwise 2.
-        STATES: True if the sequence has several chunks, so that states are needed.
-        BLOCK_T: number of positions of a chunk.
-        BLOCK_K: K rounded up to a power of two.
-        WIDTH: L rounded up to a multiple of BLOCK_L.
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, 1, 2, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):

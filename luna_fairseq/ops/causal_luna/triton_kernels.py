@@ -61,18 +61,7 @@ FIRST, AGAIN, LAST = tl.constexpr("evict_last"), tl.constexpr(""), tl.constexpr(
 
 @triton.jit
 def round_operand(x, PRECISION):
-    """Convert an operand of a matrix product to float32, rounded to tf32 if the product uses tf32.
-
-    Tensor cores truncate float32 to tf32. Adding half a unit in the last place of tf32 turns truncation into
-    rounding to nearest. Half-precision numbers are exact in tf32.
-
-    Args:
-        x: operand of any shape and floating-point dtype.
-        PRECISION: input precision of the product, "tf32" or "tf32x3".
-
-    Returns:
-        The operand in float32, with the same shape as ``x``.
-    """
+    """Convert an operand of a matrix product to float32, rounded to tf32 if the product uses tf32."""
     if PRECISION == "tf32" and x.dtype == tl.float32:
         x = (x.to(tl.int32, bitcast=True) + 0x1000).to(tl.float32, bitcast=True)
     return x.to(tl.float32)
@@ -84,19 +73,7 @@ INTERPRETED = tl.constexpr(not isinstance(round_operand, triton.JITFunction))
 
 @triton.jit
 def product(x, y, PRECISION):
-    """Compute the matrix product x @ y, accumulated in float32.
-
-    If both matrices have the same half-precision dtype, they are multiplied in this dtype. Otherwise both are
-    converted to float32 first.
-
-    Args:
-        x: left matrix [M, N].
-        y: right matrix [N, O].
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
-
-    Returns:
-        The product [M, O] in float32.
-    """
+    """Compute the matrix product x @ y, accumulated in float32."""
     # Triton 3.0 does not support three conditions in a row, hence the parentheses.
     if (INTERPRETED or x.dtype != y.dtype) or x.dtype == tl.float32:
         x, y = round_operand(x, PRECISION), round_operand(y, PRECISION)
@@ -105,40 +82,13 @@ def product(x, y, PRECISION):
 
 @triton.jit
 def block_offsets(stride, first, HEIGHT, BLOCK):
-    """Compute the memory offsets of the elements of a matrix block.
-
-    The element in row i and column j of the block has the offset ``i * stride + first + j``, relative to the
-    first row of the block.
-
-    Args:
-        stride: distance in memory between two rows of the matrix.
-        first: index of the block's first column in the matrix.
-        HEIGHT: number of rows of the block.
-        BLOCK: number of columns of the block.
-
-    Returns:
-        The offsets [HEIGHT, BLOCK].
-    """
+    """Compute the memory offsets of the elements of a matrix block."""
     return tl.arange(0, HEIGHT)[:, None] * stride + first + tl.arange(0, BLOCK)[None, :]
 
 
 @triton.jit
 def load_rows(x, stride, exists, first, L, BLOCK_L):
-    """Load a block of a matrix as float32, with zeros in masked rows and out-of-bounds columns.
-
-    The block has BLOCK_T consecutive rows and the columns ``first`` to ``first + BLOCK_L - 1``.
-
-    Args:
-        x: pointer to the first row of the block.
-        stride: distance in memory between two rows of the matrix.
-        exists: mask [BLOCK_T], False at rows to load as zeros, such as padding.
-        first: index of the block's first column in the matrix.
-        L: number of columns of the matrix.
-        BLOCK_L: number of columns of the block.
-
-    Returns:
-        The block [BLOCK_T, BLOCK_L] in float32.
-    """
+    """Load a block of a matrix as float32, with zeros in masked rows and out-of-bounds columns."""
     inside = exists[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
     at = block_offsets(stride, first, exists.shape[0], BLOCK_L)
     return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -146,60 +96,21 @@ def load_rows(x, stride, exists, first, L, BLOCK_L):
 
 @triton.jit
 def load_chunk(x, at, inside, POLICY):
-    """Load a chunk of the queries, keys, values or output gradients, with a hint for the GPU cache.
-
-    A chunk is a block of BLOCK_T consecutive positions of one head. BLOCK_K is the head width, rounded up to
-    a power of two.
-
-    Args:
-        x: pointer to the first element of the chunk.
-        at: memory offsets [BLOCK_T, BLOCK_K] of the chunk's elements, relative to ``x``.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements to load as zeros.
-        POLICY: cache hint: FIRST for the first load of this chunk, AGAIN for later loads, LAST for the last
-            load.
-
-    Returns:
-        The chunk [BLOCK_T, BLOCK_K] in the dtype of the tensor.
-    """
+    """Load a chunk of the queries, keys, values or output gradients, with a hint for the GPU cache."""
     return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
 
 
 @triton.jit
 def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, padding, K, BLOCK_T, BLOCK_K):
-    """Compute the memory offsets and the masks of a chunk of positions.
-
-    A chunk is a block of BLOCK_T consecutive positions of one head, and a segment is a run of ``chunks``
-    consecutive chunks. Each program processes one segment of one of the B H heads in the batch, for batch
-    size B. Programs are numbered by example, head and segment, and the segment changes fastest.
-
-    Args:
-        i: index of the chunk within the program's segment.
-        chunks: number of chunks of a segment.
-        segments: number of segments of a head.
-        H: number of heads.
-        T: sequence length.
-        x_b: distance in memory between two examples of the queries, keys and values.
-        x_h: distance in memory between two heads of the queries, keys and values.
-        x_t: distance in memory between two positions of the queries, keys and values.
-        a_b: distance in memory between two examples of the pack weights.
-        a_h: distance in memory between two heads of the pack weights.
-        a_t: distance in memory between two positions of the pack weights.
-        padding: pointer to the padding mask [B, T], nonzero at padding (None if there is no padding).
-        K: head width.
-        BLOCK_T: number of positions of a chunk.
-        BLOCK_K: K rounded up to a power of two.
+    """Locate chunk i of this program's segment, and compute its masks.
 
     Returns:
-        row: index of the chunk's first position, if the positions of all heads are numbered consecutively.
-        b: index of the example.
-        start: index of the chunk's first position in its sequence.
-        x_offset: memory offset of the chunk in the queries, keys and values.
-        a_offset: memory offset of the chunk in the pack weights.
-        exists: mask [BLOCK_T], True at positions before T.
-        real: mask [BLOCK_T], True at non-padding positions before T.
-        at: memory offsets [BLOCK_T, BLOCK_K] of the chunk's elements in the queries, relative to
-            ``x_offset``.
-        inside: mask [BLOCK_T, BLOCK_K], True at elements before position T and column K.
+        - index of the first position, counted over all heads.
+        - index of the example.
+        - index of the first position in its sequence.
+        - offsets of the chunk in q, k and v, and in the pack weights.
+        - masks [BLOCK_T] of the positions that exist, and of those that are no padding.
+        - offsets and mask [BLOCK_T, BLOCK_K] of the elements of the chunk.
     """
     bh = (tl.program_id(0) // segments).to(tl.int64)
     b, h = bh // H, bh % H
@@ -217,27 +128,7 @@ def locate_chunk(i, chunks, segments, H, T, x_b, x_h, x_t, a_b, a_h, a_t, paddin
 
 @triton.jit
 def load_times(row, start, reciprocal, ages, BLOCK_T):
-    """Load the factors 1/t and the ages of the positions of a chunk.
-
-    t is the number of positions up to and including a position, excluding padding. Causal Luna attention
-    divides its sums over positions by t (equation 7 of the Luna paper). With decay, t is the sum of the decay
-    factors of these positions. The age of a position is the negative log decay accumulated since the start of
-    the chunk.
-
-    Args:
-        row: index of the chunk's first position, if the positions of all heads are numbered consecutively.
-        start: index of the chunk's first position in its sequence.
-        reciprocal: pointer to the factors 1/t of all positions [B H, rows], for B H heads and a sequence
-            length rounded up to ``rows``. If there is neither padding nor decay, this is None and the factors
-            are computed.
-        ages: pointer to the ages of all positions [B H, rows] (None if there is no decay).
-        BLOCK_T: number of positions of a chunk.
-
-    Returns:
-        inverse: factors 1/t [BLOCK_T].
-        age: ages [BLOCK_T], 0 if there is no decay.
-        end: age of the last position, the total negative log decay over the chunk.
-    """
+    """Return the factors 1/t and the ages [BLOCK_T] of a chunk, and the age of its last position."""
     at = row + tl.arange(0, BLOCK_T)
     inverse = 1.0 / (start + 1 + tl.arange(0, BLOCK_T)).to(tl.float32)
     age, end = tl.zeros((BLOCK_T,), dtype=tl.float32), 0.0
@@ -250,20 +141,7 @@ def load_times(row, start, reciprocal, ages, BLOCK_T):
 
 @triton.jit
 def apply_decay(x, age, J):
-    """Apply the decay and the causal mask to a matrix of dot products between the positions of a chunk.
-
-    The entry for the positions t and j becomes ``exp(age_j - age_t) * x_tj`` if j <= t, and 0 otherwise. The
-    age of a position is the negative log decay accumulated since the start of the chunk. The factor
-    ``exp(age_j - age_t)`` is therefore the decay from position j to position t.
-
-    Args:
-        x: dot products [BLOCK_T, BLOCK_T] of all pairs of positions.
-        age: age [BLOCK_T] of each position.
-        J: layout of ``x``. If J is 0, rows are t and columns are j. If J is 1, rows are j and columns are t.
-
-    Returns:
-        The decayed and masked products [BLOCK_T, BLOCK_T].
-    """
+    """Apply the decay and the causal mask to dot products of positions t and j, or j and t if J is 1."""
     i = tl.arange(0, x.shape[0])
     x *= tl.exp(tl.minimum(tl.expand_dims(age, J) - tl.expand_dims(age, 1 - J), 0.0))
     return tl.where(tl.expand_dims(i, J) <= tl.expand_dims(i, 1 - J), x, 0.0)
@@ -279,26 +157,6 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
     segments are added from the farthest to the nearest::
 
         state = exp(-span) * state + sum over the segment
-
-    Args:
-        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] over each segment, for batch size B
-            and H heads.
-        memory: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states of all programs.
-        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
-            decay).
-        segments: number of segments of a head.
-        STEP: -1 to sum the segments before this one, 1 to sum those after it.
-        SIDES: number of states per segment in ``sums``. If it is 1, because keys and values are the same
-            tensor, both states are equal.
-        STATES: False if the sequence has a single chunk. The states are then zero.
-        WIDTH: number of columns of a state.
-        BLOCK_K: number of rows of a state.
-
-    Returns:
-        state: first state [BLOCK_K, BLOCK_L].
-        other: second state [BLOCK_K, BLOCK_L].
-        memory: pointer to the program's part of the memory. If WIDTH is larger than BLOCK_L, both states are
-            stored there, and the returned blocks are not meaningful.
     """
     own = tl.program_id(0).to(tl.int64)
     before = tl.program_id(0) % segments
@@ -325,21 +183,7 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
 
 @triton.jit
 def read_state(state, memory, first, STATES, WIDTH):
-    """Return the columns ``first`` to ``first + BLOCK_L - 1`` of a state, from registers or from memory.
-
-    A state is a matrix with BLOCK_K rows and WIDTH columns that accumulates outer products over positions. It
-    stays in registers if WIDTH is BLOCK_L. A wider state is stored in memory.
-
-    Args:
-        state: block [BLOCK_K, BLOCK_L] in registers, returned if the state has no other columns.
-        memory: pointer to the whole state in memory.
-        first: index of the first column to return.
-        STATES: False if the sequence has a single chunk, which needs no state.
-        WIDTH: number of columns of the state.
-
-    Returns:
-        The columns [BLOCK_K, BLOCK_L].
-    """
+    """Return the columns ``first`` to ``first + BLOCK_L - 1`` of a state, from registers or from memory."""
     if STATES and WIDTH > state.shape[1]:
         state = tl.load(memory + block_offsets(WIDTH, first, state.shape[0], state.shape[1]))
     return state
@@ -356,38 +200,6 @@ def advance_states(
 
         state = exp(-end) * state + x^T (factor * y)
         other = exp(-end) * other + other_x^T (other_factor * other_y)
-
-    In the forward pass, x holds the keys, other_x the values, and both y and other_y the pack weights. The
-    states are then the key sum and the value sum of causal Luna attention. In the backward pass, x holds the
-    queries, other_x the output gradients, y the gradients of the logits, and other_y the unpack weights.
-
-    Each state has BLOCK_K rows (the head width, rounded up) and WIDTH columns, and is processed in blocks of
-    BLOCK_L columns.
-
-    Args:
-        state: first state [BLOCK_K, BLOCK_L], used if WIDTH is BLOCK_L.
-        other: second state [BLOCK_K, BLOCK_L], used if WIDTH is BLOCK_L.
-        memory: pointer to both states [2, BLOCK_K, WIDTH] in memory, used if WIDTH is larger than BLOCK_L.
-        x: pointer to the chunk x [BLOCK_T, BLOCK_K].
-        other_x: pointer to the chunk other_x [BLOCK_T, BLOCK_K].
-        at: memory offsets [BLOCK_T, BLOCK_K] of the elements of x and other_x.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements of x and other_x to load as zeros.
-        y: pointer to the chunk y [BLOCK_T, L].
-        other_y: pointer to the chunk other_y [BLOCK_T, L].
-        stride: distance in memory between two rows of y, and of other_y.
-        exists: mask [BLOCK_T], False at rows of y and other_y to load as zeros.
-        factor: factor [BLOCK_T] of each row of y, such as the decay from its position to the end of the
-            chunk.
-        other_factor: factor [BLOCK_T] of each row of other_y.
-        end: total negative log decay over the chunk, 0 if the states do not decay.
-        L: number of columns of y and other_y, which is the number of rows of the packed sequence P.
-        SIDES: number of states to update: 1 if keys and values are the same tensor, otherwise 2.
-        WIDTH: number of columns of a state, L rounded up to a multiple of BLOCK_L.
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
-
-    Returns:
-        state: updated first state [BLOCK_K, BLOCK_L].
-        other: updated second state [BLOCK_K, BLOCK_L]; equal to the first state if SIDES is 1.
     """
     for side in range(SIDES):
         own, one = memory + side * (state.shape[0] * WIDTH), tl.where(side == 0, x, other_x)
@@ -404,54 +216,14 @@ def advance_states(
 
 @triton.jit
 def causal_scores(x, y, at, inside, age, J, PRECISION):
-    """Compute the decayed dot products of all pairs of positions of a chunk, with a causal mask.
-
-    If J is 0, entry (t, j) is ``exp(age_j - age_t) (x_t . y_j)`` for j <= t. If J is 1, entry (j, t) is
-    ``exp(age_j - age_t) (x_j . y_t)`` for j <= t. All other entries are 0. The age of a position is the
-    negative log decay accumulated since the start of the chunk. A chunk has BLOCK_T positions, and BLOCK_K is
-    the head width, rounded up.
-
-    Args:
-        x: pointer to the chunk x [BLOCK_T, BLOCK_K], such as the queries.
-        y: pointer to the chunk y [BLOCK_T, BLOCK_K], such as the keys.
-        at: memory offsets [BLOCK_T, BLOCK_K] of the elements of both chunks.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements to load as zeros.
-        age: age [BLOCK_T] of each position.
-        J: 0 if the rows of the result are the later positions t, 1 if they are the earlier positions j.
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
-
-    Returns:
-        The products [BLOCK_T, BLOCK_T] in float32. Rows are positions of x, and columns are positions of y.
-    """
+    """Compute the decayed, masked dot products of the chunks x and y: entry (t, j), or (j, t) if J is 1."""
     scores = product(load_chunk(x, at, inside, FIRST), tl.trans(load_chunk(y, at, inside, FIRST)), PRECISION)
     return apply_decay(scores, age, J)
 
 
 @triton.jit
 def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
-    """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state`` for each position t of a chunk.
-
-    The first term is the sum over the positions j of the chunk. The second term is the sum over all earlier
-    chunks, whose outer products ``y_j^T a_j`` are accumulated in the state. In the forward pass, x_t is a
-    query, y_j a key, and a_j the pack weights. In the backward pass, which processes chunks in reverse order,
-    the state covers later chunks instead. A chunk has BLOCK_T positions. BLOCK_K is the head width, rounded
-    up.
-
-    Args:
-        x: pointer to the chunk x [BLOCK_T, BLOCK_K].
-        at: memory offsets [BLOCK_T, BLOCK_K] of the elements of x.
-        inside: mask [BLOCK_T, BLOCK_K], False at elements of x to load as zeros.
-        scores: dot products x_t . y_j [BLOCK_T, BLOCK_T] within the chunk, with decay and causal mask
-            applied.
-        x_a: vectors a_j [BLOCK_T, BLOCK_L] of the chunk.
-        age: negative log decay [BLOCK_T] between the state and each position t.
-        state: decayed sum [BLOCK_K, BLOCK_L] of y_j^T a_j over the other chunks.
-        STATES: False if the sequence has a single chunk. The second term is then omitted.
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
-
-    Returns:
-        The sums [BLOCK_T, BLOCK_L] in float32.
-    """
+    """Compute ``sum_j scores_tj a_j + exp(-age_t) x_t state`` for each position t of a chunk."""
     sums = product(scores, x_a, PRECISION)
     if STATES:
         sums += product(load_chunk(x, at, inside, AGAIN), state, PRECISION) * tl.exp(-age)[:, None]
@@ -460,19 +232,7 @@ def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
 
 @triton.jit
 def load_row_mask(packed_padding, b, first, L, BLOCK_L):
-    """Load a mask for a block of rows of the packed sequence P, True at rows that exist and are not masked.
-
-    Args:
-        packed_padding: pointer to the mask [B, L] of rows of P, nonzero at masked rows (None if no row is
-            masked).
-        b: index of the example.
-        first: index of the block's first row of P.
-        L: number of rows of P.
-        BLOCK_L: number of rows of P in the block.
-
-    Returns:
-        The mask [1, BLOCK_L].
-    """
+    """Load a mask [1, BLOCK_L] of rows of P, True at rows that exist and are not masked."""
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
     if packed_padding is not None:
@@ -482,25 +242,10 @@ def load_row_mask(packed_padding, b, first, L, BLOCK_L):
 
 @triton.jit
 def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_L):
-    """Draw the dropout factors of a block of unpack weights.
+    """Draw the dropout factors [BLOCK_T, BLOCK_L] of a block of unpack weights.
 
-    Unpack weights are the attention weights of each position over the rows of the packed sequence P. A factor
-    depends only on the seed and on the index of its weight. The backward pass therefore draws the same
-    factors as the forward pass, even with other block sizes.
-
-    Args:
-        seed: pointer to the random seed, one int64 (None if there is no dropout).
-        dropout: dropout probability.
-        boost: factor 1 / (1 - dropout) by which the kept weights are scaled.
-        position: index of the block's first position, if the positions of all heads are numbered
-            consecutively.
-        first: index of the block's first row of P.
-        WIDTH: number of rows of P, rounded up to a multiple of BLOCK_L.
-        BLOCK_T: number of positions in the block.
-        BLOCK_L: number of rows of P in the block.
-
-    Returns:
-        The factors [BLOCK_T, BLOCK_L], each 0 or ``boost``. If there is no dropout, all factors are 1.
+    A factor depends only on the seed and on the index of its weight, so the backward pass draws the same
+    factors.
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
@@ -522,34 +267,6 @@ def segment_sums_kernel(
     order::
 
         state = exp(-end) * state + x^T (exp(age - end) * a)
-
-    Here x [BLOCK_T, K] holds the keys or the values of the chunk, and a [BLOCK_T, L] the pack weights, zero
-    at padding. The age of a position is the negative log decay accumulated since the start of the chunk, and
-    ``end`` is the age of the last position. The grid is [B H x segments, SIDES x blocks of COLUMNS columns],
-    for batch size B.
-
-    Kernel arguments:
-        k, v: pointers to the keys and the values, each [B, H, T, K].
-        a: pointer to the pack weights [B, H, T, L].
-        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] (written).
-        reciprocal: pointer to the factors 1/t [B H, rows] of all positions, not used here, or None.
-        ages: pointer to the age [B H, rows] of each position (None if there is no decay). ``rows`` is T
-            rounded up to whole segments.
-        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
-        T: sequence length.
-        H: number of heads.
-        segments: number of segments of a head.
-        chunks: number of chunks of a segment.
-        x_b, x_h, x_t: strides of the keys and values over examples, heads and positions.
-        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
-        K: head width.
-        L: number of rows of the packed sequence P.
-        SIDES: number of sums per segment: 1 if keys and values are the same tensor, otherwise 2.
-        BLOCK_T: number of positions of a chunk.
-        BLOCK_K: K rounded up to a power of two.
-        COLUMNS: number of columns that one program computes.
-        WIDTH: number of columns of a sum, L rounded up.
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     side, first = tl.program_id(1) % SIDES, tl.program_id(1) // SIDES * COLUMNS
     state = tl.zeros((BLOCK_K, COLUMNS), dtype=tl.float32)
@@ -579,47 +296,6 @@ def forward_kernel(
         logits_t = (K^-0.5 / t) sum_{j<=t} D_tj (q_t . k_j) a_j        [L]
         u_t = dropout(softmax(logits_t))                             unpack weights [L]
         out_t = (1 / t) sum_{j<=t} D_tj (u_t . a_j) v_j                [K]
-
-    D_tj is the decay from position j to position t, or 1 if there is no decay. Each program processes one
-    segment, a run of chunks of BLOCK_T positions. The sums over earlier chunks come from two states, the
-    decayed sums of ``k_j^T a_j`` and of ``v_j^T a_j``.
-
-    Kernel arguments:
-        q, k, v: pointers to the queries, keys and values, each [B, H, T, K] for batch size B.
-        a: pointer to the pack weights [B, H, T, L].
-        out: pointer to the output [B, H, T, K] (written).
-        lse: pointer to the log-sum-exp [B H, rows] of the logits (written). ``rows`` is T rounded up to whole
-            segments.
-        sums: pointer to the sums [B H, segments, SIDES, BLOCK_K, WIDTH] of k_j^T a_j and v_j^T a_j over each
-            segment.
-        scratch: pointer to memory [programs, 2, BLOCK_K, WIDTH] for the states, used if WIDTH is larger than
-            BLOCK_L.
-        reciprocal: pointer to the factors 1/t [B H, rows]. If there is neither padding nor decay, this is
-            None and the factors are computed.
-        ages: pointer to the age [B H, rows] of each position, the negative log decay accumulated since the
-            start of its chunk (None if there is no decay).
-        spans: pointer to the total negative log decay [B H, segments] over each segment (None if there is no
-            decay).
-        padding: pointer to the mask [B, T], nonzero at padding (None if there is no padding).
-        packed_padding: pointer to the mask [B, L], nonzero at masked rows of the packed sequence P (None if
-            no row is masked).
-        seed: pointer to the random seed of dropout (None if there is no dropout).
-        dropout: dropout probability of the unpack weights.
-        boost: factor 1 / (1 - dropout) by which the kept weights are scaled.
-        T: sequence length.
-        H: number of heads.
-        segments: number of segments of a head.
-        chunks: number of chunks of a segment.
-        x_b, x_h, x_t: strides of the queries, keys, values and output over examples, heads and positions.
-        a_b, a_h, a_t: strides of the pack weights over examples, heads and positions.
-        K: head width.
-        L: number of rows of P.
-        SIDES: 1 if keys and values are the same tensor, otherwise 2.
-        STATES: True if the sequence has several chunks, so that states are needed.
-        BLOCK_T: number of positions of a chunk.
-        BLOCK_K: K rounded up to a power of two.
-        WIDTH: L rounded up to a multiple of BLOCK_L.
-        PRECISION: input precision of float32 matrix products, "tf32" or "tf32x3".
     """
     state, other, scratch = initial_states(sums, scratch, spans, segments, -1, SIDES, STATES, WIDTH, BLOCK_K)
     for i in range(chunks):
