@@ -49,12 +49,14 @@ def attend_causally(attention):
     """Return the outputs of causal attention, whole and token by token, and their gradients."""
     query, packed = random(T, B, C).requires_grad_(), random(L, B, C).requires_grad_()
     mask = torch.arange(T) < torch.tensor([0, 2, 0])[:, None]
-    whole = attention(query, packed, mask).masked_fill(mask.t().unsqueeze(-1), 0.0)
+    memory = attention.read(packed)
+    whole, _ = attention(query, memory, key_padding_mask=mask)
+    whole = whole.masked_fill(mask.t().unsqueeze(-1), 0.0)
     outputs, state = [], None
     for t in range(5):
-        output, state = attention.step(query[t : t + 1], packed, state)
+        output, state = attention(query[t : t + 1], memory, state, keep_state=True)
         outputs.append(output)
-    prefix, _ = attention.step(query[:5], packed)
+    prefix, _ = attention(query[:5], memory, keep_state=True)
     return with_gradients(attention, [query, packed], [whole, torch.cat(outputs), prefix])
 
 

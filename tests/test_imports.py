@@ -231,9 +231,9 @@ sizes = {"embed_dim": 12, "ffn_embed_dim": 20, "num_layers": 2, "num_heads": 3, 
 embed = torch.nn.Embedding(9, 12, padding_idx=1)
 encoded = LunaEncoder(EncoderOptions(**sizes), embed)(torch.randint(2, 9, (2, 7)))
 decoder = LunaDecoder(DecoderOptions(**sizes), embed)
-output, state = decoder(torch.randint(2, 9, (2, 4)), encoded, keep_state=True)
+output, state = decoder(torch.randint(2, 9, (2, 4)), decoder.read(encoded), keep_state=True)
 assert output.x.shape == (2, 4, 12) and state.count.tolist() == [4, 4]
-(causal(y, packed).sum() + packed.sum()).backward()
+(causal(y, causal.read(packed))[0].sum() + packed.sum()).backward()
 optimizer.step()
 assert milestone_lr(5, peak_lr=1.0, milestones=[3]) == 0.1
 """

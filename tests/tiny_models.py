@@ -95,9 +95,9 @@ def lprobs_of(model, tokens, *source):
 
 
 def kept_state(incremental_state):
-    """Return the decoder's state, the only entry in fairseq's incremental state."""
+    """Return the decoder's state in fairseq's incremental state."""
     (entry,) = incremental_state.values()
-    return entry["state"]
+    return entry.state
 
 
 def tensors_of(state):

@@ -46,7 +46,7 @@ from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.memory import ReadWeights, map_tensors
+from luna_fairseq.modules.memory import ReadWeights
 from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
@@ -85,17 +85,6 @@ class AnchoredMemory(NamedTuple):
     is_short: Optional[Tensor] = None
     row_place: Optional[Tensor] = None
     token_place: Optional[Tensor] = None
-
-    def select(self, sentences: Tensor) -> "AnchoredMemory":
-        """Return the keys and values of selected source sentences, in the given order.
-
-        Args:
-            sentences: indices of the sentences to return, as a vector.
-
-        Returns:
-            Keys and values with one batch entry per index.
-        """
-        return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class AnchoredAttention(LunaAttention):

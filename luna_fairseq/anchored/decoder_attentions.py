@@ -2,7 +2,8 @@
 
 from typing import Any, Optional, Tuple
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
@@ -15,9 +16,11 @@ from luna_fairseq.anchored.sentence_places import (
 )
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import Geometry, Source, Target
+from luna_fairseq.modules.batch import Geometry, Target
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions, causal_arguments
 from luna_fairseq.modules.encoder_attentions import attention_arguments
+from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.options import DecoderOptions
 
 
@@ -67,57 +70,37 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         self.needs = Needs(*map(max, zip(self.needs, attention.needs())))
         return attention
 
-    def find_geometry(
+    def find_source_geometry(self, encoded: EncoderOutput) -> Optional[Geometry]:
+        """Compute the source positions that the pack attention of all layers needs, or None."""
+        if self.needs == Needs():
+            return None
+        needs = self.needs._replace(for_export=self.for_export)
+        return Geometry(context_geometry(needs, encoded.x, encoded.packed, encoded.source))
+
+    def find_target_geometry(
         self,
-        context: Optional[Tensor],
-        packed: Optional[Tensor],
-        source: Source,
         target: Target,
+        memory: DecoderMemory,
+        dtype: torch.dtype,
         before: Optional[UnfinishedSentence] = None,
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
-        """Compute the source and target positions that the cross-attention of all layers needs.
+        """Compute the target positions that the diagonal prior of all layers needs.
 
-        Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
-
-        Args:
-            context: encoder output [S, B, C], or None if there is no encoder.
-            packed: packed sequence P [L, B, C]. None in later decoding steps, which use the cached keys and
-                values.
-            source: padding masks of the encoder output and of P. In a document, also the sentence number of
-                each source token.
-            target: target tokens of this call, with their positions and padding mask.
-            before: unfinished sentence returned by the previous call (default: None, this call starts at the
-                beginning of the target).
-
-        Returns:
-            Tuple of two values:
-
-            - a :class:`Geometry` with the positions of the source tokens (None if ``packed`` is None) and of
-              the target tokens. None if no attention module needs positions.
-            - unfinished sentence to pass to the next call, or None if there are no separators.
-
-        Raises:
-            InputError: Separators are needed, but the caller passed embeddings instead of tokens.
+        With a separator, also return the unfinished sentence of each hypothesis, the state for the next call.
+        Raises InputError if separators are needed, but the caller passed embeddings instead of tokens.
         """
-        if self.needs == Needs() or context is None:
+        layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
+        if not self.needs.diagonal or layer is None:
             return None, None
-        places, unfinished = None, None
-        if self.needs.diagonal:
-            B = context.size(1)
-            places = TargetPlaces(target.places.reshape(B, -1))
-            if self.separator is not None:
-                if target.tokens is None or source.sentence_numbers is None:
-                    raise InputError(
-                        "--sentence-diagonal needs tokens to find the separators, got embeddings. Pass tokens"
-                    )
-                begins = target.tokens.eq(self.separator) & ~target.padding_mask
-                place, sentence, unfinished = number_within_sentences(target.places, begins, before)
-                origin = count_tokens_before_sentence(sentence, source.sentence_numbers)
-                places = TargetPlaces(place.reshape(B, -1), origin.reshape(B, -1))
-            if packed is None:  # a decoding step, in which the memory may be prepared
-                places = measure_places(places, context.dtype)
-        context_places = None
-        if packed is not None:
-            needs = self.needs._replace(for_export=self.for_export)
-            context_places = context_geometry(needs, context, packed, source)
-        return Geometry(context_places, places), unfinished
+        B, place, origin, unfinished = layer.cross.key.size(0), target.places, None, None
+        if self.separator is not None:
+            numbers = memory.source.sentence_numbers
+            if target.tokens is None or numbers is None:
+                raise InputError(
+                    "--sentence-diagonal needs tokens to find the separators, got embeddings. Pass tokens"
+                )
+            begins = target.tokens.eq(self.separator) & ~target.padding_mask
+            place, sentence, unfinished = number_within_sentences(place, begins, before)
+            origin = count_tokens_before_sentence(sentence, numbers).reshape(B, -1)
+        places = measure_places(TargetPlaces(place.reshape(B, -1), origin), dtype)
+        return Geometry(target=places), unfinished

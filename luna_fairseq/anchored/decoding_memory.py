@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from luna_fairseq.anchored.geometry import TargetPlaces, measure_places
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.ops.softmax import MAX_PENALTY
 
 # Position of padding keys, far enough away never to be the nearest key.
@@ -61,17 +60,6 @@ class DecodingMemory(NamedTuple):
     places: Optional[KeyPlaces]
     first: int
     pack_weights: Optional[Tensor] = None
-
-    def select(self, sentences: Tensor) -> "DecodingMemory":
-        """Return the keys and values of selected source sentences, in the given order.
-
-        Args:
-            sentences: indices of the sentences to return, as a vector.
-
-        Returns:
-            Keys and values with one batch entry per index.
-        """
-        return map_tensors(lambda x: x.index_select(0, sentences), self)
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
         """Compute ``softmax(q K^T / sqrt(K) + bias) V``, and the weights [B, H, T, N] before dropout.

@@ -82,8 +82,7 @@ class TargetPlaces(NamedTuple):
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
     """Precompute ``middle`` and ``width`` of the target positions, once for all layers."""
     place = places.place.to(dtype)[:, None, :, None]
-    origin = None if places.origin is None else places.origin.to(dtype)
-    return TargetPlaces(places.place, origin, place + 0.5, (place + 1).sqrt())
+    return places._replace(middle=place + 0.5, width=(place + 1).sqrt())
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:

@@ -17,10 +17,6 @@ class UnfinishedSentence(NamedTuple):
     sentence: Tensor
     beginning: Tensor
 
-    def select(self, rows: Tensor) -> "UnfinishedSentence":
-        """Return the unfinished sentences of selected hypotheses, given as a vector of indices."""
-        return UnfinishedSentence(self.sentence.index_select(0, rows), self.beginning.index_select(0, rows))
-
 
 def number_within_sentences(
     place: Tensor, begins: Tensor, before: Optional[UnfinishedSentence] = None

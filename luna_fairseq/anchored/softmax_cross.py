@@ -14,7 +14,7 @@ from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.heads import build_projection, dropout_probability, split_heads
 from luna_fairseq.modules.luna_attention import AttentionWeights
-from luna_fairseq.modules.memory import ReadWeights, map_tensors
+from luna_fairseq.modules.memory import ReadWeights
 from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_attention
 
 
@@ -30,17 +30,6 @@ class SoftmaxMemory(NamedTuple):
     key: Tensor
     value: Tensor
     place: Optional[Tensor] = None
-
-    def select(self, sentences: Tensor) -> "SoftmaxMemory":
-        """Return the keys and values of selected source sentences, in the given order.
-
-        Args:
-            sentences: indices of the sentences to return, as a vector.
-
-        Returns:
-            Keys and values with one batch entry per index.
-        """
-        return map_tensors(lambda x: x.index_select(0, sentences), self)
 
 
 class SoftmaxCrossAttention(AnchoredAttention):
@@ -108,6 +97,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
             - packed context [L, B, C], or None if this module does not update P.
             - keys and values [B, H, S, K] of the source tokens.
         """
+        if self.watcher is not None:
+            self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
         packed_context = None
         if self.packs:
             packed_context, _ = self.attend_to_context(packed, context, source, geometry)

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
 from luna_fairseq.modules.embedding import TokenEmbedding
+from luna_fairseq.modules.memory import call_with_tensors
 from luna_fairseq.modules.options import LEARNED, DecoderOptions, EncoderOptions, options_from
 
 # fairseq name of an activation function -> transformers name.
@@ -87,19 +88,11 @@ class TransformersStack(TokenEmbedding):
         """
         self.embed_tokens = value
 
-    def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer, with gradient checkpointing if it is enabled and the model is in training mode.
-
-        Args:
-            layer: encoder or decoder layer.
-            *inputs: positional arguments of the layer.
-
-        Returns:
-            The outputs of the layer.
-        """
+    def run_layer(self, function: Any, *inputs: Any) -> Any:
+        """Call a layer, with gradient checkpointing if it is enabled and the model is in training mode."""
         if self.gradient_checkpointing and self.training:
-            return self._gradient_checkpointing_func(layer.__call__, *inputs)
-        return layer(*inputs)
+            return call_with_tensors(self._gradient_checkpointing_func, function, *inputs)
+        return function(*inputs)
 
     def compute_padding_mask(
         self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]

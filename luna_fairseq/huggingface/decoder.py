@@ -21,6 +21,7 @@ from luna_fairseq.huggingface.modeling_luna import LunaModelOutput, LunaPreTrain
 from luna_fairseq.modules.batch import Source, drop_empty_mask
 from luna_fairseq.modules.luna_decoder import LunaDecoder as Decoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.state import DecoderState
 
 
@@ -32,9 +33,11 @@ class LunaCache:
     unchanged, so the same cache can be continued several times.
 
     Args:
+        memory: what the decoder has read of the source; the learned P of a language model.
         state: decoding state of all layers.
 
     Attributes:
+        memory: what the decoder has read of the source; the learned P of a language model.
         state: decoding state of all layers.
     """
 
@@ -42,8 +45,8 @@ class LunaCache:
     # The state consists of sums over all positions, from which individual positions cannot be removed.
     is_croppable = False
 
-    def __init__(self, state: DecoderState):
-        self.state = state
+    def __init__(self, memory: DecoderMemory, state: DecoderState):
+        self.memory, self.state = memory, state
 
     @property
     def seen(self) -> Tensor:
@@ -56,37 +59,20 @@ class LunaCache:
         return self.state.position
 
     def get_seq_length(self, layer_idx: int = 0) -> int:
-        """Return the number of cached positions, including padding.
-
-        This method is part of the interface of :class:`transformers.Cache`.
-
-        Args:
-            layer_idx: ignored, because all layers cover the same positions (default: 0).
-
-        Returns:
-            Number of cached positions.
-        """
+        """Return the number of cached positions, including padding, as :class:`transformers.Cache` does."""
         return self.length
 
     def select(self, indices: Tensor) -> "LunaCache":
-        """Return a new cache that contains the selected hypotheses.
-
-        Args:
-            indices: indices of the hypotheses, in the order of the new cache.
-
-        Returns:
-            The new cache.
-        """
-        return LunaCache(self.state.select(indices))
+        """Return a new cache that contains the hypotheses with the given indices, in their order."""
+        return LunaCache(self.memory.select_sources(indices), self.state.reorder(indices))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
         """Reorder the hypotheses in place, as beam search does after each step.
 
-        Args:
-            beam_idx: for each new hypothesis, the index of the hypothesis that it continues. Shape [batch
-                size].
+        ``beam_idx`` [batch size] has the index of the hypothesis that each new one continues.
         """
-        self.state = self.state.select(beam_idx)
+        selected = self.select(beam_idx)
+        self.memory, self.state = selected.memory, selected.state
 
 
 class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
@@ -159,13 +145,19 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         self.check_length(padding.size(1) + (0 if state is None else state.position))
         if self.config.is_encoder_decoder and self.config.separators:
             require_input_ids(input_ids)
-        out, state = Decoder.forward(
-            self,
-            *(input_ids, to_core_output(encoder_outputs), state, inputs_embeds, padding, position_ids),
-            keep_state=bool(use_cache) or state is not None,
-            weights_of=range(len(self.layers)) if weights else (),
+        keep_state, weights_of = (
+            bool(use_cache) or state is not None,
+            range(len(self.layers) if weights else 0),
         )
-        cache: Any = None if state is None else LunaCache(state)
+        if past_key_values is None:
+            memory = self.read(to_core_output(encoder_outputs), keep_state, weights_of)
+        else:
+            memory = past_key_values.memory
+        out, state = Decoder.forward(
+            *(self, input_ids, memory, state, inputs_embeds, padding, position_ids, keep_state),
+            weights_of=weights_of,
+        )
+        cache: Any = None if state is None else LunaCache(memory, state)
         output = BaseModelOutputWithPastAndCrossAttentions(
             last_hidden_state=out.x,
             past_key_values=cache,

@@ -4,15 +4,15 @@ FOLDER then holds the graphs and the tokenizer. Which graphs it holds depends on
 
 - Masked language model or classifier: model.onnx maps input_ids [batch, length] to logits. labels.json
   names the classes of a classifier in the order of its logits.
-- Translation model: encoder.onnx maps input_ids [batch, length] of the source to the initial decoding state.
-  decoder.onnx computes one decoding step.
-- Causal language model: start.npz holds the initial decoding state of one text. Repeat it for each text of a
-  batch. decoder.onnx computes one decoding step.
+- Translation model: encoder.onnx maps input_ids [batch, length] of the source to the memory, what the decoder
+  reads of the source. decoder.onnx computes one decoding step.
+- Causal language model: decoder.onnx computes one decoding step.
 
-A decoding step reads one token of each sentence [batch, 1] and the state. It returns logits [batch,
-vocabulary] and the changed tensors of the state, named next_NAME. The first token is the end-of-sentence
-token. A padding token leaves the state of its sentence unchanged, so sources and prompts may be padded on
-either side. The size of the state does not depend on the length of the text.
+A decoding step reads one token of each sentence [batch, 1], the memory, and the state. The state consists of
+the inputs state_NAME. It begins with zeros, and its size does not depend on the length of the text. The step
+returns logits [batch, vocabulary] and next_state_NAME, the state for the next step. The first token is the
+end-of-sentence token. A padding token leaves the state of its sentence unchanged, so sources and prompts may
+be padded on either side.
 
 Before FOLDER appears, the output of the graphs is compared with the output of the model for several batch
 sizes and lengths. The command needs the extra packages that pip install "luna_fairseq[onnx]" installs.
@@ -27,7 +27,6 @@ import sys
 from pathlib import Path
 from typing import Any, List, Tuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -120,30 +119,27 @@ def write_onnx(model: Any, folder: Path) -> None:
 
 
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:
-    """Write the initial decoding state and the graph of one decoding step.
+    """Write the graph that reads a source, and the graph of one decoding step.
 
-    The initial state of a translation model depends on the source, so it is exported as the graph
-    encoder.onnx. The initial state of a causal language model is constant and is stored as arrays in
-    start.npz.
-
-    Args:
-        model: transformers model with a decoder.
-        folder: existing folder to write to.
-        tokens: example inputs. Each is a tuple that contains the token ids [batch size, length] of one batch.
+    A causal language model has no source. ``tokens`` has the token ids [batch size, length] of each example.
     """
-    from luna_fairseq.huggingface.onnx_parts import DecodingStep, InitialState
+    from luna_fairseq.huggingface.onnx_parts import DecodingStep, ReadSource
 
-    initial = InitialState(model)
+    memories: List[Tuple[Tensor, ...]] = [()] * len(tokens)
     with torch.no_grad():
-        states = [initial(*ids) for ids in tokens]
-    if model.config.is_encoder_decoder:
-        _write_graph(initial, folder / "encoder.onnx", tokens)
-    else:
-        arrays = [tensor[:1].numpy() for tensor in states[0]]
-        np.savez(str(folder / "start.npz"), **dict(zip(initial.output_names, arrays)))
+        if model.config.is_encoder_decoder:
+            read = ReadSource(model)
+            memory, memories = read.example, [read(*ids) for ids in tokens]
+            _write_graph(read, folder / "encoder.onnx", tokens)
+        else:
+            memory = model.luna.read()
+    step = DecodingStep(model, memory)
     start_token = model.config.eos_token_id
-    steps = [(torch.full((len(ids), 1), start_token), *state) for (ids,), state in zip(tokens, states)]
-    _write_graph(DecodingStep(model, initial), folder / "decoder.onnx", steps)
+    steps = [
+        (torch.full((len(ids), 1), start_token), *tensors, *step.first_state(len(ids)))
+        for (ids,), tensors in zip(tokens, memories)
+    ]
+    _write_graph(step, folder / "decoder.onnx", steps)
 
 
 def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
@@ -166,9 +162,9 @@ def _write_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) ->
 
 def _compare_graph(module: Any, path: Path, examples: List[Tuple[Tensor, ...]]) -> None:
     """Check that an ONNX graph computes the outputs of the module from which it was exported."""
-    from luna_fairseq.huggingface.onnx_runs import open_graph
+    from luna_fairseq.huggingface.onnx_runs import Graph
 
-    graph = open_graph(path)
+    graph = Graph(path)
     for example in examples:
         with torch.no_grad():
             expected = module(*example)

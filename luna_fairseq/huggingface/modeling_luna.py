@@ -72,7 +72,7 @@ class LunaPreTrainedModel(PreTrainedModel):
     base_model_prefix = "luna"
     supports_gradient_checkpointing = True
     accepts_loss_kwargs = False
-    _no_split_modules = ["LunaEncoderLayer", "LunaDecoderLayer"]
+    _no_split_modules = ["LunaEncoderLayer", "LunaDecoderLayer", "LanguageModelLayer"]
 
     def save_pretrained(self, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         """Save the model, together with its code if the model was loaded from an exported folder.

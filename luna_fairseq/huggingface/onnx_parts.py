@@ -5,20 +5,16 @@ exported as two graphs: :class:`InitialState` and :class:`DecodingStep`. They ta
 state as separate named tensors, because ONNX graphs do not support other data structures.
 """
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.huggingface.comparison import random_tokens
-from luna_fairseq.huggingface.decoder import LunaCache
-from luna_fairseq.huggingface.modeling_luna import LunaModelOutput
-from luna_fairseq.modules.memory import map_tensors
-from luna_fairseq.modules.state import DecoderState, LayerState
-
-# Names of tensors in the graphs.
-MASK = "packed_mask"  # mask [B, L] of the packed sequence P, 1 at vectors in use
-SEEN = "seen"  # number [B] of tokens that the decoder has processed per text
+from luna_fairseq.modules.batch import Source
+from luna_fairseq.modules.luna_decoder import LunaDecoder as Decoder
+from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.memory import DecoderMemory, flatten_tensors
 
 
 def random_source(model: Any, batch: int, length: int) -> Tensor:
@@ -74,37 +70,35 @@ class WholeModel(nn.Module):
         return (self.model(inputs[0], return_dict=True).logits,)
 
 
-def named_tensors(state: DecoderState) -> Dict[str, Tensor]:
-    """Flatten a decoding state into named tensors.
+def name_tensors(prefix: str, values: Any) -> List[str]:
+    """Return a name for each different tensor of a nested named tuple, in the order of ``flatten_tensors``.
 
-    Args:
-        state: decoding state of all layers.
-
-    Returns:
-        Tensors keyed by name, such as "layer0_causal_key_sum". A tensor that occurs twice in the state is
-        included only once.
+    A name consists of the prefix and the path to the tensor, such as ``state_layers_0_key_sum``.
     """
-    tensors: Dict[str, Tensor] = {}
-    for number, layer in enumerate(state.layers):
-        for part, values in zip(("causal", "source"), layer):
-            for field, value in zip(getattr(values, "_fields", ()), values or ()):
-                if isinstance(value, Tensor) and not any(value is other for other in tensors.values()):
-                    tensors[f"layer{number}_{part}_{field}"] = value
-    return tensors
+    names: List[str] = []
+    seen: List[Tensor] = []
+
+    def visit(name: str, x: Any) -> None:
+        if isinstance(x, Tensor) and not any(x is other for other in seen):
+            names.append(name)
+            seen.append(x)
+        elif isinstance(x, tuple):
+            for field, value in zip(getattr(x, "_fields", range(len(x))), x):
+                visit(f"{name}_{field}", value)
+
+    visit(prefix, values)
+    return names
 
 
-class InitialState(nn.Module):
-    """Module for the graph that encodes a source and returns the state before the first decoding step.
-
-    A decoding step on a padding token yields this state, because padding leaves the state unchanged.
+class ReadSource(nn.Module):
+    """Module for the graph that encodes a source and reads it once for the decoder.
 
     Args:
-        model: exported model with a decoder. If the model has no encoder, only the batch size of the input
-            matters.
+        model: exported translation model.
 
     Attributes:
-        example: example decoding state, used as a template to rebuild a state from its tensors.
-        output_names: names of the tensors that ``forward`` returns.
+        example: memory of an example batch, whose structure all batches share.
+        output_names: names of the tensors of the memory.
     """
 
     input_names = ["input_ids"]
@@ -113,138 +107,77 @@ class InitialState(nn.Module):
         super().__init__()
         self.model = model
         with torch.no_grad():
-            state, _ = self.compute_state(random_source(model, 2, 3))
-        self.example = state
-        self.output_names = [*named_tensors(state), SEEN, *mask_names(model)]
+            self.example = self.read(random_source(model, 2, 3))
+        self.output_names = name_tensors("memory", self.example)
 
-    def compute_state(self, input_ids: Tensor) -> Tuple[DecoderState, Optional[LunaModelOutput]]:
-        """Compute the decoding state before the first target token.
-
-        Args:
-            input_ids: token ids [B, S] for B sources of up to S tokens.
-
-        Returns:
-            Decoding state, and the encoder output (None if the model has no encoder).
-        """
-        source, decoder = None, self.model.luna
-        if self.model.config.is_encoder_decoder:
-            source, decoder = self.model.luna.encoder(input_ids, return_dict=True), self.model.luna.decoder
-        padding = torch.full_like(input_ids[:, :1], self.model.config.pad_token_id)
-        out = decoder(padding, encoder_outputs=source, use_cache=True, return_dict=True)
-        return expand_packed(out.past_key_values.state, input_ids.size(0)), source
+    def read(self, input_ids: Tensor) -> DecoderMemory:
+        """Return the decoder's memory of source token ids [B, S]."""
+        out = self.model.luna.encoder(input_ids, return_dict=True)
+        # The masks are passed even if no value is True, so that every batch has the same tensors.
+        source = Source(out.source_mask.eq(0), out.packed_mask.eq(0))
+        encoded = EncoderOutput(out.last_hidden_state.transpose(0, 1), out.packed.transpose(0, 1), source)
+        memory = self.model.luna.decoder.read(encoded)
+        if self.model.config.cross_attention == "softmax":
+            return memory
+        # Queries attend to no token directly, or the memory of the layers has a mask of them.
+        return memory._replace(source=source._replace(padding_mask=None))
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the decoding state before the first target token as a tuple of tensors.
-
-        Args:
-            *inputs: token ids [B, S] for B sources of up to S tokens, the only input.
-
-        Returns:
-            Tensors in the order of ``output_names``.
-        """
-        state, source = self.compute_state(inputs[0])
-        masks = (getattr(source, name) for name in mask_names(self.model))
-        return (*named_tensors(state).values(), state.count, *masks)
-
-
-def mask_names(model: Any) -> List[str]:
-    """Return the names of the source masks that a decoding step needs.
-
-    Args:
-        model: exported model with a decoder.
-
-    Returns:
-        "packed_mask", the mask of the packed sequence P, and also "source_mask" if cross-attention attends to
-        all source tokens. Empty if the model has no encoder.
-    """
-    config = model.config
-    if not config.is_encoder_decoder:
-        return []
-    return [MASK, "source_mask"] if config.cross_attention == "softmax" else [MASK]
-
-
-def expand_packed(state: DecoderState, num_hypotheses: int) -> DecoderState:
-    """Expand the projected packed sequence P so that each hypothesis has its own copy.
-
-    Before expansion, all hypotheses may share one projected P. In the ONNX graphs, all tensors have the same
-    batch size.
-
-    Args:
-        state: decoding state of all layers.
-        num_hypotheses: number of hypotheses N.
-
-    Returns:
-        State in which the first dimension of each layer's projected P is N.
-    """
-
-    def expand(layer: LayerState) -> LayerState:
-        pack_q = layer.causal.pack_q.expand(num_hypotheses, -1, -1, -1)
-        return layer._replace(causal=layer.causal._replace(pack_q=pack_q))
-
-    return state._replace(layers=tuple(expand(layer) for layer in state.layers))
+        """Return the tensors of the memory, in the order of ``output_names``, for source token ids [B, S]."""
+        return tuple(flatten_tensors(self.read(inputs[0]))[0])
 
 
 class DecodingStep(nn.Module):
     """Module for the graph of one decoding step, which processes one token per sentence.
 
-    A padding token leaves the state of its sentence unchanged.
+    A padding token leaves the state of its sentence unchanged. A state of zeros is the beginning of a text.
 
     Args:
         model: exported model with a decoder.
-        initial: module that computes the initial decoding state.
+        memory: example of a memory of the source. A language model's own memory, which becomes a part of the
+            graph.
 
     Attributes:
-        input_names: "token", followed by the names of the state tensors.
-        output_names: "logits", followed by "next_NAME" for each state tensor that a step updates.
+        input_names: "token", and the names of the tensors of the memory and of the state.
+        output_names: "logits", followed by "next_NAME" for each tensor NAME of the state.
     """
 
-    def __init__(self, model: Any, initial: InitialState):
+    def __init__(self, model: Any, memory: DecoderMemory):
         super().__init__()
-        self.model = model
-        self.example = initial.example
-        self.input_names = ["token", *initial.output_names]
-        # A step updates the sums and the count, but neither the projected P nor the packed source.
-        sums = (LayerState(layer.causal._replace(pack_q=None)) for layer in self.example.layers)
-        changing = [*named_tensors(self.example._replace(layers=tuple(sums))), SEEN]
-        self.changing = [name for name in initial.output_names if name in changing]
-        self.output_names: List[str] = ["logits", *(f"next_{name}" for name in self.changing)]
+        self.model, self.memory = model, memory
+        self.decoder = model.luna.decoder if model.config.is_encoder_decoder else model.luna
+        token = torch.full((2, 1), model.config.eos_token_id)
+        self.state: Any
+        with torch.no_grad():
+            _, self.state = Decoder.forward(self.decoder, token, memory, keep_state=True)
+        self.memory_names = [] if memory.is_shared else name_tensors("memory", memory)
+        self.state_names = name_tensors("state", self.state)
+        self.input_names = ["token", *self.memory_names, *self.state_names]
+        self.output_names = ["logits", *(f"next_{name}" for name in self.state_names)]
+
+    def first_state(self, batch: int) -> Tuple[Tensor, ...]:
+        """Return the tensors of the state at the beginning of a batch of texts."""
+        return tuple(x.new_zeros(batch, *x.shape[1:]) for x in flatten_tensors(self.state)[0])
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
         """Compute the logits of the next token, and the next decoding state.
 
         Args:
-            *inputs: token ids [B, 1], one per sentence, followed by the state tensors in the order of
+            *inputs: token ids [B, 1], and the tensors of the memory and of the state, in the order of
                 ``input_names``.
 
         Returns:
-            Logits [B, V], where V is the vocabulary size, followed by the updated state tensors in the order
-            of ``output_names``.
+            Logits [B, V], where V is the vocabulary size, followed by the tensors of the next state.
         """
-        token, state = inputs[0], dict(zip(self.input_names[1:], inputs[1:]))
-        source, decoder = None, self.model.luna
-        if self.model.config.is_encoder_decoder:
-            decoder = self.model.luna.decoder
-            # The state contains everything that the decoder needs from the source except the batch size. A
-            # dummy tensor replaces the encoder output.
-            unused = decoder.embed_tokens.weight.new_zeros(token.size(0), 1, 1)
-            mask = state.get("source_mask", token.ne(-1))
-            source = LunaModelOutput(unused, unused, state[MASK], mask)
-        cache = LunaCache(self.build_state(state))
-        out = decoder(token, encoder_outputs=source, past_key_values=cache, return_dict=True)
-        next_state = out.past_key_values.state
-        next_tensors = {**named_tensors(next_state), SEEN: next_state.count}
-        logits = self.model.lm_head(out.last_hidden_state)[:, -1]
-        return (logits, *(next_tensors[name] for name in self.changing))
-
-    def build_state(self, state: Dict[str, Tensor]) -> DecoderState:
-        """Rebuild a decoding state from named tensors, the inverse of :func:`named_tensors`.
-
-        Args:
-            state: state tensors, keyed by name.
-
-        Returns:
-            The decoding state.
-        """
-        names = {id(value): name for name, value in named_tensors(self.example).items()}
-        layers = map_tensors(lambda x: state[names[id(x)]], self.example.layers)
-        return DecoderState(layers, state[SEEN], 0)
+        token, given, state = (
+            inputs[0],
+            inputs[1 : 1 + len(self.memory_names)],
+            inputs[-len(self.state_names) :],
+        )
+        memory = self.memory
+        if given:
+            memory = flatten_tensors(memory)[1](given)
+        before = flatten_tensors(self.state)[1](state)._replace(position=0)
+        after: Any
+        out, after = Decoder.forward(self.decoder, token, memory, before)
+        return (self.model.lm_head(out.x)[:, -1], *flatten_tensors(after)[0])

@@ -1,7 +1,7 @@
 """Compute the logits of an exported model and of its ONNX graphs on the same batches."""
 
 from pathlib import Path
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Dict, List, Tuple
 
 import numpy as np
 import torch
@@ -61,14 +61,13 @@ def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
     """Compute the logits of :func:`compute_model_logits` with the graphs in a folder."""
     is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
-        logits = torch.from_numpy(open_graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])
+        logits = torch.from_numpy(Graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])
         return logits if logits.dim() == 2 else logits[is_token]
+    decode = Graph(folder / "decoder.onnx")
     if config.is_encoder_decoder:
-        state = open_graph(folder / "encoder.onnx")({"input_ids": batch.numpy()})
-        return decode_step_by_step(open_graph(folder / "decoder.onnx"), state, target_tokens(config, batch))
-    with np.load(str(folder / "start.npz")) as start:
-        state = {name: np.repeat(value, len(batch), axis=0) for name, value in start.items()}
-    return decode_step_by_step(open_graph(folder / "decoder.onnx"), state, batch)[is_token]
+        memory = Graph(folder / "encoder.onnx")({"input_ids": batch.numpy()})
+        return decode_step_by_step(decode, memory, target_tokens(config, batch))
+    return decode_step_by_step(decode, {}, batch)[is_token]
 
 
 def target_tokens(config: Any, batch: Tensor) -> Tensor:
@@ -77,38 +76,53 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
     return tokens.index_fill(1, torch.tensor([0]), config.decoder_start_token_id)
 
 
-def open_graph(path: Path) -> Callable[[Arrays], Arrays]:
-    """Load an ONNX graph as a function that maps input arrays to output arrays, both keyed by name.
+class Graph:
+    """ONNX graph, called with input arrays by name; arrays that are not inputs of the graph are ignored.
 
-    It ignores arrays that are not inputs of the graph, and raises InputError if onnxruntime fails.
+    Raises InputError if onnxruntime fails.
+
+    Args:
+        path: graph file.
+
+    Attributes:
+        inputs: inputs of the graph, with the attributes ``name`` and ``shape``.
     """
-    import onnxruntime
 
-    # Its own log would repeat the error that is raised below.
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    session = onnxruntime.InferenceSession(str(path), options)
-    input_names = [node.name for node in session.get_inputs()]
-    output_names = [node.name for node in session.get_outputs()]
+    def __init__(self, path: Path):
+        import onnxruntime
 
-    def run(arrays: Arrays) -> Arrays:
-        given = {name: arrays[name] for name in input_names}
+        # Its own log would repeat the error that is raised below.
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 4
+        self.name, self.session = path.name, onnxruntime.InferenceSession(str(path), options)
+        self.inputs = self.session.get_inputs()
+        self.output_names = [node.name for node in self.session.get_outputs()]
+
+    def __call__(self, arrays: Arrays) -> Arrays:
+        given = {node.name: arrays[node.name] for node in self.inputs}
         try:
-            return dict(zip(output_names, session.run(None, given)))
+            return dict(zip(self.output_names, self.session.run(None, given)))
         except Exception as error:  # onnxruntime raises errors of many classes without a common one.
             shapes = ", ".join(f"{name} {list(array.shape)}" for name, array in given.items())
             raise InputError(
-                f"{path.name} fails for {shapes}: {error}. Please report this defect."
+                f"{self.name} fails for {shapes}: {error}. Please report this defect."
             ) from error
 
-    return run
+    def first_state(self, batch: int) -> Arrays:
+        """Return the state at the beginning of a batch of texts, which consists of zeros."""
+        states = [node for node in self.inputs if node.name.startswith("state_")]
+        types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+        return {node.name: np.zeros((batch, *node.shape[1:]), types[node.type]) for node in states}
 
 
-def decode_step_by_step(step: Callable[[Arrays], Arrays], state: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits [B, T, V] of texts [B, T] with the graph of one decoding step."""
-    logits = []
+def decode_step_by_step(decode: Graph, memory: Arrays, tokens: Tensor) -> Tensor:
+    """Compute the logits [B, T, V] of token ids [B, T], for V tokens of the vocabulary.
+
+    Each step processes one position. ``memory`` has the outputs of the graph that reads the source.
+    """
+    logits, state = [], decode.first_state(len(tokens))
     for token in tokens.t():
-        outputs = step({"token": token[:, None].numpy(), **state})
+        outputs = decode({"token": token[:, None].numpy(), **memory, **state})
         logits.append(torch.from_numpy(outputs.pop("logits")))
-        state = {**state, **{name[len("next_") :]: value for name, value in outputs.items()}}
+        state = {name[len("next_") :]: value for name, value in outputs.items()}
     return torch.stack(logits, dim=1)

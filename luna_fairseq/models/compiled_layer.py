@@ -14,9 +14,10 @@ from luna_fairseq.errors import InputError
 
 
 def compile_in_training(layer: nn.Module) -> nn.Module:
-    """Run a layer through torch.compile in training mode, and uncompiled in evaluation mode.
+    """Run the methods of a layer through torch.compile in training mode, and uncompiled in evaluation mode.
 
-    Parameters keep their names. All layers of the same class share the compiled code.
+    The methods are ``forward`` and, in a decoder layer, ``read``. Parameters keep their names. All layers of
+    the same class share the compiled code.
 
     Args:
         layer: layer to compile, modified in place.
@@ -32,37 +33,33 @@ def compile_in_training(layer: nn.Module) -> nn.Module:
         raise InputError(
             f"--torch-compile needs torch 2.5 or newer, this is {torch.__version__}: remove the option"
         )
-    layer.forward = MethodType(_forward, layer)  # a bound method is copied together with its layer
+    # Bound methods are copied together with their layer.
+    layer.forward = MethodType(_forward, layer)
+    if hasattr(layer, "read"):
+        layer.read = MethodType(_read, layer)
     return layer
 
 
-def _forward(layer: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run a layer: compiled in training mode, uncompiled in evaluation mode.
+def _forward(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+    """Call ``forward`` of a layer, compiled in training mode."""
+    return _call(layer, "forward", *inputs, **kwargs)
 
-    Args:
-        layer: layer to run.
-        x: first argument of the layer's ``forward``, such as a sequence [length, batch size, width].
-        args: remaining positional arguments of ``forward``.
-        kwargs: remaining keyword arguments of ``forward``.
 
-    Returns:
-        Result of ``forward``.
-    """
-    layer_class: Any = type(layer)
+def _read(layer: nn.Module, *inputs: Any, **kwargs: Any) -> Any:
+    """Call ``read`` of a decoder layer, compiled in training mode."""
+    return _call(layer, "read", *inputs, **kwargs)
+
+
+def _call(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
     if not layer.training:
-        return layer_class.forward(layer, x, *args, **kwargs)
+        return getattr(type(layer), name)(layer, *inputs, **kwargs)
     # Compiled code depends on the memory layout, and the input of the first layer is a transposed view.
-    return _compiled(layer_class)(layer, x.contiguous(), *args, **kwargs)
+    inputs = tuple(x.contiguous() if isinstance(x, Tensor) else x for x in inputs[:1]) + inputs[1:]
+    layer_class: Any = type(layer)
+    return _compiled(layer_class, name)(layer, *inputs, **kwargs)
 
 
 @lru_cache(maxsize=None)
-def _compiled(layer_class: Any) -> Callable[..., Any]:
-    """Compile the ``forward`` method of a layer class once, and return the compiled function.
-
-    Args:
-        layer_class: subclass of :class:`torch.nn.Module`.
-
-    Returns:
-        Function ``(layer, *args)``. Every call returns the same function.
-    """
-    return torch.compile(layer_class.forward)
+def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
+    """Compile a method of a layer class once; every call returns the same function ``(layer, *args)``."""
+    return torch.compile(getattr(layer_class, name))

@@ -4,7 +4,7 @@
 dictionaries, encoder outputs, incremental state and beam search.
 """
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -15,11 +15,10 @@ from fairseq.models.transformer import TransformerDecoderBase
 from luna_fairseq.anchored.decoder_attentions import choose_decoder_attentions
 from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.beams import Hypotheses
+from luna_fairseq.models.beams import group_by_sentence
 from luna_fairseq.models.fairseq_layers import (
     FairseqPositions,
     IncrementalState,
-    apply_layer_drop,
     fairseq_builders,
     read_options,
     use_fairseq_stack,
@@ -28,18 +27,34 @@ from luna_fairseq.models.fairseq_layers import (
 from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.batch import Source
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions
-from luna_fairseq.modules.luna_decoder import DecoderOutput, LunaDecoder
+from luna_fairseq.modules.heads import hypotheses_per_sentence
+from luna_fairseq.modules.luna_decoder import LunaDecoder
 from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.options import DecoderOptions
 from luna_fairseq.modules.state import DecoderState
+
+
+class Decoding(NamedTuple):
+    """Entry of a decoder in fairseq's incremental state.
+
+    Attributes:
+        memory: memory of the source sentences.
+        state: state of the hypotheses (None before the first step).
+        sentences: index of the memory's sentence that each hypothesis belongs to, a vector. The hypotheses of
+            a sentence are adjacent and equally many. None for a language model.
+    """
+
+    memory: DecoderMemory
+    state: Optional[DecoderState]
+    sentences: Optional[Tensor]
 
 
 class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
     """Luna decoder with the interface of fairseq's Transformer decoder.
 
-    In beam search, fairseq repeats the source for every hypothesis. This class keeps a single copy of each
-    source. The incremental state of fairseq holds a :class:`DecoderState` and the :class:`Hypotheses`, which
-    assign each hypothesis to its source.
+    In beam search, fairseq repeats the source for every hypothesis. This class reads each source once, before
+    the first step. The incremental state of fairseq holds a :class:`Decoding`.
 
     Args:
         cfg: fairseq's TransformerConfig, extended with Luna's options.
@@ -98,18 +113,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         """
         return choose_decoder_attentions(cfg)
 
-    def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the decoder layers, with LayerDrop if --decoder-layerdrop is greater than 0.
-
-        Overrides ``LunaDecoder.build_layers``.
-
-        Args:
-            options: decoder options.
-
-        Returns:
-            List of layers.
-        """
-        return apply_layer_drop(super().build_layers(options), self.cfg.decoder.layerdrop)
+    def choose_layers(self) -> List[bool]:
+        """Skip layers at random in training, if --decoder-layerdrop is greater than 0."""
+        probability = self.cfg.decoder.layerdrop
+        if not (self.training and probability > 0.0):
+            return super().choose_layers()
+        return (torch.empty(len(self.layers)).uniform_() > probability).tolist()
 
     def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
         """Build a decoder layer with fairseq's dropout and layer norm.
@@ -188,100 +197,106 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         self.check_length(prev_output_tokens.size(1))
-        entry, state, encoded = None, None, convert_source(encoder_out, incremental_state is not None)
-        if incremental_state is not None:
-            entry = self.get_incremental_state(incremental_state, "decoding") or self.create_state(
-                prev_output_tokens, encoded
-            )
-            prev_output_tokens, state = prev_output_tokens[:, -1:], entry["state"]
         needs_weights = self.attn_in_training if self.training else self.need_attn
         if alignment_layer is None:
             alignment_layer = self.num_layers - 1 if needs_weights else -1
-        output, state = self.run_decoder(
-            prev_output_tokens, encoded, encoder_out, state, entry is not None, (alignment_layer,)
-        )
-        if entry is not None:
-            self.set_incremental_state(incremental_state, "decoding", {**entry, "state": state})
+        weights_of = (alignment_layer,)
+        if incremental_state is None:
+            memory, _ = self.read_source(encoder_out, False, weights_of)
+            output, _ = LunaDecoder.forward(self, prev_output_tokens, memory, weights_of=weights_of)
+        else:
+            decoding = self.get_incremental_state(incremental_state, "decoding")
+            if decoding is None:
+                decoding = self.begin_decoding(encoder_out, len(prev_output_tokens), weights_of)
+            output, state = LunaDecoder.forward(
+                *(self, prev_output_tokens[:, -1:], decoding.memory, decoding.state),
+                keep_state=True,
+                weights_of=weights_of,
+            )
+            self.set_incremental_state(incremental_state, "decoding", decoding._replace(state=state))
         attn = next((weights for weights in output.weights if weights is not None), None)
         if attn is not None:
             attn = attn[:alignment_heads].mean(dim=0)  # [B, T, S]
         return output.x, {"attn": [attn], "inner_states": list(output.states)}
 
     def forward(  # type: ignore[override]
-        self, *args: Any, **kwargs: Any
-    ) -> Tuple[Any, Dict[str, List[Any]]]:
-        """Compute the logits of the target tokens.
-
-        Takes the same arguments as fairseq's ``TransformerDecoderBase.forward``. See :meth:`extract_features`
-        for most of these arguments.
-
-        Args:
-            args: positional arguments of fairseq's method.
-            kwargs: keyword arguments of fairseq's method.
-
-        Returns:
-            Logits [batch size, length, vocabulary size], and the dictionary returned by
-            :meth:`extract_features`.
-        """
-        return TransformerDecoderBase.forward(self, *args, **kwargs)
-
-    def run_decoder(
         self,
-        tokens: Tensor,
-        encoded: Optional[EncoderOutput] = None,
+        prev_output_tokens: Tensor,
         encoder_out: Optional[Dict[str, List[Any]]] = None,
-        state: Optional[DecoderState] = None,
-        keep_state: bool = True,
-        weights_of: Tuple[int, ...] = (),
-    ) -> Tuple[DecoderOutput, Optional[DecoderState]]:
-        """Run :meth:`LunaDecoder.forward` on the next target tokens.
+        incremental_state: Optional[IncrementalState] = None,
+        features_only: bool = False,
+        full_context_alignment: bool = False,
+        alignment_layer: Optional[int] = None,
+        alignment_heads: Optional[int] = None,
+        src_lengths: Optional[Any] = None,
+        return_all_hiddens: bool = False,
+    ) -> Tuple[Any, Dict[str, List[Any]]]:
+        """Compute the logits [B, T, V] over V target tokens, or the features if ``features_only`` is True.
 
-        If --sentence-diagonal is set, the sentence index of each source token is passed as well.
-
-        Args:
-            tokens: next target tokens [batch size, length], shifted right by one.
-            encoded: encoder output, converted by :func:`convert_source` (default: None, no encoder).
-            encoder_out: unconverted output of :class:`FairseqLunaEncoder`, which holds the source tokens for
-                --sentence-diagonal (default: None).
-            state: decoding state after all earlier tokens (default: None, no earlier tokens).
-            keep_state: also return the state after ``tokens`` (default: True).
-            weights_of: indices of the layers that return attention weights over the source (default: none).
-
-        Returns:
-            The decoder output, and the state after ``tokens`` (None if ``keep_state`` is False).
+        :meth:`extract_features` describes the arguments and the dictionary that is returned too. The last two
+        arguments are ignored, as in fairseq.
         """
-        if encoded is not None and encoder_out is not None and self._separators is not None:
-            (source,) = encoder_out["src_tokens"]
-            numbers = sentence_numbers(source.eq(self._separators[0]), source.eq(self.padding_idx))
-            numbers = numbers[:: numbers.size(0) // encoded.x.size(1)]
-            encoded = encoded._replace(source=encoded.source._replace(sentence_numbers=numbers))
-        return LunaDecoder.forward(self, tokens, encoded, state, keep_state=keep_state, weights_of=weights_of)
+        x, extra = self.extract_features(
+            *(prev_output_tokens, encoder_out, incremental_state),
+            *(full_context_alignment, alignment_layer, alignment_heads),
+        )
+        return x if features_only else self.output_layer(x), extra
+
+    def read_source(
+        self,
+        encoder_out: Optional[Dict[str, List[Any]]],
+        for_decoding: bool = False,
+        weights_of: Tuple[int, ...] = (),
+    ) -> Tuple[DecoderMemory, Optional[Tensor]]:
+        """Read the encoder's output once.
+
+        Returns the memory and, if fairseq has reordered the output, the index of the memory's sentence that
+        each hypothesis belongs to.
+        """
+        if encoder_out is None:
+            return self.read(), None
+        memory = self.read(self.convert_source(encoder_out), for_decoding, weights_of)
+        if not encoder_out["sentences"]:
+            return memory, None
+        remaining, sentences = group_by_sentence(encoder_out["sentences"][0])
+        return memory.select_sources(remaining), sentences
+
+    def convert_source(self, encoder_out: Dict[str, List[Any]]) -> EncoderOutput:
+        """Convert the output of :class:`FairseqLunaEncoder` to the format of :class:`LunaDecoder`."""
+        padding_mask = encoder_out["encoder_padding_mask"][0] if all(encoder_out["has_padding"]) else None
+        packed_padding_mask = next(iter(encoder_out["packed_padding_mask"]), None)
+        numbers = None
+        if self._separators is not None:
+            (tokens,) = encoder_out["src_tokens"]
+            numbers = sentence_numbers(tokens.eq(self._separators[0]), tokens.eq(self.padding_idx))
+        source = Source(padding_mask, packed_padding_mask, numbers)
+        return EncoderOutput(encoder_out["encoder_out"][0], encoder_out["packed_out"][0], source)
+
+    def begin_decoding(
+        self, encoder_out: Optional[Dict[str, List[Any]]], hypotheses: int, weights_of: Tuple[int, ...]
+    ) -> Decoding:
+        """Read the source before the first decoding step."""
+        memory, sentences = self.read_source(encoder_out, True, weights_of)
+        if encoder_out is not None and sentences is None:
+            x = encoder_out["encoder_out"][0]
+            each = hypotheses_per_sentence(hypotheses, x.size(1))
+            sentences = torch.arange(x.size(1), device=x.device).repeat_interleave(each)
+        state = None if self.begin_from is None else self.to_device(self.begin_from(hypotheses))
+        return Decoding(memory, state, sentences)
 
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
         """Compute the logits of the next segment of a long text, and the state after this segment.
 
-        Args:
-            tokens: tokens [batch size, length] of the segment, shifted right by one.
-            state: state after all earlier segments; None at the beginning of a text.
-
-        Returns:
-            The output of :meth:`forward` (logits and a dictionary), and the state after the segment.
+        Returns the output of :meth:`forward` (logits and a dictionary), and the state after the segment.
         """
-        output, state = self.run_decoder(tokens, state=self.to_device(state))
+        state = self.to_device(state)
+        output, state = LunaDecoder.forward(self, tokens, self.read(), state, keep_state=True)
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
 
     def to_device(self, state: Optional[DecoderState]) -> Optional[DecoderState]:
-        """Move a decoding state to the model's device.
-
-        Args:
-            state: decoding state that may be on a different device, for example if it was loaded from a
-                checkpoint; or None.
-
-        Returns:
-            The moved state, or None.
-        """
+        """Move a decoding state, which may come from a checkpoint, to the model's device."""
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
@@ -303,63 +318,23 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
                 "shorten it, or train with a larger --max-target-positions"
             )
 
-    def create_state(self, tokens: Tensor, encoded: Optional[EncoderOutput]) -> Dict[str, Any]:
-        """Create the decoder's entry in fairseq's incremental state, before the first step.
-
-        Args:
-            tokens: first target tokens [number of hypotheses, length].
-            encoded: encoder output; None if the model has no encoder.
-
-        Returns:
-            Dictionary with two entries. ``state`` is the initial :class:`DecoderState` or None.
-            ``hypotheses`` assigns each hypothesis to its source sentence.
-        """
-        # If there is no source, all hypotheses share one P.
-        sentences = 1 if encoded is None else encoded.x.size(1)
-        hypotheses = Hypotheses.adjacent(tokens.size(0), sentences, tokens.device)
-        state = None if self.begin_from is None else self.to_device(self.begin_from(tokens.size(0)))
-        return {"state": state, "hypotheses": hypotheses}
-
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
         """Reorder the decoding state after beam search has selected hypotheses.
 
-        Overrides the method of fairseq's ``FairseqIncrementalDecoder``. Source-dependent state is reordered
-        only if sentences have finished or moved.
-
-        Args:
-            incremental_state: fairseq's incremental decoding state, modified in place.
-            new_order: for each new hypothesis, the index of the old hypothesis it continues, [number of new
-                hypotheses].
+        Overrides the method of fairseq's ``FairseqIncrementalDecoder``. ``new_order`` has the index of the
+        old hypothesis that each new one continues. The memory changes only if sentences have finished or
+        moved.
         """
-        entry = self.get_incremental_state(incremental_state, "decoding")
-        if entry is None:
+        decoding = self.get_incremental_state(incremental_state, "decoding")
+        if decoding is None:
             return
-        state, hypotheses = entry["state"].reorder(new_order), entry["hypotheses"]
-        after = hypotheses.reorder(new_order)
-        if after is not None:
-            sentences, hypotheses = after
-            state = state.select_sources(sentences)
-        self.set_incremental_state(incremental_state, "decoding", {"state": state, "hypotheses": hypotheses})
-
-
-def convert_source(encoder_out: Optional[Dict[str, List[Any]]], decodes: bool) -> Optional[EncoderOutput]:
-    """Convert the output of :class:`FairseqLunaEncoder` to the format expected by :class:`LunaDecoder`.
-
-    Args:
-        encoder_out: encoder output; None if the model has no encoder.
-        decodes: whether decoding is incremental. In this case, all hypotheses of a source share a single copy
-            of the source.
-
-    Returns:
-        The converted output; None if the model has no encoder.
-    """
-    if encoder_out is None:
-        return None
-    hypotheses = encoder_out["hypotheses"]
-    n = hypotheses[0].each if hypotheses and decodes else 1
-    padding_mask = encoder_out["encoder_padding_mask"][0] if all(encoder_out["has_padding"]) else None
-    packed_padding_mask = next(iter(encoder_out["packed_padding_mask"]), None)
-    x, packed = encoder_out["encoder_out"][0][:, ::n], encoder_out["packed_out"][0][:, ::n]
-    return EncoderOutput(x, packed, Source(padding_mask, packed_padding_mask).stride(n))
+        memory, state, before = decoding
+        decoding = decoding._replace(state=state.reorder(new_order))
+        if before is not None:
+            sentences = before.index_select(0, new_order)
+            if not torch.equal(sentences, before):
+                remaining, sentences = group_by_sentence(sentences)
+                decoding = decoding._replace(memory=memory.select_sources(remaining), sentences=sentences)
+        self.set_incremental_state(incremental_state, "decoding", decoding)

@@ -15,16 +15,12 @@ from fairseq.models import FairseqEncoder
 from fairseq.modules import LayerNorm
 from luna_fairseq.anchored.encoder_attentions import choose_encoder_attentions
 from luna_fairseq.errors import InputError
-from luna_fairseq.models.beams import Hypotheses
 from luna_fairseq.models.fairseq_layers import FairseqPositions, fairseq_builders, read_options
 from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.luna_encoder import LunaEncoder
 from luna_fairseq.modules.options import EncoderOptions
 
 logger = logging.getLogger(__name__)
-# Tensors of the encoder output, with the batch in the second or in the first dimension.
-TIME_FIRST = ("encoder_out", "encoder_states", "packed_out", "packed_states")
-BATCH_FIRST = ("encoder_padding_mask", "packed_padding_mask", "src_tokens", "src_lengths")
 # Translations lose words if a row of P represents more source tokens than this.
 TOKENS_A_ROW = 16
 
@@ -158,7 +154,8 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
               padding
             - ``packed_states``: P after every layer, if ``return_all_hiddens`` is True
             - ``has_padding``: False if the batch is known to contain no padding
-            - ``hypotheses``: empty until :meth:`reorder_encoder_out` adds a :class:`Hypotheses`
+            - ``sentences``: empty until :meth:`reorder_encoder_out` adds the index of the sentence of each
+              hypothesis
 
         Raises:
             InputError: A source exceeds the model's maximum length, or the call is inside torch.jit.trace or
@@ -188,29 +185,17 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
             "packed_states": list(out.packed_states),
             "src_tokens": [src_tokens],
             "src_lengths": [(~padding_mask).sum(dim=1, keepdim=True)],
-            "hypotheses": [],
+            "sentences": [],
         }
 
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Reorder the encoder output after beam search has selected hypotheses.
+        """Record the sentence of each hypothesis, after beam search has selected hypotheses.
 
-        Args:
-            encoder_out: output of :meth:`forward`.
-            new_order: for each new batch entry, the index of the old sentence it continues, [new batch size].
-
-        Returns:
-            The reordered output; ``encoder_out`` itself if every position keeps its sentence.
+        No encoder output is copied, because the decoder reads it once. ``new_order`` has the index of the old
+        hypothesis that each new one continues.
         """
-        sentences = encoder_out["encoder_out"][0].size(1)
-        before = encoder_out["hypotheses"] or [Hypotheses.adjacent(sentences, sentences, new_order.device)]
-        after = before[0].reorder(new_order)
-        if after is None:
-            return encoder_out
-        reordered = {**encoder_out, "hypotheses": [after[1]]}
-        for name in TIME_FIRST:
-            reordered[name] = [x.index_select(1, new_order) for x in encoder_out[name]]
-        for name in BATCH_FIRST:
-            reordered[name] = [x.index_select(0, new_order) for x in encoder_out[name]]
-        return reordered
+        before = encoder_out["sentences"]
+        after = before[0].index_select(0, new_order) if before else new_order
+        return {**encoder_out, "sentences": [after]}

@@ -18,8 +18,9 @@ from fairseq.modules.checkpoint_activations import checkpoint_wrapper
 from fairseq.modules.quant_noise import quant_noise
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.compiled_layer import compile_in_training
+from luna_fairseq.models.wrapped_decoder_layer import checkpoint_methods, shard_methods
 from luna_fairseq.modules.builders import Builders
-from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
+from luna_fairseq.modules.luna_decoder_layer import CausalLayer, LunaDecoderLayer
 from luna_fairseq.modules.options import SINUSOIDAL, StackOptions, options_from
 from luna_fairseq.modules.positions import build_positions as build_torch_positions
 from luna_fairseq.modules.positions import sinusoids
@@ -166,9 +167,9 @@ def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
         The wrapped layer.
     """
     noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
-    causal = isinstance(layer, LunaDecoderLayer)
+    causal = isinstance(layer, CausalLayer)
     use_fairseq_layers(layer.self_attn, "LunaCausalAttention" if causal else "LunaAttention", **noise)
-    if causal and layer.encoder_attn is not None:
+    if isinstance(layer, LunaDecoderLayer):
         use_fairseq_layers(layer.encoder_attn, "LunaAttention", **noise)
     return wrap_layer(use_fairseq_layers(layer, name, **noise, export=cfg.export), cfg)
 
@@ -203,19 +204,6 @@ def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
     use_fairseq_dropout_and_norm(stack, name, cfg.export)
 
 
-def apply_layer_drop(layers: nn.ModuleList, probability: float) -> nn.ModuleList:
-    """Apply LayerDrop to a list of layers.
-
-    Args:
-        layers: layers of an encoder or decoder.
-        probability: probability of skipping a layer during training.
-
-    Returns:
-        fairseq's ``LayerDropModuleList``; ``layers`` itself if the probability is 0.
-    """
-    return LayerDropModuleList(p=probability, modules=layers) if probability > 0.0 else layers
-
-
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     """Apply torch.compile, activation checkpointing and FSDP to a layer, as requested by the options.
 
@@ -235,9 +223,12 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
                 "--torch-compile and --checkpoint-activations exclude each other: remove one of them"
             )
         layer = compile_in_training(layer)
+    is_luna_decoder = isinstance(layer, CausalLayer)
     if cfg.checkpoint_activations:
-        layer = checkpoint_wrapper(layer, offload_to_cpu=cfg.offload_activations)
-    return fsdp_wrap(layer, min_num_params=0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
+        wrap = checkpoint_methods if is_luna_decoder else checkpoint_wrapper
+        layer = wrap(layer, cfg.offload_activations)
+    shard = shard_methods if is_luna_decoder else fsdp_wrap
+    return shard(layer, 0 if cfg.checkpoint_activations else cfg.min_params_to_wrap)
 
 
 class RepeatedLayers(nn.ModuleList):

@@ -15,7 +15,6 @@ from luna_fairseq.anchored.decoder_attentions import AnchoredDecoderAttentions
 from luna_fairseq.anchored.options import extension_options
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.luna import LunaConfig, LunaModel
-from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.modules.options import DecoderOptions
 
 
@@ -34,32 +33,6 @@ class SoftmaxState(NamedTuple):
     prev_value: Tensor
     prev_key_padding_mask: Optional[Tensor] = None
 
-    def reorder(self, rows: Tensor) -> "SoftmaxState":
-        """Select and reorder hypotheses during beam search.
-
-        Args:
-            rows: for each new hypothesis, the index of the old hypothesis it continues, [number of new
-                hypotheses].
-
-        Returns:
-            A new state with the selected hypotheses.
-        """
-        return map_tensors(lambda x: x.index_select(0, rows), self)
-
-    def select(self, sentences: Tensor) -> "SoftmaxState":
-        """Return the state unchanged.
-
-        Other attention states discard the data of finished source sentences here. This state has no such
-        data.
-
-        Args:
-            sentences: ignored.
-
-        Returns:
-            This state.
-        """
-        return self
-
 
 class SoftmaxCausalAttention(nn.Module):
     """Causal softmax attention with the interface of :class:`LunaCausalAttention`.
@@ -76,7 +49,8 @@ class SoftmaxCausalAttention(nn.Module):
     Example:
         >>> import torch
         >>> attention = SoftmaxCausalAttention(embed_dim=8, num_heads=2)
-        >>> attention(torch.ones(5, 1, 8), None).shape  # 5 positions, one sequence
+        >>> output, _ = attention(torch.ones(5, 1, 8), None)  # 5 positions, one sequence
+        >>> output.shape
         torch.Size([5, 1, 8])
     """
 
@@ -92,50 +66,35 @@ class SoftmaxCausalAttention(nn.Module):
         noise = {"q_noise": q_noise, "qn_block_size": qn_block_size}
         self.softmax = MultiheadAttention(embed_dim, num_heads, dropout=dropout, self_attention=True, **noise)
 
+    def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> None:
+        """Return None, because this attention does not read the packed sequence P."""
+
     def forward(
         self,
         query: Tensor,
-        packed: Optional[Tensor],
-        key_padding_mask: Optional[Tensor] = None,
-        packed_padding_mask: Optional[Tensor] = None,
-    ) -> Tensor:
-        """Apply causal attention to whole sequences.
-
-        Args:
-            query: sequences [length, batch size, width].
-            packed: ignored.
-            key_padding_mask: mask [batch size, length], True at padding (default: None, no padding).
-            packed_padding_mask: ignored.
-
-        Returns:
-            Outputs [length, batch size, width].
-        """
-        future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
-        return self._attend(query, key_padding_mask, None, future)
-
-    def step(
-        self,
-        query: Tensor,
-        packed: Optional[Tensor] = None,
+        memory: None,
         state: Optional[SoftmaxState] = None,
         key_padding_mask: Optional[Tensor] = None,
-        packed_padding_mask: Optional[Tensor] = None,
+        keep_state: Optional[bool] = None,
         counts: Any = None,
-    ) -> Tuple[Tensor, SoftmaxState]:
-        """Attend from the next position to itself and to all earlier positions.
+    ) -> Tuple[Tensor, Optional[SoftmaxState]]:
+        """Apply causal attention to whole sequences, or to the next position after a state.
 
         Args:
-            query: next position [1, batch size, width].
-            packed: ignored.
-            state: keys and values of all earlier positions (default: None, no earlier positions).
-            key_padding_mask: mask [batch size, 1], True if the new position is padding (default: None, no
-                padding).
-            packed_padding_mask: ignored.
+            query: sequences [length, batch size, width], or one position [1, batch size, width] if a state is
+                given or kept.
+            memory: ignored.
+            state: keys and values of earlier positions (default: None, no earlier positions).
+            key_padding_mask: boolean mask [batch size, length], True at padding (default: None, no padding).
+            keep_state: return the state after these positions (default: None, True if ``state`` is given).
             counts: ignored.
 
         Returns:
-            Output [1, batch size, width], and the state including the new position.
+            Output of the shape of ``query``, and the state including the new position, or None.
         """
+        if state is None and not keep_state:
+            future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
+            return self._attend(query, key_padding_mask, None, future), None
         store: Dict[str, Any] = {}
         if state is not None:
             self.softmax._set_input_buffer(store, state._asdict())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.state import DecoderState, LayerState, LunaCausalState
+from luna_fairseq.modules.state import DecoderState, LunaCausalState
 
 
 class Stream:
@@ -15,9 +15,6 @@ class Stream:
     ``model(tokens, stream=stream)`` processes the next segment of the text and updates the state. The size of
     the state does not grow with the text (section 3.3 of the paper). Gradients do not flow into earlier
     segments.
-
-    The queries computed from the model's packed sequence P are not stored, because training changes the
-    weights that these queries depend on. They are recomputed for each segment.
 
     Attributes:
         state: decoder state; None at the beginning of a text.
@@ -47,7 +44,7 @@ class Stream:
         Args:
             state: state after the latest segment.
         """
-        self.state = _without_packed(state).detach()
+        self.state = state.detach()
 
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Compute the logits of the next segment, and update the state.
@@ -79,7 +76,7 @@ class Stream:
         (first, _), state = decoder.read_segment(tokens[:, :end], self.state)
         self.store(state)
         # The second part continues with gradients; only the stored state is detached.
-        (second, extra), _ = decoder.read_segment(tokens[:, end:], _without_packed(state))
+        (second, extra), _ = decoder.read_segment(tokens[:, end:], state)
         return torch.cat([first, second], dim=1), extra
 
     def check(self, layers: int, batch_size: int) -> None:
@@ -119,41 +116,16 @@ class Stream:
         return self.state.map(lambda x: x.repeat_interleave(hypotheses, dim=0))
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the state as tensors on the CPU, for a checkpoint.
-
-        Returns:
-            Dictionary with the tensors of every layer and the number of tokens processed.
-        """
-        layers = []
-        if self.state is not None:
-            state = self.state.to(torch.device("cpu"))
-            # Every layer stores a copy of the counts, as in checkpoints from earlier versions.
-            layers = [[x.causal.key_sum, state.count, x.causal.value_sum] for x in state.layers]
-        return {"layers": layers, "position": self.position}
+        """Return the state as tensors on the CPU, for a checkpoint."""
+        if self.state is None:
+            return {"layers": [], "count": None, "position": 0}
+        state = self.state.to(torch.device("cpu"))
+        sums = [(layer.key_sum, layer.value_sum) for layer in state.layers]
+        return {"layers": sums, "count": state.count, "position": state.position}
 
     def load_state_dict(self, state: Dict[str, Any]) -> None:
-        """Restore the state from a checkpoint.
-
-        Args:
-            state: dictionary returned by :meth:`state_dict`.
-        """
+        """Restore the state from a checkpoint."""
         self.state = None
         if state["layers"]:
-            causal = [LunaCausalState(None, key_sum, value_sum) for key_sum, _, value_sum in state["layers"]]
-            count = state["layers"][0][1]
-            self.state = DecoderState(tuple(map(LayerState, causal)), count, state["position"])
-
-
-def _without_packed(state: DecoderState) -> DecoderState:
-    """Return a decoder state without the queries computed from the packed sequence P.
-
-    The next decoder call then recomputes these queries with the current weights.
-
-    Args:
-        state: decoder state.
-
-    Returns:
-        Copy of the state without these queries.
-    """
-    layers = (layer._replace(causal=layer.causal._replace(pack_q=None)) for layer in state.layers)
-    return state._replace(layers=tuple(layers))
+            layers = tuple(LunaCausalState(*sums) for sums in state["layers"])
+            self.state = DecoderState(layers, state["count"], state["position"])

@@ -30,9 +30,10 @@ Example:
     Causal attention computes whole sequences, or a few positions at a time with a constant-size state:
 
     >>> causal = LunaCausalAttention(C, num_heads=8)
-    >>> output = causal(query, packed)
-    >>> prefix, state = causal.step(query[:10], packed)
-    >>> eleventh, state = causal.step(query[10:11], state=state)
+    >>> memory = causal.read(packed)
+    >>> output, _ = causal(query, memory)
+    >>> prefix, state = causal(query[:10], memory, keep_state=True)
+    >>> eleventh, state = causal(query[10:11], memory, state)
     >>> torch.allclose(eleventh, output[10:11], atol=1e-5)
     True
 
@@ -43,10 +44,10 @@ Example:
     >>> encoder = LunaEncoder(EncoderOptions(**sizes), embed)
     >>> decoder = LunaDecoder(DecoderOptions(**sizes), embed)
     >>> source, target = torch.randint(2, 100, (B, S)), torch.randint(2, 100, (B, T))
-    >>> encoded = encoder(source)
-    >>> whole, _ = decoder(target, encoded)  # whole.x: [B, T, C]
-    >>> first, state = decoder(target[:, :1], encoded, keep_state=True)
-    >>> second, state = decoder(target[:, 1:2], encoded, state)
+    >>> memory = decoder.read(encoder(source))
+    >>> whole, _ = decoder(target, memory)  # whole.x: [B, T, C]
+    >>> first, state = decoder(target[:, :1], memory, keep_state=True)
+    >>> second, state = decoder(target[:, 1:2], memory, state)
     >>> torch.allclose(second.x, whole.x[:, 1:2], atol=1e-5)
     True
 """
@@ -57,16 +58,18 @@ from luna_fairseq.modules.encoder_attentions import EncoderAttentions
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 from luna_fairseq.modules.luna_decoder import DecoderOutput, LunaDecoder
-from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
+from luna_fairseq.modules.luna_decoder_layer import LanguageModelLayer, LunaDecoderLayer
 from luna_fairseq.modules.luna_encoder import EncoderOutput, LunaEncoder
 from luna_fairseq.modules.luna_layer import LunaEncoderLayer
-from luna_fairseq.modules.memory import PackedMemory
+from luna_fairseq.modules.memory import CausalMemory, DecoderMemory, LayerMemory, PackedMemory
 from luna_fairseq.modules.options import DecoderOptions, EncoderOptions
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
-from luna_fairseq.modules.state import DecoderState, LayerState, LunaCausalState
+from luna_fairseq.modules.state import DecoderState, LunaCausalState
 
 __all__ = [
+    "CausalMemory",
     "DecoderAttentions",
+    "DecoderMemory",
     "DecoderOptions",
     "DecoderOutput",
     "DecoderState",
@@ -74,7 +77,8 @@ __all__ = [
     "EncoderOptions",
     "EncoderOutput",
     "Geometry",
-    "LayerState",
+    "LanguageModelLayer",
+    "LayerMemory",
     "LunaAttention",
     "LunaCausalAttention",
     "LunaCausalState",

@@ -2,12 +2,15 @@
 
 from typing import Any, Dict, Optional, Tuple
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
-from luna_fairseq.modules.batch import Geometry, Source, Target
+from luna_fairseq.modules.batch import Geometry, Target
 from luna_fairseq.modules.encoder_attentions import attention_arguments
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
+from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.options import DecoderOptions
 
 
@@ -35,7 +38,7 @@ class DecoderAttentions:
     """Factory that builds the attention modules of a decoder's layers, by default those of the Luna paper.
 
     Subclass it to use other attention modules in a :class:`LunaDecoder`. If their weights depend on token
-    positions, override :meth:`find_geometry` too.
+    positions, override :meth:`find_source_geometry` and :meth:`find_target_geometry` too.
 
     Attributes:
         for_export: compute positions in a way that is valid for all sequence lengths, as required by an
@@ -68,34 +71,29 @@ class DecoderAttentions:
         """
         return LunaAttention(**attention_arguments(options))
 
-    def find_geometry(
-        self,
-        context: Optional[Tensor],
-        packed: Optional[Tensor],
-        source: Source,
-        target: Target,
-        before: Any = None,
+    def find_source_geometry(self, encoded: EncoderOutput) -> Optional[Geometry]:
+        """Return the source positions for pack attention of all layers, or None if no attention needs them.
+
+        The decoder calls this once for a source. Overridden if attention weights depend on distance.
+        """
+        return None
+
+    def find_target_geometry(
+        self, target: Target, memory: DecoderMemory, dtype: torch.dtype, before: Any = None
     ) -> Tuple[Optional[Geometry], Any]:
-        """Compute the token positions of a batch for the attention modules of all layers.
+        """Return the target positions for unpack attention of all layers, or None if no attention needs them.
 
-        The base class returns None. Subclasses override this method if attention weights depend on distance.
-        The decoder calls it once per batch or decoding step.
-
-        Shapes: S source tokens, L rows of the packed sequence P, batch size B, width C.
+        The decoder calls this once for a batch or decoding step. Overridden if attention weights depend on
+        distance.
 
         Args:
-            context: encoder output [S, B, C], or None if there is no encoder.
-            packed: packed sequence P [L, B, C]. None if there is no encoder, and after the first decoding
-                step.
-            source: padding masks of the encoder output and of P.
             target: target tokens of this call, with their positions and padding mask.
-            before: state returned by the previous call (default: None, this call starts at the beginning of
-                the target).
+            memory: memory of the source sentences.
+            dtype: dtype of the model.
+            before: state returned by the previous call, a named tuple of tensors with one entry per
+                hypothesis (default: None, this call starts at the beginning of the target).
 
         Returns:
-            Tuple of two values:
-
-            - the positions, or None if no attention module needs them.
-            - state to pass to the next call, or None.
+            Tuple of the positions and of the state to pass to the next call, each None if not needed.
         """
         return None, None

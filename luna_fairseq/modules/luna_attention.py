@@ -78,8 +78,8 @@ class LunaAttention(ProjectingAttention):
         InputError: ``embed_dim`` is not a multiple of ``num_heads`` or of ``num_pack_heads``.
 
     Attributes:
-        watcher: callback that :meth:`forward` calls with (attention, query, packed, context, source,
-            geometry), used to log :meth:`weights` (default: None).
+        watcher: callback used to log :meth:`weights` (default: None). :meth:`pack` calls it with this module
+            and the keywords packed, context, source and geometry, :meth:`unpack` with query and geometry.
 
     Example:
         >>> import torch
@@ -166,8 +166,6 @@ class LunaAttention(ProjectingAttention):
             raise InputError("Expected either padding masks or source, got both. Pass one of them")
         if geometry is None:
             geometry = self.find_geometry(query, packed, context, source)
-        if self.watcher is not None:
-            self.watcher(self, query, packed, context, source, geometry)
         packed_context, memory = self.pack(packed, context, source, geometry, need_weights)
         output, weights = self.unpack(query, memory, source, geometry, need_weights)
         return output, packed_context, weights
@@ -206,6 +204,8 @@ class LunaAttention(ProjectingAttention):
             Tuple of the packed context Y_P [L, B, C] and the cached keys and values [B, H, L, K] for
             :meth:`unpack`.
         """
+        if self.watcher is not None:
+            self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
         packed_context, weights = self.attend_to_context(packed, context, source, geometry, need_weights)
         pack_weights = None if weights is None else weights.mean(dim=1)
         return packed_context, self.remember(packed_context, pack_weights, context, geometry)
@@ -298,6 +298,8 @@ class LunaAttention(ProjectingAttention):
             InputError: The number of hypotheses is not a multiple of the number of sentences, or
                 ``need_weights`` is True and :meth:`pack` did not cache its weights.
         """
+        if self.watcher is not None:
+            self.watcher(self, query=query, geometry=geometry)
         B, (T, hypotheses, _) = memory.key.size(0), query.shape
         form, dropout = "projected", dropout_probability(self.dropout_module)
         if not need_weights:

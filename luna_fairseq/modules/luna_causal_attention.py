@@ -19,6 +19,7 @@ from luna_fairseq.modules.heads import (
     project_packed,
     split_heads,
 )
+from luna_fairseq.modules.memory import CausalMemory
 from luna_fairseq.modules.state import LunaCausalState
 from luna_fairseq.ops.absorbed import split_input_projection
 from luna_fairseq.ops.causal_luna import (
@@ -70,14 +71,15 @@ class LunaCausalAttention(nn.Module):
             unknown, or this machine cannot run the backend.
 
     Attributes:
-        watcher: callback that :meth:`forward` calls with (attention, query, packed, key_padding_mask,
-            packed_padding_mask), used to log :meth:`weights` (default: None).
+        watcher: callback that :meth:`forward` calls for whole sequences with (attention, query, memory,
+            key_padding_mask), used to log :meth:`weights` (default: None).
 
     Example:
         >>> import torch
         >>> attention = LunaCausalAttention(embed_dim=64, num_heads=8)
         >>> query, packed = torch.randn(20, 4, 64), torch.randn(16, 4, 64)
-        >>> attention(query, packed).shape
+        >>> output, _ = attention(query, attention.read(packed))
+        >>> output.shape
         torch.Size([20, 4, 64])
     """
 
@@ -112,33 +114,69 @@ class LunaCausalAttention(nn.Module):
         self.fused_x_proj: Optional[FusedProjections] = None
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
-    def forward(
-        self,
-        query: Tensor,
-        packed: Tensor,
-        key_padding_mask: Optional[Tensor] = None,
-        packed_padding_mask: Optional[Tensor] = None,
-    ) -> Tensor:
-        """Compute causal attention over whole sequences.
-
-        Shapes: T positions, L rows of the packed sequence P, batch size B, width C.
+    def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
+        """Project the packed sequence P, which this attention reads but does not update.
 
         Args:
-            query: queries X [T, B, C].
-            packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
-            key_padding_mask: boolean mask [B, T], True at padding on the left or right (default: None, no
-                padding).
+            packed: packed sequence P [L, B, C] of L rows, for batch size B and width C. [L, 1, C] if all
+                sequences share P.
             packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
 
         Returns:
-            Output [T, B, C].
+            The memory to pass to :meth:`forward`.
+        """
+        return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
+
+    def forward(
+        self,
+        query: Tensor,
+        memory: CausalMemory,
+        state: Optional[LunaCausalState] = None,
+        key_padding_mask: Optional[Tensor] = None,
+        keep_state: Optional[bool] = None,
+        counts: Optional[TokenCounts] = None,
+    ) -> Tuple[Tensor, Optional[LunaCausalState]]:
+        """Compute causal attention over whole sequences, or for the positions after a state.
+
+        Shapes: T positions, width C, B sentences with n hypotheses each. The hypotheses (candidate
+        translations in beam search) of a sentence share P and are adjacent in the batch; n is 1 in training.
+
+        Args:
+            query: queries X [T, B * n, C].
+            memory: memory of the B sentences, returned by :meth:`read`.
+            state: state returned by the previous call (default: None, this call starts at the beginning of
+                the sequences).
+            key_padding_mask: boolean mask [B * n, T], True at padding on the left or right (default: None, no
+                padding).
+            keep_state: return the state after these positions (default: None, True if ``state`` is given).
+            counts: number of tokens up to each position, if a decoder has already computed it for all layers
+                (default: None, computed here and stored in the returned state).
+
+        Returns:
+            Tuple of the output [T, B * n, C] and the state after these positions (None if ``keep_state`` is
+            False).
 
         Raises:
-            InputError: The batch size of ``query`` is not a multiple of that of ``packed``.
+            InputError: The number of hypotheses is not a multiple of the number of sentences.
+
+        Example:
+            >>> import torch
+            >>> attention = LunaCausalAttention(embed_dim=64, num_heads=8)
+            >>> query, packed = torch.randn(20, 4, 64), torch.randn(16, 4, 64)
+            >>> memory = attention.read(packed)
+            >>> prefix, state = attention(query[:10], memory, keep_state=True)
+            >>> following, state = attention(query[10:11], memory, state)
         """
+        pack_q, packed_padding_mask = memory
+        n = hypotheses_per_sentence(query.size(1), pack_q.size(0))
+        if packed_padding_mask is not None and n != 1:
+            packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
+        if state is not None or keep_state:
+            return self._continue(query, pack_q, packed_padding_mask, state, key_padding_mask, counts)
         if self.watcher is not None:
-            self.watcher(self, query, packed, key_padding_mask, packed_padding_mask)
-        pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
+            self.watcher(self, query, memory, key_padding_mask)
+        if pack_q.size(0) == 1:
+            pack_q = pack_q.expand(query.size(1), -1, -1, -1)
         if PACK_WEIGHT_FORMS.choose(pack_q, query, self.pack_k_proj) == "absorbed":
             q, k, v = self._project_x(query, self.x_projections[1:])
             key = split_input_projection(self.pack_k_proj.weight, self.pack_k_proj.bias, self.num_heads)
@@ -153,79 +191,33 @@ class LunaCausalAttention(nn.Module):
             backend=self.backend,
             log_decay=self.log_decay(),
         )
-        return self.out_proj(merge_heads(output))
+        return self.out_proj(merge_heads(output)), None
 
-    def step(
+    def _continue(
         self,
         query: Tensor,
-        packed: Optional[Tensor] = None,
-        state: Optional[LunaCausalState] = None,
-        key_padding_mask: Optional[Tensor] = None,
-        packed_padding_mask: Optional[Tensor] = None,
-        counts: Optional[TokenCounts] = None,
+        pack_q: Tensor,
+        packed_padding_mask: Optional[Tensor],
+        state: Optional[LunaCausalState],
+        key_padding_mask: Optional[Tensor],
+        counts: Optional[TokenCounts],
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Compute causal attention for the next T positions, given the state of all earlier positions.
-
-        T is 1 during decoding and larger for a prefix.
-
-        Shapes: width C, L rows of the packed sequence P, B source sentences with n hypotheses each. The
-        hypotheses (candidate translations in beam search) of a sentence share P and are adjacent in the
-        batch.
-
-        Args:
-            query: queries X [T, B * n, C].
-            packed: packed sequence P [L, B, C]. Not needed if ``state`` contains the projected P (default:
-                None).
-            state: state returned by the previous call (default: None, this call starts at the beginning of
-                the sequences).
-            key_padding_mask: boolean mask [B * n, T], True at padding (default: None, no padding).
-            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
-            counts: number of tokens up to each position, if a decoder has already computed it for all layers
-                (default: None, computed here and stored in the returned state).
-
-        Returns:
-            Tuple of the output [T, B * n, C] and the state after these positions.
-
-        Raises:
-            InputError: The number of hypotheses is not a multiple of the number of sentences, or neither
-                ``packed`` nor ``state`` contains P.
-
-        Example:
-            >>> import torch
-            >>> attention = LunaCausalAttention(embed_dim=64, num_heads=8)
-            >>> query, packed = torch.randn(20, 4, 64), torch.randn(16, 4, 64)
-            >>> prefix, state = attention.step(query[:10], packed)
-            >>> following, state = attention.step(query[10:11], state=state)
-        """
-        pack_q, sums = (None, None) if state is None else (state.pack_q, state.sums(counts))
-        if pack_q is None:
-            if packed is None:
-                raise InputError(
-                    "no packed sequence was passed, and the state has none. Pass packed in the first step"
-                )
-            pack_q = project_packed(self.pack_q_proj, packed, self.num_heads)
-        if packed_padding_mask is not None:
-            n = hypotheses_per_sentence(query.size(1), pack_q.size(0))
-            packed_padding_mask = packed_padding_mask.repeat_interleave(n, dim=0)
+        """Compute :meth:`forward` from the sums of earlier positions, and add the new positions to them."""
         pack_k, q, k, v = self._project_x(query)
-        weights = self._pack_weights(pack_q, pack_k)
         output, sums = recurrent_causal_luna(
-            *(q, k, v, weights, sums, packed_padding_mask, key_padding_mask),
+            *(q, k, v, self._pack_weights(pack_q, pack_k)),
+            None if state is None else state.sums(counts),
+            *(packed_padding_mask, key_padding_mask),
             dropout=dropout_probability(self.dropout_module),
             log_decay=self.log_decay(),
             counts=counts,
         )
         value_sum = sums.value_sum if self.untie_kv else None
         steps = sums.steps if counts is None else None
-        state = LunaCausalState(pack_q, sums.key_sum, value_sum, steps)
-        return self.out_proj(merge_heads(output)), state
+        return self.out_proj(merge_heads(output)), LunaCausalState(sums.key_sum, value_sum, steps)
 
     def weights(
-        self,
-        query: Tensor,
-        packed: Tensor,
-        key_padding_mask: Optional[Tensor] = None,
-        packed_padding_mask: Optional[Tensor] = None,
+        self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor]:
         """Compute the pack and unpack weights over whole sequences, directly from their definition.
 
@@ -233,16 +225,16 @@ class LunaCausalAttention(nn.Module):
 
         Args:
             query: queries X [T, B, C].
-            packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
+            memory: memory of the sentences, returned by :meth:`read`.
             key_padding_mask: boolean mask [B, T], True at padding (default: None, no padding).
-            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
 
         Returns:
             Tuple of the pack weights A_pack and the unpack weights A_unpack, both [B, H, T, L].
         """
+        hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
-        pack = self._pack_weights(project_packed(self.pack_q_proj, packed, self.num_heads), pack_k)
-        inputs = q, k, v, pack, packed_padding_mask, key_padding_mask
+        pack = self._pack_weights(memory.pack_q, pack_k)
+        inputs = q, k, v, pack, memory.padding_mask, key_padding_mask
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
@@ -270,11 +262,7 @@ class LunaCausalAttention(nn.Module):
 
         Returns:
             Pack weights [B * n, H, T, L].
-
-        Raises:
-            InputError: The batch size of ``pack_k`` is not a multiple of B. The sequences would be mixed up.
         """
-        hypotheses_per_sentence(pack_k.size(0), pack_q.size(0))
         return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
     def input_projections(self, names: Optional[Sequence[str]] = None) -> List[nn.Module]:

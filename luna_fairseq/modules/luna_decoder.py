@@ -1,22 +1,24 @@
 """Luna decoder: token embedding and a stack of Luna layers, for translation and language modeling.
 
-In translation, the first layer receives the last packed sequence P of the encoder. A language model has no
-encoder, and each layer has a learned P. To decode step by step, pass the returned state to the next call:
-``output, state = decoder(tokens, encoded, state)``.
+Training and decoding make the same two calls: ``memory = decoder.read(encoded)`` reads the source once, and
+``output, state = decoder(tokens, memory, state)`` computes whole targets or the next tokens. In translation,
+the first layer reads the last packed sequence P of the encoder. Each layer of a language model has a learned
+P.
 """
 
-from typing import Any, Collection, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Collection, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import Source, Target, drop_empty_mask, find_padding, token_places
+from luna_fairseq.modules.batch import Target, drop_empty_mask, find_padding, token_places
 from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions
 from luna_fairseq.modules.embedding import TokenEmbedding, drop_words
-from luna_fairseq.modules.luna_decoder_layer import LunaDecoderLayer
+from luna_fairseq.modules.luna_decoder_layer import LanguageModelLayer, LunaDecoderLayer, Shared
 from luna_fairseq.modules.luna_encoder import EncoderOutput
+from luna_fairseq.modules.memory import DecoderMemory, LayerMemory
 from luna_fairseq.modules.options import DecoderOptions
 from luna_fairseq.modules.packed_embedding import PackedEmbedding
 from luna_fairseq.modules.state import DecoderState
@@ -56,8 +58,9 @@ class LunaDecoder(TokenEmbedding):
         >>> options = DecoderOptions(**sizes, has_encoder=False)
         >>> decoder = LunaDecoder(options, torch.nn.Embedding(100, 64, padding_idx=1))
         >>> tokens = torch.randint(2, 100, (4, 20))
-        >>> output, state = decoder(tokens[:, :10], keep_state=True)
-        >>> output, state = decoder(tokens[:, 10:11], state=state)
+        >>> memory = decoder.read()
+        >>> output, state = decoder(tokens[:, :10], memory, keep_state=True)
+        >>> output, state = decoder(tokens[:, 10:11], memory, state)
         >>> output.x.shape, state.position
         (torch.Size([4, 1, 64]), 11)
     """
@@ -119,36 +122,65 @@ class LunaDecoder(TokenEmbedding):
         Returns:
             The layer, a :class:`LunaDecoderLayer`.
         """
-        is_last = number == options.num_layers - 1
-        update_packed = not (is_last or options.non_contextual_packed)
         self_attn = self.attentions.build_causal_attention(options)
-        encoder_attn = packed_embedding = None
-        if options.has_encoder:
-            encoder_attn = self.attentions.build_cross_attention(options, update_packed)
-        else:
+        if not options.has_encoder:
             packed_embedding = PackedEmbedding(
                 options.projection_length, options.embed_dim, scale=options.scale_embedding, fix_length=True
             )
-        return LunaDecoderLayer(options, self_attn, encoder_attn, packed_embedding, update_packed)
+            return LanguageModelLayer(options, self_attn, packed_embedding)
+        is_last = number == options.num_layers - 1
+        update_packed = not (is_last or options.non_contextual_packed)
+        encoder_attn = self.attentions.build_cross_attention(options, update_packed)
+        return LunaDecoderLayer(options, self_attn, encoder_attn, update_packed)
 
-    def run_layer(self, layer: nn.Module, *inputs: Any) -> Tuple[Any, ...]:
-        """Call a layer and return its outputs.
+    def choose_layers(self) -> List[bool]:
+        """Return for each layer whether it runs. Subclasses may skip some in training (LayerDrop)."""
+        return [True] * len(self.layers)
 
-        Subclasses can override this method, for example to recompute activations in the backward pass.
+    def run_layer(self, function: Callable[..., Any], *inputs: Any) -> Any:
+        """Call a layer or its method ``read``.
+
+        Subclasses can override this, for example to recompute activations in the backward pass.
+        """
+        return function(*inputs)
+
+    def read(
+        self,
+        encoded: Optional[EncoderOutput] = None,
+        for_decoding: bool = False,
+        weights_of: Collection[int] = (),
+    ) -> DecoderMemory:
+        """Read the source once: pack the encoder's output into the packed sequence P of each layer.
+
+        P never depends on a target token, so the memory serves every position of every target.
 
         Args:
-            layer: layer to call.
-            *inputs: positional arguments of the layer.
+            encoded: encoder output of B sentences (default: None, the decoder is a language model).
+            for_decoding: convert the memory to the form that is fastest for single tokens (default: False).
+            weights_of: indices of the layers whose attention weights over the source may be requested in
+                :meth:`forward` (default: none).
 
         Returns:
-            Outputs of the layer.
+            The memory to pass to :meth:`forward`.
         """
-        return layer(*inputs)
+        memories: List[Optional[LayerMemory]] = [None] * len(self.layers)
+        chosen = [number for number, runs in enumerate(self.choose_layers()) if runs]
+        if encoded is None:
+            for number in chosen:
+                memories[number] = self.run_layer(self.layers[number].read)
+            return DecoderMemory(tuple(memories), is_shared=True)
+        geometry = self.attentions.find_source_geometry(encoded)
+        packed = encoded.packed
+        for number in chosen:
+            inputs = packed, encoded.x, encoded.source, geometry, number in weights_of, for_decoding
+            updated, memories[number] = self.run_layer(self.layers[number].read, *inputs)
+            packed = encoded.packed if updated is None else updated
+        return DecoderMemory(tuple(memories), encoded.source)
 
     def forward(
         self,
         tokens: Optional[Tensor] = None,
-        encoded: Optional[EncoderOutput] = None,
+        memory: Optional[DecoderMemory] = None,
         state: Optional[DecoderState] = None,
         embeddings: Optional[Tensor] = None,
         padding_mask: Optional[Tensor] = None,
@@ -165,7 +197,7 @@ class LunaDecoder(TokenEmbedding):
         Args:
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
                 ``state`` is given, only the next tokens (default: None, ``embeddings`` is given).
-            encoded: encoder output (default: None, the decoder has no encoder).
+            memory: memory of the B sentences, returned by :meth:`read`.
             state: state returned by the previous call (default: None, this call starts at the beginning of
                 the target).
             embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens`` (default: None).
@@ -182,53 +214,47 @@ class LunaDecoder(TokenEmbedding):
             tokens (None if ``keep_state`` is False).
 
         Raises:
-            InputError: ``state`` belongs to a decoder with a different number of layers, or neither
-                ``tokens`` nor ``padding_mask`` was passed.
+            InputError: ``memory`` is missing, ``state`` belongs to a decoder with a different number of
+                layers, or neither ``tokens`` nor ``padding_mask`` was passed.
         """
+        if memory is None:
+            raise InputError("Expected the memory of the source, got None. Pass decoder.read(encoded)")
+        if state is not None and len(state.layers) != len(self.layers):
+            raise InputError(
+                f"Expected a state of {len(self.layers)} layers, got {len(state.layers)} layers. "
+                "Pass the state that this decoder returned"
+            )
         if embeddings is None:
             embeddings = self.embed_tokens(tokens)
         if padding_mask is None:
             padding_mask = find_padding(tokens, self.padding_idx)
-        keep_state = state is not None if keep_state is None else keep_state
-        layer_states = (None,) * len(self.layers) if state is None else state.layers
-        if len(layer_states) != len(self.layers):
-            raise InputError(
-                f"Expected a state of {len(self.layers)} layers, got {len(layer_states)} layers. "
-                "Pass the state that this decoder returned"
-            )
-
         count, end = (None, 0) if state is None else (state.count, state.position)
         end += embeddings.size(1)
         mask = drop_empty_mask(padding_mask)
         counted_places = token_places(padding_mask, count, has_padding=mask is not None)
         x = self.embed(embeddings, mask, counted_places if places is None else places, end)
 
-        context, first_packed, source = (None, None, Source()) if encoded is None else encoded[:3]
-        if any(layer is not None and layer.memory is not None for layer in layer_states[:1]):
-            first_packed = None  # An earlier step has packed the source.
         target = Target(padding_mask, counted_places, tokens)
-        target_state = None if state is None else state.target
-        geometry, target_state = self.attentions.find_geometry(
-            context, first_packed, source, target, target_state
-        )
+        before = None if state is None else state.target
+        geometry, target_state = self.attentions.find_target_geometry(target, memory, x.dtype, before)
         counts = None
-        if keep_state:
+        if keep_state or (keep_state is None and state is not None):
             T, hypotheses, _ = x.shape
-            before = torch.zeros(hypotheses, dtype=torch.long, device=x.device) if count is None else count
-            counts = TokenCounts.compute(before, T, mask, x.dtype)
+            if count is None:
+                count = torch.zeros(hypotheses, dtype=torch.long, device=x.device)
+            counts = TokenCounts.compute(count, T, mask, x.dtype)
+        shared = Shared(memory.source, mask, geometry, counts)
 
-        packed = first_packed
-        states, all_weights, next_layer_states = [x], [], []
-        for number, layer in enumerate(self.layers):
-            x, packed, weights, next_layer_state = self.run_layer(
-                *(layer, x, packed, context, source, mask),
-                *(layer_states[number], geometry, keep_state, number in weights_of, counts),
-            )
-            if self.options.non_contextual_packed:
-                packed = first_packed
-            states.append(x)
+        states, all_weights, layer_states = [x], [], []
+        for number, layer_memory in enumerate(memory.layers):
+            layer_state, weights = None, None
+            if layer_memory is not None:
+                before = None if state is None else state.layers[number]
+                inputs = x, layer_memory, before, shared, number in weights_of
+                x, layer_state, weights = self.run_layer(self.layers[number], *inputs)
+                states.append(x)
             all_weights.append(weights)
-            next_layer_states.append(next_layer_state)
+            layer_states.append(layer_state)
 
         if self.layer_norm is not None:
             x = self.layer_norm(x)
@@ -238,7 +264,7 @@ class LunaDecoder(TokenEmbedding):
         output = DecoderOutput(x, tuple(states), tuple(all_weights))
         if counts is None:
             return output, None
-        return output, DecoderState(tuple(next_layer_states), counts.steps, end, target_state)
+        return output, DecoderState(tuple(layer_states), counts.steps, end, target_state)
 
     def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
         """Compute the input of the first layer from token embeddings.

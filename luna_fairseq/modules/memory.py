@@ -1,38 +1,87 @@
-"""Cached keys and values of a packed context, used by unpack attention at every decoding step."""
+"""Memory of a decoder: what it reads of the source, with one entry per sentence.
 
-from typing import Any, Callable, NamedTuple, Optional, Tuple, TypeVar
+Attentions return memories as named tuples, whose tensors have the batch size as first dimension.
+"""
+
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Tuple, TypeVar
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from luna_fairseq.modules.batch import NO_PADDING, Source
 from luna_fairseq.ops.absorbed import HeadProjection, absorb_projection, multiply_by_head
 
 Nested = TypeVar("Nested", bound=Tuple[Any, ...])
 
 
 def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
-    """Apply a function to every tensor of a nested tuple.
+    """Apply a function to every tensor of a nested tuple, once if a tensor occurs several times.
 
-    Args:
-        function: function that maps a tensor to a tensor.
-        values: tuple or named tuple that can contain tensors, tuples and other values.
-
-    Returns:
-        Tuple of the same type with the new tensors. Other values are unchanged. If a tuple contains the same
-        tensor twice, the function is applied once and the result is used twice.
+    Values other than tensors and tuples are unchanged. The function is called in the order of the tuple.
     """
-    results = {id(x): function(x) for x in values if isinstance(x, Tensor)}
+    results: Dict[int, Tensor] = {}
 
     def apply(x: Any) -> Any:
         if isinstance(x, Tensor):
+            if id(x) not in results:
+                results[id(x)] = function(x)
             return results[id(x)]
-        if isinstance(x, tuple):
-            return map_tensors(function, x)
+        if not isinstance(x, tuple):
+            return x
+        new = [apply(value) for value in x]
+        return type(x)(*new) if hasattr(x, "_fields") else type(x)(new)
+
+    return apply(values)
+
+
+def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Tensor]], Nested]]:
+    """Return the different tensors of a nested tuple, and a function that puts others in their places."""
+    tensors: List[Tensor] = []
+
+    def add(x: Tensor) -> Tensor:
+        tensors.append(x)
         return x
 
-    new = [apply(x) for x in values]
-    return type(values)(*new) if hasattr(values, "_fields") else type(values)(new)
+    def rebuild(others: Iterable[Tensor]) -> Nested:
+        remaining = iter(others)
+        return map_tensors(lambda _: next(remaining), values)
+
+    map_tensors(add, values)
+    return tensors, rebuild
+
+
+def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], *inputs: Any) -> Nested:
+    """Call a function through ``run(function, *tensors)``, which handles tensors but no tuples of tensors.
+
+    Activation checkpointing is such a ``run``: it would not pass gradients to tensors within tuples. If no
+    tensor requires a gradient, it would also stop the gradients of parameters, so that the function is called
+    directly.
+    """
+    tensors, rebuild = flatten_tensors(inputs)
+    if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
+        return function(*inputs)
+    restore: Any = None
+
+    def call(*given: Tensor) -> Tuple[Tensor, ...]:
+        nonlocal restore
+        results, restore = flatten_tensors(function(*rebuild(given)))
+        return tuple(results)
+
+    results = run(call, *tensors)
+    return restore(results)
+
+
+class CausalMemory(NamedTuple):
+    """Packed sequence P as causal attention reads it.
+
+    Attributes:
+        pack_q: projected P [B, H, L, K] for B sentences, or [1, H, L, K] if all sequences share P.
+        padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
+    """
+
+    pack_q: Tensor
+    padding_mask: Optional[Tensor] = None
 
 
 class ReadWeights(NamedTuple):
@@ -75,17 +124,6 @@ class PackedMemory(NamedTuple):
     value: Tensor
     pack_weights: Optional[Tensor] = None
 
-    def select(self, sentences: Tensor) -> "PackedMemory":
-        """Return the keys and values of selected source sentences, in the given order.
-
-        Args:
-            sentences: indices of the sentences to return, as a vector.
-
-        Returns:
-            Keys and values with one batch entry per index.
-        """
-        return map_tensors(lambda x: x.index_select(0, sentences), self)
-
 
 class AbsorbedMemory(NamedTuple):
     """Keys and values of a packed context, multiplied by the query projection and the output projection.
@@ -111,17 +149,6 @@ class AbsorbedMemory(NamedTuple):
     value: Tensor
     value_bias: Tensor
     pack_weights: Optional[Tensor] = None
-
-    def select(self, sentences: Tensor) -> "AbsorbedMemory":
-        """Return the keys and values of selected source sentences, in the given order.
-
-        Args:
-            sentences: indices of the sentences to return, as a vector.
-
-        Returns:
-            Keys and values with one batch entry per index.
-        """
-        return map_tensors(lambda x: x.index_select(0, sentences), self)
 
     def read(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
         """Compute unpack attention and the output projection for queries that have not been projected.
@@ -175,3 +202,42 @@ def absorb_projections(
         value=value.flatten(1, 2),
         value_bias=output.bias.expand(len(key), 1, -1).contiguous(),
     )
+
+
+class LayerMemory(NamedTuple):
+    """Memory of one decoder layer.
+
+    Attributes:
+        causal: P as causal self-attention reads it, such as :class:`CausalMemory`. None if it reads no P.
+        cross: keys and values of attention to the source, such as :class:`PackedMemory` (default: None, the
+            model has no encoder).
+    """
+
+    causal: Any
+    cross: Any = None
+
+
+class DecoderMemory(NamedTuple):
+    """Memory of a decoder, returned by :meth:`LunaDecoder.read` once for a batch of source sentences.
+
+    It does not depend on the target, so the hypotheses of a sentence share one entry.
+
+    Attributes:
+        layers: memory of each layer, from first to last. None for a layer that LayerDrop skips.
+        source: padding masks of the encoder output and of P (default: no padding).
+        is_shared: True if all sequences share the only entry, as in a language model (default: False).
+    """
+
+    layers: Tuple[Optional[LayerMemory], ...]
+    source: Source = NO_PADDING
+    is_shared: bool = False
+
+    def select_sources(self, sentences: Tensor) -> "DecoderMemory":
+        """Return the memory of some sentences, in the order of a vector of indices."""
+        if self.is_shared:
+            return self
+        return map_tensors(lambda x: x.index_select(0, sentences), self)
+
+    def to(self, device: torch.device) -> "DecoderMemory":
+        """Copy the memory to a device."""
+        return map_tensors(lambda x: x.to(device), self)

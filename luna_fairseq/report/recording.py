@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from fairseq.modules import MultiheadAttention
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+from luna_fairseq.modules import Geometry, LunaAttention, LunaCausalAttention
 from luna_fairseq.ops.causal_luna.naive import decayed_shares
 from luna_fairseq.peers.attention import PeerAttention
 from luna_fairseq.requirements import version_numbers
@@ -96,6 +96,24 @@ class _CallRecorder:
     ) -> None:
         self.read, self.stack, self.kind, self.records = read, stack, kind, records
         self.layers = count(layer)
+        # Arguments of the last call of `pack`. While the weights are computed, no calls are recorded.
+        self.pack_call: Call = {}
+        self.computes_weights = False
+
+    def record_luna(self, attention: LunaAttention, **call: Any) -> None:
+        """Record the weights of Luna attention, which is called in two steps.
+
+        ``pack`` reports its arguments when the source is read, and ``unpack`` when the target is computed.
+        """
+        if self.computes_weights:
+            return
+        if "packed" in call:
+            self.pack_call = call
+            return
+        geometry = _merge_geometry(self.pack_call["geometry"], call["geometry"])
+        self.computes_weights = True
+        self(attention, {**self.pack_call, "query": call["query"], "geometry": geometry})
+        self.computes_weights = False
 
     def __call__(self, attention: nn.Module, call: Call) -> None:
         layer = next(self.layers)  # Each call of a shared layer counts as a layer of its own.
@@ -105,10 +123,21 @@ class _CallRecorder:
             self.records.append(AttentionRecord(name, weights, _anchor_strengths(attention)))
 
 
+def _merge_geometry(packing: Optional[Geometry], unpacking: Optional[Geometry]) -> Optional[Geometry]:
+    """Return the positions of the context and of the queries, which a decoder passes separately."""
+    if packing is None or unpacking is None:
+        return packing or unpacking
+    target = packing.target if unpacking.target is None else unpacking.target
+    return packing._replace(target=target)
+
+
 def _attach_recorder(attention: nn.Module, recorder: _CallRecorder) -> Callable[[], None]:
     """Call a recorder at the start of each forward call of an attention. Return a function that stops it."""
     if isinstance(attention, MultiheadAttention):
         return _hook_fairseq_attention(attention, recorder)
+    if isinstance(attention, LunaAttention):
+        attention.watcher = recorder.record_luna
+        return lambda: setattr(attention, "watcher", None)
     names = _WATCHED[recorder.read]
     attention.watcher = lambda module, *values: recorder(module, dict(zip(names, values)))
     return lambda: setattr(attention, "watcher", None)
@@ -185,8 +214,7 @@ _READERS: Dict[type, Reader] = {
 # Names of the arguments that an attention module passes to its watcher, after the module itself. The method
 # that returns the weights takes the same arguments.
 _WATCHED: Dict[Reader, Tuple[str, ...]] = {
-    _read_luna: ("query", "packed", "context", "source", "geometry"),
-    _read_causal: ("query", "packed", "key_padding_mask", "packed_padding_mask"),
+    _read_causal: ("query", "memory", "key_padding_mask"),
     _read_peer: ("query", "key", "key_padding_mask"),
 }
 

@@ -31,7 +31,8 @@ from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError
 from luna_fairseq.models import LunaModel
-from luna_fairseq.modules import LunaAttention, Source
+from luna_fairseq.modules import LunaAttention
+from luna_fairseq.modules.batch import NO_PADDING, Source
 from luna_fairseq.progress import progress
 
 PROGRAM = "python -m luna_fairseq.translation.pack_coverage"
@@ -160,19 +161,20 @@ def measure_coverage(model: LunaModel, batches: Iterable[Any]) -> List[Coverage]
 def _record_weights(
     layer: Coverage,
     attention: LunaAttention,
-    query: Tensor,
-    packed: Tensor,
-    context: Tensor,
-    source: Source,
-    geometry: Any,
+    packed: Optional[Tensor] = None,
+    context: Optional[Tensor] = None,
+    source: Source = NO_PADDING,
+    geometry: Any = None,
+    query: Optional[Tensor] = None,
 ) -> None:
     """Recompute the pack weights of a cross-attention call, and add them to the layer's coverage.
 
-    This is the ``watcher`` of a cross-attention. Queries are [T, B, C], P is [L, B, C] and the encoder output
-    is [S, B, C], for B sentences and width C.
+    The cross-attention calls this function through its attribute ``watcher``, with the arguments of ``pack``
+    when it packs the source, and with ``query`` and ``geometry`` alone afterwards.
     """
-    _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)
-    layer.add(weights, source.padding_mask, source.packed_padding_mask)
+    if packed is not None and context is not None:
+        _, weights = attention.attend_to_context(packed, context, source, geometry, need_weights=True)
+        layer.add(weights, source.padding_mask, source.packed_padding_mask)
 
 
 main = console_script(PROGRAM, build_parser, _report, path_argument="data", hides_log=True)

@@ -12,6 +12,7 @@ from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.anchored.strengths import AnchorBias
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import Geometry, LunaAttention, Source
+from luna_fairseq.modules.memory import map_tensors
 from luna_fairseq.optim.apollo import Apollo
 
 C, HEADS, PACK_HEADS = 12, 3, 2
@@ -143,7 +144,7 @@ def test_decoding_step_by_step_equals_one_call(kind, sizes):
     geometry = module.find_geometry(query, packed, context, source)
     _, memory = module.pack(packed, context, source, geometry, True)
     order = torch.tensor([2, 0, 3])
-    reordered = memory.select(order)
+    reordered = map_tensors(lambda x: x[order], memory)
     steps, weights, later = [], [], []
     places = torch.arange(6).expand(4, -1).split(sizes, dim=1)
     for part, other, place in zip(query.split(sizes), query[:, order].split(sizes), places):

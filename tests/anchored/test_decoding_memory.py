@@ -11,6 +11,7 @@ from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules import Source
 from luna_fairseq.modules.batch import Geometry
+from luna_fairseq.modules.memory import map_tensors
 
 C, H, L, S = 12, 3, 5, 9
 KINDS = {
@@ -57,7 +58,7 @@ def test_a_prepared_memory_gives_the_same_outputs(kind, n, T, lengths, has_origi
     rows = torch.arange(B * n).view(B, n).flip(0).flatten()
     swapped = Geometry(None, TargetPlaces(*(None if x is None else x[order] for x in places[:2])))
     other = Source(*(None if x is None else x[order] for x in source))
-    found, _ = attention.unpack(query[:, rows], prepared.select(order), other, swapped)
+    found, _ = attention.unpack(query[:, rows], map_tensors(lambda x: x[order], prepared), other, swapped)
     assert_close(found, expected[:, rows])
 
 

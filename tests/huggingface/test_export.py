@@ -353,7 +353,7 @@ def test_exported_code_contains_only_what_the_model_uses(expected):
     folder = expected["masked LM", "local"][0]
     code = {path.name: path.read_text(encoding="utf-8") for path in folder.glob("luna_*.py")}
     assert "def window_attention" in code["luna_anchored.py"]
-    for name in ("naive_window_attention", "naive_distances", "LayerState"):
+    for name in ("naive_window_attention", "naive_distances", "DecoderState"):
         assert not any(f"{word} {name}" in text for text in code.values() for word in ("def", "class"))
 
 

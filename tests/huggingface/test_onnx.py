@@ -24,9 +24,9 @@ from luna_fairseq.huggingface import export_onnx  # noqa: E402
 from luna_fairseq.huggingface.conversion import convert, find_kind  # noqa: E402
 from luna_fairseq.huggingface.onnx_parts import WholeModel  # noqa: E402
 from luna_fairseq.huggingface.onnx_runs import (  # noqa: E402
+    Graph,
     compute_graph_logits,
     decode_step_by_step,
-    open_graph,
     target_tokens,
 )
 
@@ -43,20 +43,20 @@ def exported(kind, variant, folder):
     return model, folder / "onnx"
 
 
-def greedy(step, state, rows, length, search=False):
+def greedy(step, memory, rows, length, search=False):
     """Generate tokens [B, length] with the graph of a decoder.
 
     Args:
         search: exclude padding, and EOS as the first token, as the search of fairseq does
     """
-    token, found = np.full((rows, 1), EOS), []
+    token, found, state = np.full((rows, 1), EOS), [], step.first_state(rows)
     for place in range(length):
-        after = step({"token": token, **state})
+        after = step({"token": token, **memory, **state})
         logits = after.pop("logits")
         if search:
             logits[:, [PAD, EOS] if place == 0 else PAD] = -np.inf
         token = logits.argmax(axis=1)[:, None]
-        state = {**state, **{name[len("next_") :]: value for name, value in after.items()}}
+        state = {name[len("next_") :]: value for name, value in after.items()}
         found.append(token)
     return np.concatenate(found, axis=1).tolist()
 
@@ -70,7 +70,7 @@ def test_a_model_without_a_decoder(kind, variant, tmp_path):
     tokens = batch(sentences((7, 4), 20))
     with torch.no_grad():
         expected = model(tokens)[0] if kind == "masked LM" else model(tokens)
-    found = torch.from_numpy(open_graph(folder / "model.onnx")({"input_ids": tokens.numpy()})["logits"])
+    found = torch.from_numpy(Graph(folder / "model.onnx")({"input_ids": tokens.numpy()})["logits"])
     there = tokens.ne(1) if kind == "masked LM" else ...
     if kind == "classifier":
         names = json.loads((folder / "labels.json").read_text())
@@ -82,26 +82,24 @@ def test_a_model_without_a_decoder(kind, variant, tmp_path):
     with pytest.raises(InputError, match="model.onnx differs from the model in logits"):
         export_onnx._compare_graph(WholeModel(other), folder / "model.onnx", [(tokens,)])
     with pytest.raises(InputError, match=r"model.onnx .* input_ids \[7\]"):
-        open_graph(folder / "model.onnx")({"input_ids": tokens.numpy()[0]})
+        Graph(folder / "model.onnx")({"input_ids": tokens.numpy()[0]})
 
 
 @pytest.mark.parametrize("variant", ["one layer", slow("decay")])
 def test_a_causal_language_model(variant, tmp_path):
     model, folder = exported("causal LM", variant, tmp_path)
-    with np.load(str(folder / "start.npz")) as start:
-        state = {name: np.repeat(value, 2, axis=0) for name, value in start.items()}
+    assert {path.name for path in folder.glob("*.onnx")} == {"decoder.onnx"}
     expected = [[EOS], [EOS]]
-    found = greedy(open_graph(folder / "decoder.onnx"), state, 2, 6)
+    step = Graph(folder / "decoder.onnx")
+    found = greedy(step, {}, 2, 6)
     with torch.no_grad():
         for _ in range(6):
             last = model(torch.tensor(expected))[0][:, -1].argmax(dim=1).tolist()
             expected = [[*row, token] for row, token in zip(expected, last)]
     assert found == [row[1:] for row in expected]
-    step = open_graph(folder / "decoder.onnx")
     prompts, rows = batch([[EOS, 5, 6, 7], [EOS, 8]], left=True), []
     for ids in (prompts, torch.tensor([[EOS, 8]])):
-        now = {name: np.repeat(value[:1], len(ids), axis=0) for name, value in state.items()}
-        rows.append(decode_step_by_step(step, now, ids)[-1, -1])
+        rows.append(decode_step_by_step(step, {}, ids)[-1, -1])
     np.testing.assert_allclose(*rows, rtol=0, atol=1e-5)
 
 
@@ -111,8 +109,8 @@ def test_a_causal_language_model(variant, tmp_path):
 def test_a_translation_model(variant, tmp_path):
     model, folder = exported("translation", variant, tmp_path)
     tokens = batch(sentences((9, 4, 6), 23), left=True)
-    state = open_graph(folder / "encoder.onnx")({"input_ids": tokens.numpy()})
-    found = greedy(open_graph(folder / "decoder.onnx"), state, 3, 8, search=True)
+    memory = Graph(folder / "encoder.onnx")({"input_ids": tokens.numpy()})
+    found = greedy(Graph(folder / "decoder.onnx"), memory, 3, 8, search=True)
     for row, best in zip(found, beam_search(model, tokens, 1, max_len_b=60)):
         words = best[0]["tokens"].tolist()[:8]
         assert row[: len(words)] == words

@@ -132,7 +132,7 @@ def test_activation_checkpointing_changes_nothing(name, variant, noise):
     plain, results = kind.build(**options).train(), []
     for more in ({}, {"offload_activations": True}) if name == "translation" else ({},):
         other = kind.build(**options, checkpoint_activations=True, **more).train()
-        assert any(hasattr(module, "precheckpoint_forward") for module in other.modules())
+        assert any("forward" in vars(module) for module in other.modules())
         other.load_state_dict(plain.state_dict())
         results.append(loss_and_gradients(kind.loss, other, seed=3))
     loss, gradients = loss_and_gradients(kind.loss, plain, seed=3)

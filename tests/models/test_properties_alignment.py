@@ -39,9 +39,7 @@ def test_alignment_by_hand(variant, layer, heads):
     source, target = example()
     attention = model.decoder.layers[2 if layer is None else layer].encoder_attn
     seen = {}
-    attention.register_forward_pre_hook(
-        lambda module, args: seen.update(zip(("query", "packed", "context"), args))
-    )
+    attention.watcher = lambda module, **call: seen.update(call)
     with torch.no_grad():
         out = model.encoder(batch(source))
         _, extra = model.decoder(batch(target), out, alignment_layer=layer, alignment_heads=heads)

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 from tiny_luna import PAD, VARIANTS, assert_close, batch, example, marked, tiny_model
 from tiny_models import beam_search, kept_state, lprobs_of, tensors_of
 
+from luna_fairseq.modules import LunaDecoder
+
 LENGTHS = {"max_len_a": 0, "max_len_b": 15}
 variants = pytest.mark.parametrize("variant", [marked(variant) for variant in VARIANTS])
 
@@ -46,7 +48,7 @@ def test_step_by_step_equals_all_at_once_with_a_state_of_constant_size(variant, 
         model.decoder.register_forward_hook(counted)
         logits, alignments = step_by_step(model, target, encoder_out, state)
     kept = kept_state(state)
-    assert len(sizes) == 1 and [layer.causal.steps for layer in kept.layers] == [None] * 3
+    assert len(sizes) == 1 and [layer.steps for layer in kept.layers] == [None] * 3
     assert kept.count.dtype == torch.int64 and kept.count.tolist() == [8, 3, 5, 7]
     real = target.ne(PAD)
     assert_close(logits[real], expected[real], dtype)
@@ -100,40 +102,47 @@ def test_hypotheses_of_a_sentence_share_what_belongs_to_its_source(variant, data
             expected, extra = model.decoder(hypotheses[:, : t + 1], fresh)
             assert_close(logits, expected[:, -1:])
             assert_close(alignments, extra["attn"][0][:, -1:])
-    kept = kept_state(state)
-    assert len(kept.count) == len(sentences) * beam
-    for layer in kept.layers:
-        for entry in layer:
-            for name, x in entry._asdict().items():
-                per_hypothesis = name in ("key_sum", "value_sum", "steps")
-                number = len(sentences) * (beam if per_hypothesis else 1)
-                for tensor in tensors_of((x,)):
-                    assert len(tensor) == number, name
+    (decoding,) = state.values()
+    assert decoding.sentences.tolist() == [n for n in range(len(sentences)) for _ in range(beam)]
+    assert {len(x) for x in tensors_of(decoding.state)} == {len(sentences) * beam}
+    assert {len(x) for x in tensors_of(decoding.memory)} == {len(sentences)}
 
 
 @variants
-def test_reordered_encoder_output_is_that_of_the_reordered_sentences(variant):
+def test_reordered_encoder_output_is_read_as_that_of_the_reordered_sentences(variant):
     model = tiny_model(**VARIANTS[variant])
-    source, _ = inputs()
-    order = torch.tensor([3, 0, 3])
+    source, target = inputs()
     with torch.no_grad():
-        original = model.encoder(source, return_all_hiddens=True)
-        untouched = model.encoder(source, return_all_hiddens=True)
-        reordered = model.encoder.reorder_encoder_out(original, order)
-    time_first = ["encoder_out", "encoder_states", "packed_out", "packed_states"]
-    masks = ["encoder_padding_mask", "packed_padding_mask"]
-    batch_first = [*masks, "encoder_embedding", "src_tokens", "src_lengths"]
-    batch_dim = {**dict.fromkeys(time_first, 1), **dict.fromkeys(batch_first, 0)}
-    (after,), before = reordered.pop("hypotheses"), original.pop("hypotheses")
-    assert after.each == 1 and torch.equal(after.sentences, torch.arange(3)) and before == []
-    assert reordered.pop("has_padding") == original.pop("has_padding")
-    assert set(reordered) == set(original) == set(batch_dim)
-    assert len(reordered["encoder_states"]) == len(reordered["packed_states"]) == 3
-    for name, dim in batch_dim.items():
-        assert len(reordered[name]) == len(untouched[name])
-        for ours, before, kept in zip(reordered[name], untouched[name], original[name]):
-            assert torch.equal(ours, before.index_select(dim, order)), name
-            assert torch.equal(kept, before), f"{name} of the original was changed"
+        original = model.encoder(source)
+        reordered = model.encoder.reorder_encoder_out(original, torch.tensor([3, 0, 3]))
+        again = model.encoder.reorder_encoder_out(reordered, torch.tensor([2, 1, 1]))
+        order = torch.tensor([3, 0, 0])
+        expected, _ = model.decoder(target[order], model.encoder(source[order]))
+        found, _ = model.decoder(target[order], again)
+    assert original["sentences"] == [] and again["encoder_out"][0] is original["encoder_out"][0]
+    assert_close(found, expected)
+
+
+@variants
+def test_p_of_every_layer_is_the_same_for_any_target(variant):
+    """The decoder reads the source once: its memory is complete before there is a target."""
+    model, packed = tiny_model(**VARIANTS[variant]), []
+    decoder, source = model.decoder, batch(example()[0], left=True)
+    for layer in decoder.layers:
+        layer.self_attn.pack_q_proj.register_forward_pre_hook(lambda _, inputs: packed.append(inputs[0]))
+    with torch.no_grad():
+        for lengths in ((8, 3, 5, 7), (1, 1, 2, 1)):
+            model(source, None, batch(example(target_lengths=lengths)[1]))
+        first, second = packed[: len(decoder.layers)], packed[len(decoder.layers) :]
+        assert len(first) == len(second)
+        assert all(torch.equal(x, y) for x, y in zip(first, second))
+        target = batch(example(target_lengths=(8, 3, 5, 7))[1])
+        expected, _ = model(source, None, target)
+        memory, _ = decoder.read_source(model.encoder(source))
+        packed.clear()
+        output, _ = LunaDecoder.forward(decoder, target, memory)
+    assert not packed
+    assert_close(decoder.output_layer(output.x), expected)
 
 
 @variants
@@ -145,11 +154,10 @@ def test_beam_search_packs_every_sentence_once(variant):
     for name in packing:
         projection = model.decoder.get_submodule(name)
         projection.register_forward_pre_hook(lambda _, inputs: rows.append(inputs[0].size(1)))
-    before = model.encoder(source)
-    same = model.encoder.reorder_encoder_out(before, torch.arange(len(source)))
-    assert same is before
     beam_search(model, source, 3, min_len=9, **LENGTHS)
-    assert rows == [len(source)] * len(packing)
+    # The learned P is the same for every sentence, so that it is projected once.
+    once = {1} if model.decoder.cfg.non_contextual_packed else set()
+    assert len(rows) == len(packing) and set(rows) <= {len(source), *once}
     assert len(packing) > len(model.decoder.layers)
 
 

@@ -35,7 +35,7 @@ def test_causal_attention_is_fairseqs():
     mask = torch.arange(6) >= torch.tensor([6, 4, 3, 1])[:, None]
     future = torch.ones(6, 6, dtype=torch.bool).triu(1)
     with torch.no_grad():
-        output = attention(x, None, mask)
+        output, _ = attention(x, None, key_padding_mask=mask)
         reference = MultiheadAttention(12, 2, self_attention=True).double().eval()
         reference.load_state_dict(attention.softmax.state_dict())
         expected, _ = reference(x, x, x, key_padding_mask=mask, attn_mask=future)

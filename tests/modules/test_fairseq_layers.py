@@ -16,26 +16,28 @@ C, HEADS, L, B, S, T = 12, 3, 5, 4, 7, 6
 both = pytest.mark.parametrize("kind", [LunaAttention, LunaCausalAttention])
 
 
-def module_and_inputs(kind, options, **noise):
+def module_and_call(kind, options, **noise):
     torch.manual_seed(0)
     builders = fairseq_builders(nested_config(Namespace(**noise)), layer_drop=0.0)
     module = kind(C, HEADS, **options, builders=builders).eval().double()
-    inputs = [torch.randn(n, B, C).double() for n in (T, L, S)]
-    return module, inputs if kind is LunaAttention else inputs[:2]
+    query, packed, context = (torch.randn(n, B, C).double() for n in (T, L, S))
 
+    def run():
+        if kind is LunaAttention:
+            return module(query, packed, context)[0]
+        return module(query, module.read(packed))[0]
 
-def first(result):
-    return result[0] if isinstance(result, tuple) else result
+    return module, run
 
 
 @both
 def test_retained_dropout_is_applied_in_evaluation(kind):
-    module, inputs = module_and_inputs(kind, {"dropout": 0.4})
+    module, compute = module_and_call(kind, {"dropout": 0.4})
 
     def run():
         torch.manual_seed(1)
         with torch.no_grad():
-            return first(module(*inputs))
+            return compute()
 
     without = run()
     in_training = (module.train(), run())[1]
@@ -64,8 +66,9 @@ def test_retained_dropout_modules_are_selected_by_class_name(variant):
 
 @both
 def test_quantisation_noise_is_applied_to_every_projection(kind):
-    module, inputs = module_and_inputs(kind, {}, quant_noise_pq=0.5, quant_noise_pq_block_size=4)
+    module, compute = module_and_call(kind, {}, quant_noise_pq=0.5, quant_noise_pq_block_size=4)
     before = {name: x.clone() for name, x in module.state_dict().items()}
-    first(module.train()(*inputs))
+    module.train()
+    compute()
     for name, x in module.state_dict().items():
         assert torch.equal(x, before[name]) == name.endswith("bias"), name

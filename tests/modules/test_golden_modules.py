@@ -20,6 +20,7 @@ from luna_fairseq.modules import (
     LunaEncoderLayer,
     Source,
 )
+from luna_fairseq.modules.luna_decoder_layer import Shared
 
 precisions = pytest.mark.parametrize("precision", ["f32", "f64"])
 
@@ -99,7 +100,7 @@ def test_causal_attention(case, backend, precision):
     inputs = cast(vectors["inputs"], DTYPES[precision])
     leaves = with_grad(inputs, "query", "pquery")
     packed_mask, key_mask = inputs.get("pkey_padding_mask"), inputs.get("key_padding_mask")
-    output = module(leaves["query"], leaves["pquery"], key_mask, packed_mask)
+    output, _ = module(leaves["query"], module.read(leaves["pquery"], packed_mask), key_padding_mask=key_mask)
     expected = vectors[precision]
     if key_mask is not None:
         # The authors' code ignores this mask. Ours masks padding, so both agree before the first padding.
@@ -111,7 +112,7 @@ def test_causal_attention(case, backend, precision):
     check_gradients(module, leaves, {}, expected, precision, prefix)
 
     with torch.no_grad():
-        pattern, weights = module.weights(leaves["query"], leaves["pquery"], packed_padding_mask=packed_mask)
+        pattern, weights = module.weights(leaves["query"], module.read(leaves["pquery"], packed_mask))
     assert_close(pattern, expected["outputs"]["pattn"], precision, "pack weights")
     if "head_weights" in expected["outputs"]:
         assert_close(
@@ -133,9 +134,9 @@ def test_causal_attention_step_by_step_with_reorder(case, precision):
     inputs = cast(vectors["inputs"], DTYPES[precision])
     expected = vectors[precision]["outputs"]
     query, mask = inputs["query"], inputs.get("pkey_padding_mask")
-    state, outputs = None, []
+    memory, state, outputs = module.read(inputs["pquery"], mask), None, []
     for t in range(query.size(0)):
-        output, state = module.step(query[t : t + 1], inputs["pquery"], state, packed_padding_mask=mask)
+        output, state = module(query[t : t + 1], memory, state, keep_state=True)
         outputs.append(output)
     assert_close(torch.cat(outputs), expected["attn_incremental"], precision, "step by step")
     assert_close(state.key_sum, expected["incremental_state"]["prev_key_accum_mat"], precision, "key sum")
@@ -170,7 +171,7 @@ def build_layer(side, cfg):
         return LunaEncoderLayer(options, EncoderAttentions(options).build_attention())
     options, attentions = read_options(DecoderOptions, cfg), DecoderAttentions()
     causal = attentions.build_causal_attention(options)
-    return LunaDecoderLayer(options, causal, attentions.build_cross_attention(options, True), None, True)
+    return LunaDecoderLayer(options, causal, attentions.build_cross_attention(options, True), True)
 
 
 @precisions
@@ -190,8 +191,12 @@ def test_layer(side, variant, case, precision):
     for name, value in inputs.items():
         if value.dtype == torch.bool:
             masks["packed_padding_mask" if "proj" in name or name.startswith("p") else "padding_mask"] = value
-    context = () if side == "encoder" else (leaves["encoder_out"],)
-    x, packed, *_ = layer(leaves["x"], leaves["px"], *context, Source(**masks))
+    source = Source(**masks)
+    if side == "encoder":
+        x, packed, _ = layer(leaves["x"], leaves["px"], source)
+    else:
+        packed, memory = layer.read(leaves["px"], leaves["encoder_out"], source)
+        x, *_ = layer(leaves["x"], memory, shared=Shared(source))
     expected = vectors[precision]
     assert_close(x, expected["outputs"]["x"], precision, "x")
     assert_close(packed, expected["outputs"]["px"], precision, "packed")

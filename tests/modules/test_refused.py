@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules import LunaAttention, LunaCausalAttention
+from luna_fairseq.modules import DecoderOptions, LunaAttention, LunaCausalAttention, LunaDecoder
 
 
 @pytest.mark.parametrize(
@@ -34,13 +34,22 @@ def test_unknown_names_are_rejected(options, message):
 
 def test_calls_out_of_order_are_rejected():
     x, packed = torch.randn(7, 4, 12), torch.randn(5, 4, 12)
-    with pytest.raises(InputError, match="no packed sequence was passed"):
-        LunaCausalAttention(12, 3).step(x[:1])
     attention = LunaCausalAttention(12, 3)
-    _, state = attention.step(x[:1], packed)
+    memory = attention.read(packed)
+    _, state = attention(x[:1], memory, keep_state=True)
     with pytest.raises(InputError, match="has no token counts"):
-        attention.step(x[:1], state=state._replace(steps=None))
+        attention(x[:1], memory, state._replace(steps=None))
     module = LunaAttention(12, 3)
     _, memory = module.pack(packed, x)
     with pytest.raises(InputError, match="got a memory without weights"):
         module.unpack(x, memory, need_weights=True)
+
+
+def test_a_decoder_needs_the_memory_of_a_source():
+    options = DecoderOptions(embed_dim=12, ffn_embed_dim=20, num_layers=2, num_heads=3, has_encoder=False)
+    decoder, tokens = LunaDecoder(options, torch.nn.Embedding(9, 12, 1)), torch.full((2, 3), 5)
+    with pytest.raises(InputError, match="memory"):
+        decoder(tokens)
+    _, state = decoder(tokens, decoder.read(), keep_state=True)
+    with pytest.raises(InputError, match="2 layers, got 1 layers"):
+        decoder(tokens, decoder.read(), state._replace(layers=state.layers[:1]))

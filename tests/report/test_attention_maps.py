@@ -87,9 +87,10 @@ def test_causal_read_map_reproduces_the_output(attention_class):
     query, packed = torch.randn(7, 1, 12).double(), torch.randn(5, 1, 12).double()
     layers = torch.nn.ModuleList([torch.nn.ModuleDict({"self_attn": attention})])
     model = torch.nn.ModuleDict({"decoder": torch.nn.ModuleDict({"layers": layers})})
+    memory = attention.read(packed)
     with record_attention(model) as found:
-        output = attention(query, packed)
-    pack, unpack = attention.weights(query, packed)
+        output, _ = attention(query, memory)
+    pack, unpack = attention.weights(query, memory)
     _, q, k, v = attention._project_x(query)
     expected, weights = naive_causal_luna(q, k, v, pack, log_decay=attention.log_decay())
     assert_close(found[0].weights["read"] @ v, expected)

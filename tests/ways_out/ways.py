@@ -509,11 +509,13 @@ class Onnx(StepByStep):
         return self.score_without_decoder(logits, ids)
 
     def start(self, items: List[Item], left: bool = False, extra: int = 0) -> Any:
+        nodes = [node for node in self.graphs["decoder"].get_inputs() if node.name.startswith("state_")]
+        types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
+        state = {x.name: np.zeros((len(items), *x.shape[1:]), types[x.type]) for x in nodes}
         if self.kind.job == CAUSAL:
-            with np.load(str(self.folder / "onnx" / "start.npz")) as start:
-                return {name: np.repeat(value, len(items), axis=0) for name, value in start.items()}
+            return state
         ids = padded([item.source for item in items], left, extra)
-        return self.run("encoder", {"input_ids": ids.numpy()})
+        return {**state, **self.run("encoder", {"input_ids": ids.numpy()})}
 
     def advance(self, state: Any, ids: Tensor) -> Tuple[Tensor, Any]:
         found = []
