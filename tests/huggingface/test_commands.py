@@ -83,7 +83,7 @@ def test_export_and_import(kind, variant, auto, tmp_path, capsys):
     model.save_pretrained(str(tmp_path / "larger"))
     capsys.readouterr()
     assert command("import_checkpoint", tmp_path / "larger", *back[1:4], tmp_path / "other.pt") == 1
-    assert "was fine-tuned with another vocabulary" in capsys.readouterr().err
+    assert re.search(rf"expected .* shape {model.config.vocab_size - 8}\b", capsys.readouterr().err)
 
 
 def test_import_of_a_separate_source_embedding_from_several_files(tmp_path, monkeypatch):
@@ -108,7 +108,7 @@ def test_a_checkpoint_of_another_direction_is_refused(tmp_path, capsys):
     state["cfg"]["task"].update(source_lang="b", target_lang="a")
     torch.save(state, str(checkpoint))
     assert command("import_checkpoint", *back, tmp_path / "back.pt") == 1
-    assert "was exported from another training than --like" in capsys.readouterr().err
+    assert "--like" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["tokenizer.json", "target_tokenizer.json"])
@@ -156,11 +156,8 @@ def test_the_model_card_shows_the_training_and_its_score(tmp_path, capsys):
     assert command("export", tmp_path / "hf2", *export, "--scores", scores.with_name("none.json")) == 1
     scores.write_text("[1]", encoding="utf-8")
     assert command("export", tmp_path / "hf2", *export) == 1
-    assert [line.partition(":")[2].strip() for line in capsys.readouterr().err.splitlines()] == [
-        f"error: --scores {scores.with_name('none.json')} does not exist. Give a scores.json that "
-        "luna-evaluate wrote.",
-        f"error: {scores} contains no scores. Give a scores.json that luna-evaluate wrote.",
-    ]
+    missing, damaged = capsys.readouterr().err.splitlines()
+    assert f"--scores {scores.with_name('none.json')}" in missing and str(scores) in damaged
 
 
 def change_checkpoint(path, change):
@@ -234,16 +231,16 @@ TAGS = {"_name": "translation_multi_simple_epoch"}
 REFUSED = {
     "peer": (
         lambda: build_perturbed(PeerTransformer, {**OPTIONS, **SOFTMAX}, Task()),
-        "Expected .* of Luna, got PeerTransformer. Other models cannot be exported",
+        "PeerTransformer",
     ),
-    "RNN": (lambda: RnnAttentionModel.build_model(Namespace(), Task()), "of Luna, got RnnAttentionModel"),
+    "RNN": (lambda: RnnAttentionModel.build_model(Namespace(), Task()), "RnnAttentionModel"),
     "twin": (
         lambda: classifier(layer_type="transformer"),
-        "of Luna, got LunaClassifier with --layer-type transformer",
+        "--layer-type transformer",
     ),
-    "softmax": (lambda: language_model(adaptive_softmax_cutoff="5,9"), "adaptive softmax cannot be exported"),
-    "input": (lambda: language_model(**LM_VARIANTS["adaptive input"]), "adaptive input cannot be exported"),
-    "tags": (lambda: build_perturbed(LunaModel, OPTIONS, Task()), f"--task {TAGS['_name']}, whose input"),
+    "softmax": (lambda: language_model(adaptive_softmax_cutoff="5,9"), "adaptive softmax"),
+    "input": (lambda: language_model(**LM_VARIANTS["adaptive input"]), "adaptive input"),
+    "tags": (lambda: build_perturbed(LunaModel, OPTIONS, Task()), f"--task {TAGS['_name']}"),
 }
 
 

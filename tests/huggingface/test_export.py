@@ -142,7 +142,7 @@ def test_the_cache_continues_the_count_of_sentences(variant):
             again = {"encoder_outputs": source, "past_key_values": out.past_key_values}
             out = exported(decoder_input_ids=rest[:, step : step + 1], **again)
             assert_near(out.logits[:, 0], expected[order, 3 + step])
-        with pytest.raises(ValueError, match="^Expected input_ids, got inputs_embeds. This model finds"):
+        with pytest.raises(ValueError, match="inputs_embeds"):
             exported(inputs_embeds=torch.zeros(1, 2, model.encoder.embed_tokens.embedding_dim))
 
 
@@ -189,9 +189,9 @@ def test_arguments_of_a_call():
             assert_near(found[mask], expected[mask])
         moved = exported(tokens, position_ids=places + 1).logits
         assert not torch.allclose(moved[mask], expected[mask], atol=1e-3)
-    with pytest.raises(ValueError, match="has 41 tokens, the model's positions end at 40"):
+    with pytest.raises(ValueError, match="41 .* 40"):
         exported(torch.full((1, 41), 5))
-    with pytest.raises(ValueError, match="Expected either input_ids or inputs_embeds"):
+    with pytest.raises(ValueError, match="input_ids .* inputs_embeds"):
         exported()
 
 
@@ -238,7 +238,7 @@ def test_a_different_model_is_refused():
     model, exported = converted("masked LM", "tied")
     with torch.no_grad():
         exported.lm_head.layer_norm.weight.add_(1)
-    with pytest.raises(InputError, match="The exported model differs"):
+    with pytest.raises(InputError, match="differs"):
         check_logits(model, exported, MASKED_LM)
 
 
@@ -368,14 +368,10 @@ def write_package(folder, files):
 @pytest.mark.parametrize(
     ("second", "name", "message"),
     [
-        ("F = 2\n", "F", "F means luna_fairseq.ops.a.F and luna_fairseq.ops.b.F in"),
-        ("import math as F\n\nG = F\n", "G", "F means luna_fairseq.ops.a.F and math in"),
-        ("from luna_fairseq.ops.a import F as G\n\nH = G\n", "H", "luna_fairseq.ops.b imports F as G"),
-        (
-            "def f():\n    import luna_fairseq.errors\n",
-            "f",
-            "luna_ops.py must not import this package, but contains 'import luna_fairseq.errors'",
-        ),
+        ("F = 2\n", "F", "F .* luna_fairseq.ops.a.F .* luna_fairseq.ops.b.F"),
+        ("import math as F\n\nG = F\n", "G", "F .* luna_fairseq.ops.a.F .* math"),
+        ("from luna_fairseq.ops.a import F as G\n\nH = G\n", "H", "luna_fairseq.ops.b .* F as G"),
+        ("def f():\n    import luna_fairseq.errors\n", "f", "luna_ops.py .* 'import luna_fairseq.errors'"),
     ],
 )
 def test_code_that_one_file_cannot_hold_is_refused(second, name, message, tmp_path, monkeypatch):
@@ -384,5 +380,5 @@ def test_code_that_one_file_cannot_hold_is_refused(second, name, message, tmp_pa
     )
     write_package(tmp_path, {"ops.a": "F = 1\n", "ops.b": second, "huggingface.modeling": model})
     monkeypatch.setattr(shipped_code, "_ROOT", tmp_path)
-    with pytest.raises(ValueError, match=re.escape(message)):
+    with pytest.raises(ValueError, match=message):
         shipped_code.write_code("luna_fairseq.huggingface.modeling", tmp_path)

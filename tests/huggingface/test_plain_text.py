@@ -148,8 +148,8 @@ def test_pieces_without_their_files_are_refused(trained, tmp_path, capsys):
         return
     names = {"sentencepiece": "sentencepiece.bpe.model", "moses": "bpe.codes"}
     said = capsys.readouterr().err
-    assert status == 1 and f"tokenizer is missing. Put {names[kind]}" in said
-    with pytest.raises(InputError, match=f"The dictionary contains pieces of {GIVEN[kind].split()[-3]}"):
+    assert status == 1 and names[kind] in said
+    with pytest.raises(InputError, match=GIVEN[kind].split()[-3]):
         LunaModel.from_pretrained(str(data), "model.pt", str(data)).translate(HARD[0])
 
 
@@ -157,7 +157,5 @@ def test_missing_sacremoses_is_reported(monkeypatch):
     from luna_fairseq.huggingface.tokenization_luna_moses import LunaMosesTokenizer
 
     monkeypatch.setitem(sys.modules, "sacremoses", None)
-    with pytest.raises(
-        ImportError, match="needs sacremoses, which is not installed. Run pip install sacremoses"
-    ):
+    with pytest.raises(ImportError, match="pip install sacremoses"):
         LunaMosesTokenizer(codes_file="bpe.codes", languages=["en", "de"])

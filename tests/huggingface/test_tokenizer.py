@@ -81,7 +81,7 @@ def test_sentencepiece(tmp_path):
         assert read == dictionary.encode_line(joined, append_eos=False).tolist()
         assert [line.strip() for line in found.decode(read).split("<sep>")] == TEXT
     other = build_dictionary(["▁the", "<mask>"], {})
-    with pytest.raises(InputError, match="The dictionary lacks .* of the tokenizer's pieces"):
+    with pytest.raises(InputError, match="dictionary lacks"):
         build_tokenizer(files, other, 512)
 
 
@@ -93,7 +93,7 @@ def test_a_unigram_model_of_sentencepiece_is_refused(tmp_path):
     files = {"bpe": "sentencepiece", "sentencepiece_model": f"{prefix}.model"}
     dictionary = Dictionary()
     dictionary.add_symbol("<mask>")
-    with pytest.raises(InputError, match="Expected a byte-pair encoding"):
+    with pytest.raises(InputError, match="byte-pair encoding"):
         build_tokenizer(files, dictionary, 512)
 
 
@@ -134,5 +134,5 @@ def test_a_dictionary_of_pieces_without_its_tokenizer_is_refused():
     dictionary = Dictionary()
     for piece in ("\u2581the", "\u2581c", "at", "<mask>"):
         dictionary.add_symbol(piece)
-    with pytest.raises(InputError, match="contains pieces of sentencepiece, but its tokenizer is missing"):
+    with pytest.raises(InputError, match="sentencepiece.bpe.model"):
         build_tokenizer({}, dictionary, 512)
