@@ -15,7 +15,13 @@ from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.files.sole_writer import handles
 from luna_fairseq.progress import progress_bar, say
 
+# Errors of fairseq that end a training whose gradients are NaN or infinite.
+_DIVERGED = ("FloatingPointError: gradients are Nan/Inf", "FloatingPointError: Minimum loss scale reached")
 _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
+
+
+class DivergedError(InputError):
+    """A training has ended because its gradients are NaN or infinite."""
 
 
 def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
@@ -42,8 +48,11 @@ def train_logged(command: List[str], log: Path, description: str, shown: Sequenc
 
     Raises:
         InputError: The command failed. The message contains the last line of the log.
+        DivergedError: The training diverged.
     """
-    total = int(parse_options(command).get("--max-update", 0)) or None
+    given = parse_options(command).get("--max-update", "")
+    total = int(given) if given.isdigit() else None
+    start = log.stat().st_size if log.is_file() else 0
     with progress_bar(description, total, "updates") as bar:
 
         def count(line: str) -> None:
@@ -51,7 +60,14 @@ def train_logged(command: List[str], log: Path, description: str, shown: Sequenc
             if match:
                 bar.update(int(match[1]) - bar.n)
 
-        run_logged(command, log, shown, watch=count)
+        try:
+            run_logged(command, log, shown, watch=count)
+        except InputError:
+            text = log.read_bytes()[start:].decode("utf-8", errors="replace")
+            if not any(error in text for error in _DIVERGED):
+                raise
+            message = f"{description} diverged: its gradients are NaN or infinite. Its output is in {log}"
+            raise DivergedError(message) from None
 
 
 def run_logged(

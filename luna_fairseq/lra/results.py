@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Dict, List, Mapping, Tuple
 
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.same_run import RECORD, result_differences
+from luna_fairseq.files.same_run import result_differences
 
 RESULT = "result.json"
 
@@ -37,12 +37,8 @@ class Result:
 def read_result(path: Path) -> Result:
     """Read the ``result.json`` of a finished run."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
-        record = path.with_name(RECORD)
-        if "data" not in content and record.is_file():  # written by an earlier version
-            content["data"] = json.loads(record.read_text(encoding="utf-8")).get("data", "")
-        return Result(**content)
-    except (ValueError, TypeError, AttributeError) as error:
+        return Result(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
         raise InputError(
             f"{path} is damaged ({error}). Remove it and start the command again, which repeats the test."
         ) from error

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Dict, List, Match, Optional, Sequence, Tuple
 
 from luna_fairseq.commands.arguments import CommandParser, random_seed
-from luna_fairseq.commands.logged import fairseq_command, run_logged, train_logged
+from luna_fairseq.commands.logged import DivergedError, fairseq_command, run_logged, train_logged
 from luna_fairseq.commands.plots import check_plot
 from luna_fairseq.commands.recipes import Recipe, read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, USER_DIR, console_script
@@ -114,12 +114,18 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     }
     results = {path: read_result(path) for path in sorted(args.out.glob(f"*/*/*/{RESULT}"))}
     check_comparable({**results, **{folder / "planned": planned for folder, planned in runs.items()}})
+    diverged: List[str] = []
     for folder, planned in progress(runs.items(), title, "runs"):
         identity = {**select_fixed_options(planned.options), "data": data}
         check_same_run(folder, "--out", identity, [RESULT, "checkpoint_last.pt"])
         path, label = folder / RESULT, f"{planned.model}, seed {planned.seed}"
         if path not in results:
-            results[path] = train_and_test(args.data, folder, planned)
+            try:
+                results[path] = train_and_test(args.data, folder, planned)
+            except DivergedError as error:
+                say(str(error))
+                diverged.append(label)
+                continue
         say(f"{title}, {label}: {results[path].accuracy:.2f}")
         curves[label] = read_curve(folder / TRAIN_LOG)
     done = [results[path] for path in sorted(results)]
@@ -130,6 +136,8 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
         write_curves(args.curves, curves, title)
     print()
     print(format_table(done))
+    if diverged:
+        raise InputError(f"{'; '.join(diverged)} diverged, and are missing in the table.")
 
 
 def check_plots(args: argparse.Namespace) -> Optional[Costs]:

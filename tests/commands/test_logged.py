@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from luna_fairseq.commands.logged import run_logged
+from luna_fairseq.commands.logged import DivergedError, run_logged, train_logged
+from luna_fairseq.errors import InputError
 
 SPEAKS = "import sys; print('one'); print('two'); print('three', file=sys.stderr); sys.exit(int(sys.argv[1]))"
 
@@ -37,6 +38,20 @@ def test_failure_is_one_line_that_names_the_log(tmp_path):
     with pytest.raises(ValueError, match="failed .three.. Its output is in .*log") as refused:
         run_logged(command(3), tmp_path / "log", output=tmp_path / "output")
     assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text, error",
+    [("FloatingPointError: gradients are Nan/Inf", DivergedError), ("ValueError: no", InputError)],
+)
+def test_a_diverged_training_is_told_from_others(text, error, tmp_path):
+    """Only the output of this start counts, not that of an earlier one in the same log."""
+    log = tmp_path / "log"
+    for said, expected in ((text, error), ("ValueError: no", InputError)):
+        code = f"import sys; print({said!r}); print('StopIteration'); sys.exit(1)"
+        with pytest.raises(InputError) as raised:
+            train_logged([sys.executable, "-c", code, "--max-update", "abc"], log, "run")
+        assert type(raised.value) is expected and str(log) in str(raised.value)
 
 
 def test_program_is_called_by_the_name_users_know(tmp_path):

@@ -141,6 +141,16 @@ def test_seeds(listops, tmp_path, capsys):
     assert "transformer-softmax" in capsys.readouterr().err
 
 
+def test_a_diverging_seed_does_not_keep_others_from_training(forked_commands, listops, tmp_path, capfd):
+    words = ["listops", str(listops), "--out", str(tmp_path), *"--models luna-4-p --seeds 1 2 --".split()]
+    words += [*TINY.split(), "--max-update", "9", "--num-workers", "0", "--cpu"]
+    words += ["--lr", "1e30", "--lr-scheduler", "fixed", "--warmup-updates", "0"]
+    assert lra_seeds.main(words) == 1
+    said = capfd.readouterr()
+    assert "luna-4-p, seed 1; luna-4-p, seed 2" in said.err
+    assert [f"luna-4-p, seed {seed} diverged" in said.out for seed in (1, 2)] == [True, True]
+
+
 def test_every_kind_of_model_has_its_own_line_of_the_table():
     models = ["luna-16-anchored-p", "peer-linear", "luna-128", "luna-16-p", "transformer", "peer-abc"]
     results = [lra_seeds.Result("ListOps", model, 1, float(k), []) for k, model in enumerate(models)]

@@ -1,9 +1,8 @@
 """The tasks of Long Range Arena: how they read data, and which data they refuse."""
 
-import json
 import re
 from argparse import Namespace
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from fairseq.data import Dictionary, indexed_dataset
 from luna_fairseq.errors import InputError
 from luna_fairseq.lra import seeds
 from luna_fairseq.lra.criterion import LRACrossEntropyCriterion
-from luna_fairseq.lra.results import Result, check_comparable, read_result
+from luna_fairseq.lra.results import Result, check_comparable
 from luna_fairseq.lra.task import LRAConfig, LRAImageConfig, LRAImageTask, LRATextTask
 from luna_fairseq.lra.writing import write_images, write_tokens
 
@@ -210,15 +209,6 @@ def test_seeds_of_other_runs_are_not_averaged(options, data, refused):
             check_comparable(results)
     else:
         check_comparable(results)
-
-
-def test_data_of_a_result_of_an_earlier_version(tmp_path):
-    first = Result("ListOps", "luna-16", 1, 60.0, [])
-    content = {name: value for name, value in asdict(first).items() if name != "data"}
-    (tmp_path / "result.json").write_text(json.dumps(content), encoding="utf-8")
-    assert read_result(tmp_path / "result.json") == first
-    (tmp_path / "run.json").write_text('{"data": "sha256:0"}', encoding="utf-8")
-    assert read_result(tmp_path / "result.json") == replace(first, data="sha256:0")
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Dict, List, Tuple
 
-from luna_fairseq.commands.logged import fairseq_command, train_logged
+from luna_fairseq.commands.logged import DivergedError, fairseq_command, train_logged
 from luna_fairseq.commands.reporting import USER_DIR
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checksums import CONTENT, checksum_of_data, digest, file_stamps, sha256
@@ -29,8 +29,6 @@ from luna_fairseq.masked_lm.finetuning.settings import (
 )
 
 BEST = "checkpoint_best.pt"
-# Errors of fairseq that end a training whose gradients are NaN or infinite.
-_DIVERGED = ("FloatingPointError: gradients are Nan/Inf", "FloatingPointError: Minimum loss scale reached")
 
 
 class FineTuning:
@@ -97,14 +95,10 @@ class FineTuning:
         def train() -> Tuple[List[str], Dict[str, float]]:
             self._check_same_run(folder, options)
             log = folder / "train.log"
-            start = log.stat().st_size if log.is_file() else 0
             try:
                 train_logged(fairseq_command("train", options), log, name, shown=["| valid |"])
-            except InputError:
-                text = log.read_bytes()[start:].decode("utf-8", errors="replace")
-                if not any(error in text for error in _DIVERGED):
-                    raise
-                print(f"{name} diverged: its gradients are NaN or infinite. Its log is {log}")
+            except DivergedError as error:
+                print(error)
                 return [], {}
             metrics, _, truncation_note = evaluate(self.data, folder / BEST, "valid", self.options.at_a_time)
             if truncation_note:
