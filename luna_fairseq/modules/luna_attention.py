@@ -141,24 +141,17 @@ class LunaAttention(ProjectingAttention):
             query: queries X [T, B, C].
             packed: packed sequence P [L, B, C].
             context: context [S, B, C], equal to X in encoder self-attention.
-            context_padding_mask: boolean mask [B, S], True at padding of the context (default: None, no
-                padding).
-            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
-            need_weights: also return the weights over the context (default: False).
-            source: both masks in one value, as an alternative to the two arguments (default: None).
-            geometry: token positions, if the weights depend on distance (default: None, computed by
+            context_padding_mask: boolean mask [B, S], True at padding of the context.
+            packed_padding_mask: boolean mask [B, L], True at padded rows of P.
+            need_weights: also return the weights over the context.
+            source: both masks in one value, as an alternative to the two arguments.
+            geometry: token positions, if the weights depend on distance (default: computed by
                 :meth:`find_geometry`).
 
         Returns:
-            Tuple of three values:
-
-            - output Y_X [T, B, C].
-            - packed context Y_P [L, B, C].
-            - weights [H, B, T, S] of the queries over the context (None if ``need_weights`` is False), which
-              are the unpack weights times the mean of the pack weights over heads.
-
-        Raises:
-            InputError: ``source`` was passed together with a mask.
+            Output Y_X [T, B, C], packed context Y_P [L, B, C], and weights [H, B, T, S] of the queries over
+            the context (None if ``need_weights`` is False), which are the unpack weights times the mean of
+            the pack weights over heads.
         """
         if source is None:
             source = Source(context_padding_mask, packed_padding_mask)
@@ -195,14 +188,13 @@ class LunaAttention(ProjectingAttention):
         Args:
             packed: packed sequence P [L, B, C].
             context: context [S, B, C].
-            source: padding masks of the context and of P (default: no padding).
-            geometry: token positions, if the weights depend on distance (default: None).
+            source: padding masks of the context and of P.
+            geometry: token positions, if the weights depend on distance.
             need_weights: also cache the pack weights, so that :meth:`unpack` can return weights over the
-                context (default: False).
+                context.
 
         Returns:
-            Tuple of the packed context Y_P [L, B, C] and the cached keys and values [B, H, L, K] for
-            :meth:`unpack`.
+            Packed context Y_P [L, B, C], and the cached keys and values [B, H, L, K] for :meth:`unpack`.
         """
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
@@ -286,17 +278,13 @@ class LunaAttention(ProjectingAttention):
         Args:
             query: queries X [T, B * n, C].
             memory: keys and values of the B sentences, returned by :meth:`pack` or :meth:`prepare`.
-            source: padding masks of the context and of the packed sequence P (default: no padding).
-            geometry: token positions, if the weights depend on distance (default: None).
-            need_weights: also return the weights over the context (default: False).
+            source: padding masks of the context and of the packed sequence P.
+            geometry: token positions, if the weights depend on distance.
+            need_weights: also return the weights over the context, which :meth:`pack` must have cached.
 
         Returns:
-            Tuple of the output Y_X [T, B * n, C] and the weights [H, B * n, T, S] over the context (None if
-            ``need_weights`` is False).
-
-        Raises:
-            InputError: The number of hypotheses is not a multiple of the number of sentences, or
-                ``need_weights`` is True and :meth:`pack` did not cache its weights.
+            Output Y_X [T, B * n, C], and weights [H, B * n, T, S] over the context (None if ``need_weights``
+            is False).
         """
         if self.watcher is not None:
             self.watcher(self, query=query, geometry=geometry)

@@ -37,13 +37,7 @@ from luna_fairseq.ops.causal_luna.inputs import absorbed_pack_weights
 
 
 def check_triton() -> None:
-    """Check that the Triton kernels can run on this machine.
-
-    Called before a model is built, so that training fails early.
-
-    Raises:
-        InputError: The kernels cannot run here, for example because there is no CUDA device.
-    """
+    """Check that the Triton kernels can run on this machine, before a model is built."""
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
         raise InputError(f"--luna-backend triton cannot be used here: {reason}. Use auto")
@@ -52,27 +46,26 @@ def check_triton() -> None:
 class LunaCausalAttention(nn.Module):
     """Causal self-attention through a packed sequence P, with a constant-size state (Luna, section 3.3).
 
-    Each token attends to the rows of P, which summarize the token itself and all earlier tokens. P has a
+    Each token attends to the L rows of P, which summarize the token itself and all earlier tokens. P has a
     fixed number of rows and is not updated.
+
+    Shapes: T positions, width C, H heads of dimension K = C / H, B sentences with n hypotheses each. The
+    hypotheses (candidate translations in beam search) of a sentence share P and are adjacent in the batch; n
+    is 1 in training.
 
     Args:
         embed_dim: width C of the queries, of P and of the output.
         num_heads: number of heads.
-        dropout: dropout probability of the attention weights (default: 0).
-        untie_kv: use separate projections for the keys and values of unpack attention (default: False).
-        pack_activation: activation applied to the pack attention logits, "softplus" or "elu" (default:
-            "softplus").
-        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton" (default: "auto";
-            see :func:`luna_fairseq.ops.causal_luna`).
+        dropout: dropout probability of the attention weights.
+        untie_kv: use separate projections for the keys and values of unpack attention.
+        pack_activation: activation applied to the pack attention logits, "softplus" or "elu".
+        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton", see
+            :func:`luna_fairseq.ops.causal_luna`.
         builders: functions that build dropout and linear layers (default: torch's).
-
-    Raises:
-        InputError: ``embed_dim`` is not a multiple of ``num_heads``, the activation or the backend is
-            unknown, or this machine cannot run the backend.
 
     Attributes:
         watcher: callback that :meth:`forward` calls for whole sequences with (attention, query, memory,
-            key_padding_mask), used to log :meth:`weights` (default: None).
+            key_padding_mask), used to log :meth:`weights`.
 
     Example:
         >>> import torch
@@ -118,12 +111,8 @@ class LunaCausalAttention(nn.Module):
         """Project the packed sequence P, which this attention reads but does not update.
 
         Args:
-            packed: packed sequence P [L, B, C] of L rows, for batch size B and width C. [L, 1, C] if all
-                sequences share P.
-            packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
-
-        Returns:
-            The memory to pass to :meth:`forward`.
+            packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
+            packed_padding_mask: boolean mask [B, L], True at padded rows of P.
         """
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 
@@ -138,26 +127,16 @@ class LunaCausalAttention(nn.Module):
     ) -> Tuple[Tensor, Optional[LunaCausalState]]:
         """Compute causal attention over whole sequences, or for the positions after a state.
 
-        Shapes: T positions, width C, B sentences with n hypotheses each. The hypotheses (candidate
-        translations in beam search) of a sentence share P and are adjacent in the batch; n is 1 in training.
-
         Args:
             query: queries X [T, B * n, C].
             memory: memory of the B sentences, returned by :meth:`read`.
-            state: state returned by the previous call (default: None, this call starts at the beginning of
-                the sequences).
-            key_padding_mask: boolean mask [B * n, T], True at padding on the left or right (default: None, no
-                padding).
-            keep_state: return the state after these positions (default: None, True if ``state`` is given).
-            counts: number of tokens up to each position, if a decoder has already computed it for all layers
-                (default: None, computed here and stored in the returned state).
+            state: state returned by the previous call, or None at the beginning of the sequences.
+            key_padding_mask: boolean mask [B * n, T], True at padding on the left or right.
+            keep_state: return the state after these positions (default: True if ``state`` is given).
+            counts: number of tokens up to each position, if a decoder has already computed it for all layers.
 
         Returns:
-            Tuple of the output [T, B * n, C] and the state after these positions (None if ``keep_state`` is
-            False).
-
-        Raises:
-            InputError: The number of hypotheses is not a multiple of the number of sentences.
+            Output [T, B * n, C], and the state after these positions (None if ``keep_state`` is False).
 
         Example:
             >>> import torch
@@ -219,18 +198,7 @@ class LunaCausalAttention(nn.Module):
     def weights(
         self, query: Tensor, memory: CausalMemory, key_padding_mask: Optional[Tensor] = None
     ) -> Tuple[Tensor, Tensor]:
-        """Compute the pack and unpack weights over whole sequences, directly from their definition.
-
-        Shapes: T positions, L rows of the packed sequence P, batch size B, width C, H heads.
-
-        Args:
-            query: queries X [T, B, C].
-            memory: memory of the sentences, returned by :meth:`read`.
-            key_padding_mask: boolean mask [B, T], True at padding (default: None, no padding).
-
-        Returns:
-            Tuple of the pack weights A_pack and the unpack weights A_unpack, both [B, H, T, L].
-        """
+        """Compute the pack and unpack weights [B, H, T, L] over whole sequences, from their definition."""
         hypotheses_per_sentence(query.size(1), memory.pack_q.size(0))
         pack_k, q, k, v = self._project_x(query)
         pack = self._pack_weights(memory.pack_q, pack_k)
@@ -238,31 +206,14 @@ class LunaCausalAttention(nn.Module):
         return pack, naive_causal_luna(*inputs, log_decay=self.log_decay())[1]
 
     def log_decay(self) -> Optional[Tensor]:
-        """Return the logarithm of the decay per position and head, or None if there is no decay.
+        """Return the log of the decay per position, a negative number per head, or None if there is no decay.
 
-        The base class returns None. If a subclass returns a decay, the contribution of a position is
-        multiplied by ``exp(n * log_decay)`` after n more positions.
-
-        Returns:
-            Negative logarithms, one per head, or None.
+        The contribution of a position is multiplied by ``exp(n * log_decay)`` after n more positions.
         """
         return None
 
     def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
-        """Compute the weight with which each token contributes to each row of the packed sequence P.
-
-        Dropout is applied to the weights.
-
-        Shapes: T positions, L rows of P, H heads of dimension K, B source sentences with n adjacent
-        hypotheses each.
-
-        Args:
-            pack_q: projected P [B, H, L, K].
-            pack_k: pack keys [B * n, H, T, K].
-
-        Returns:
-            Pack weights [B * n, H, T, L].
-        """
+        """Compute the weights [B * n, H, T, L] of the tokens in the rows of P, and apply dropout to them."""
         return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
     def input_projections(self, names: Optional[Sequence[str]] = None) -> List[nn.Module]:
@@ -270,17 +221,10 @@ class LunaCausalAttention(nn.Module):
         return [getattr(self, f"{name}_proj") for name in names or self.x_projections]
 
     def _project_x(self, x: Tensor, names: Optional[Sequence[str]] = None) -> List[Tensor]:
-        """Project the queries X, and split each result into heads.
+        """Project X with the named projections, and split each result into heads [B, H, T, K].
 
-        Args:
-            x: queries X [T, B, C], for T positions, batch size B and width C.
-            names: names of the projections to compute, without the suffix "_proj" (default: None, all
-                projections of X).
-
-        Returns:
-            List of tensors [B, H, T, K], for H heads of dimension K. The order is pack keys (if named),
-            unpack queries, unpack keys and unpack values. If ``untie_kv`` is False, keys and values are the
-            same tensor.
+        The order is pack keys (if named), unpack queries, unpack keys and unpack values. If ``untie_kv`` is
+        False, keys and values are the same tensor.
         """
         layers = self.input_projections(names)
         if names is None and self.fused_x_proj is not None and self.fused_x_proj.replaces(layers):

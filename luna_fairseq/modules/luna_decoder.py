@@ -155,13 +155,10 @@ class LunaDecoder(TokenEmbedding):
         P never depends on a target token, so the memory serves every position of every target.
 
         Args:
-            encoded: encoder output of B sentences (default: None, the decoder is a language model).
-            for_decoding: convert the memory to the form that is fastest for single tokens (default: False).
+            encoded: encoder output of B sentences, or None if the decoder is a language model.
+            for_decoding: convert the memory to the form that is fastest for single tokens.
             weights_of: indices of the layers whose attention weights over the source may be requested in
-                :meth:`forward` (default: none).
-
-        Returns:
-            The memory to pass to :meth:`forward`.
+                :meth:`forward`.
         """
         memories: List[Optional[LayerMemory]] = [None] * len(self.layers)
         chosen = [number for number, runs in enumerate(self.choose_layers()) if runs]
@@ -196,26 +193,19 @@ class LunaDecoder(TokenEmbedding):
 
         Args:
             tokens: target token ids [B * n, T], shifted right, with padding on the left or right. If
-                ``state`` is given, only the next tokens (default: None, ``embeddings`` is given).
+                ``state`` is given, only the next tokens. None if ``embeddings`` is given.
             memory: memory of the B sentences, returned by :meth:`read`.
-            state: state returned by the previous call (default: None, this call starts at the beginning of
-                the target).
-            embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens`` (default: None).
-            padding_mask: boolean mask [B * n, T], True at padding (default: None, derived from the padding
-                token).
-            places: index [B * n, T] of each token in its sequence, for position embeddings (default: None,
+            state: state returned by the previous call, or None at the beginning of the target.
+            embeddings: token embeddings [B * n, T, C'], used instead of embedding ``tokens``.
+            padding_mask: boolean mask [B * n, T], True at padding (default: derived from the padding token).
+            places: index [B * n, T] of each token in its sequence, for position embeddings (default:
                 zero-based indices, not counting padding).
-            keep_state: return the state after these tokens (default: None, True if ``state`` is given).
-            weights_of: indices of the layers whose attention weights over the source are returned (default:
-                none).
+            keep_state: return the state after these tokens (default: True if ``state`` is given).
+            weights_of: indices of the layers whose attention weights over the source are returned.
 
         Returns:
-            Tuple of the :class:`DecoderOutput`, with output features [B * n, T, C], and the state after these
-            tokens (None if ``keep_state`` is False).
-
-        Raises:
-            InputError: ``memory`` is missing, ``state`` belongs to a decoder with a different number of
-                layers, or neither ``tokens`` nor ``padding_mask`` was passed.
+            :class:`DecoderOutput` with output features [B * n, T, C], and the state after these tokens (None
+            if ``keep_state`` is False).
         """
         if memory is None:
             raise InputError("Expected the memory of the source, got None. Pass decoder.read(encoded)")
@@ -267,21 +257,10 @@ class LunaDecoder(TokenEmbedding):
         return output, DecoderState(tuple(layer_states), counts.steps, end, target_state)
 
     def embed(self, embeddings: Tensor, padding_mask: Optional[Tensor], places: Tensor, end: int) -> Tensor:
-        """Compute the input of the first layer from token embeddings.
+        """Compute the input [T, B, C] of the first layer from token embeddings [B, T, C'] of width C'.
 
         The order of operations is scaling, word dropout, linear projections, position embeddings, layer norm
         and dropout. Operations disabled by the options are skipped.
-
-        Shapes: T tokens, batch size B, width C' of the token embedding, model width C.
-
-        Args:
-            embeddings: token embeddings [B, T, C'].
-            padding_mask: boolean mask [B, T], True at padding, or None if there is no padding.
-            places: zero-based index [B, T] of each token in its sequence.
-            end: length of the sequences so far, including padding.
-
-        Returns:
-            Input [T, B, C] of the first layer.
         """
         x = drop_words(self.embed_scale * embeddings, self.word_dropout_module)
         for module in (self.quant_noise, self.project_in_dim):
@@ -295,15 +274,7 @@ class LunaDecoder(TokenEmbedding):
 
 
 def linear_without_bias(inputs: int, outputs: int) -> nn.Linear:
-    """Build a linear layer without bias, with Xavier uniform weights as in fairseq.
-
-    Args:
-        inputs: number of input features.
-        outputs: number of output features.
-
-    Returns:
-        The initialized layer.
-    """
+    """Build a linear layer without bias, with Xavier uniform weights as in fairseq."""
     linear = nn.Linear(inputs, outputs, bias=False)
     nn.init.xavier_uniform_(linear.weight)
     return linear

@@ -129,16 +129,12 @@ class LunaEncoderLayer(LunaLayer):
             x: tokens X [S, B, C].
             packed: packed sequence P [L, B, C].
             source: padding masks of X and of P.
-            geometry: token positions, if attention weights depend on distance (default: None, self-attention
-                computes them if needed).
-            need_weights: also return the self-attention weights (default: False).
+            geometry: token positions, if attention weights depend on distance.
+            need_weights: also return the self-attention weights.
 
         Returns:
-            Tuple of three values:
-
-            - output X [S, B, C].
-            - updated P [L, B, C] for the next layer, or None if the layer does not update P.
-            - self-attention weights [H, B, S, S] (None if ``need_weights`` is False).
+            Output X [S, B, C], P [L, B, C] for the next layer (None if the layer does not update P), and
+            weights [H, B, S, S] (None if ``need_weights`` is False).
         """
         y = self.normalize_input(self.self_attn_layer_norm, x)
         p = self.normalize_input(self.packed_layer_norm, packed)

@@ -77,7 +77,7 @@ class CausalMemory(NamedTuple):
 
     Attributes:
         pack_q: projected P [B, H, L, K] for B sentences, or [1, H, L, K] if all sequences share P.
-        padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
+        padding_mask: mask [B, L], True at padded rows of P.
     """
 
     pack_q: Tensor
@@ -87,11 +87,9 @@ class CausalMemory(NamedTuple):
 class ReadWeights(NamedTuple):
     """Weights of queries over what they attend to: the rows of P, the context's tokens, or both.
 
-    Shapes: batch size B, H heads, T queries, L rows of P, S context tokens.
-
     Attributes:
-        rows: weights [B, H, T, L] over the rows, or None if the queries do not attend to P.
-        tokens: weights [B, H, T, S] over the tokens that queries attend to directly (default: None).
+        rows: weights [B, H, T, L] over the rows of P, or None if the queries do not attend to P.
+        tokens: weights [B, H, T, S] over the tokens that queries attend to directly.
     """
 
     rows: Optional[Tensor]
@@ -110,14 +108,12 @@ class PackedMemory(NamedTuple):
 
     A packed context Y_P has L rows and summarizes a context of S tokens.
 
-    Shapes: batch size B, H heads of dimension K.
-
     Attributes:
-        key: keys [B, H, L, K] projected from Y_P.
+        key: keys [B, H, L, K] projected from Y_P, for batch size B and H heads of dimension K.
         value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
             projection.
-        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads (default: None,
-            weights were not requested).
+        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads, if they were
+            requested.
     """
 
     key: Tensor
@@ -133,15 +129,13 @@ class AbsorbedMemory(NamedTuple):
     computed once per sentence. A decoding step then loads only these products instead of the two projection
     matrices.
 
-    Shapes: batch size B, width C, H heads of dimension K, L rows of the packed context.
-
     Attributes:
         key: keys [B, C, H * L] times the query projection, scaled by K^-0.5.
         key_bias: products [B, 1, H * L] of the scaled keys with the bias of the query projection. The most
             negative finite value of the dtype at padding.
         value: values [B, H * L, C] times the output projection. 0 at padding.
         value_bias: bias [B, 1, C] of the output projection.
-        pack_weights: always None, because this layout does not provide attention weights over the context.
+        pack_weights: None, because there are no attention weights over the context.
     """
 
     key: Tensor
@@ -151,16 +145,7 @@ class AbsorbedMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def read(self, query: Tensor, num_heads: int, dropout: float = 0.0) -> Tensor:
-        """Compute unpack attention and the output projection for queries that have not been projected.
-
-        Args:
-            query: T queries X [B, T, C], for batch size B and width C.
-            num_heads: number of heads H.
-            dropout: dropout probability of the attention weights (default: 0).
-
-        Returns:
-            Output Y_X [B, T, C].
-        """
+        """Compute the output Y_X [B, T, C] for queries X [B, T, C] that have not been projected."""
         logits = torch.baddbmm(self.key_bias, query, self.key)
         weights = logits.unflatten(-1, (num_heads, -1)).softmax(dim=-1)
         if dropout:
@@ -174,22 +159,7 @@ def absorb_projections(
     output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
-    """Fold the query projection into cached keys, and the output projection into cached values.
-
-    Unpack attention can then use queries that have not been projected, and its result needs no output
-    projection.
-
-    Shapes: batch size B, width C, H heads of dimension K, L rows of the packed sequence P.
-
-    Args:
-        memory: keys and values [B, H, L, K].
-        query: projection from the input [C] to the queries [H, K] of all heads.
-        output: projection from the results [H, K] of all heads to the output [C].
-        packed_padding_mask: boolean mask [B, L], True at padded rows of P (default: None, no padding).
-
-    Returns:
-        The transformed keys [B, C, H * L] and values [B, H * L, C], with their biases.
-    """
+    """Fold the query projection into cached keys, and the output projection into cached values."""
     key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]
     if packed_padding_mask is not None:
@@ -209,8 +179,8 @@ class LayerMemory(NamedTuple):
 
     Attributes:
         causal: P as causal self-attention reads it, such as :class:`CausalMemory`. None if it reads no P.
-        cross: keys and values of attention to the source, such as :class:`PackedMemory` (default: None, the
-            model has no encoder).
+        cross: keys and values of attention to the source, such as :class:`PackedMemory`. None without an
+            encoder.
     """
 
     causal: Any
@@ -224,8 +194,8 @@ class DecoderMemory(NamedTuple):
 
     Attributes:
         layers: memory of each layer, from first to last. None for a layer that LayerDrop skips.
-        source: padding masks of the encoder output and of P (default: no padding).
-        is_shared: True if all sequences share the only entry, as in a language model (default: False).
+        source: padding masks of the encoder output and of P.
+        is_shared: True if all sequences share the only entry, as in a language model.
     """
 
     layers: Tuple[Optional[LayerMemory], ...]

@@ -20,16 +20,13 @@ class LunaCausalState(NamedTuple):
     In causal attention, each token attends to the L rows of a packed sequence P, which summarize the tokens
     up to it. The rows are weighted sums of keys and values, so two sums replace a growing cache.
 
-    Shapes: batch size B, H heads of dimension K, L rows of P.
-
     Attributes:
         key_sum: sum [B, H, K, L] over all earlier tokens of the outer products of key [K] and pack weights
-            [L].
-        value_sum: sum [B, H, L, K] over all earlier tokens of the outer products of pack weights [L] and
-            value [K]. None if keys and values share a projection, because the sum is then the transpose of
-            ``key_sum`` (default: None).
+            [L], for batch size B and H heads of dimension K.
+        value_sum: sum [B, H, L, K] of the outer products of pack weights and value. None if keys and values
+            share a projection: it is then the transpose of ``key_sum``.
         steps: number of earlier tokens [B]. None in a decoder, which stores this number once for all layers
-            as ``DecoderState.count`` (default: None).
+            as ``DecoderState.count``.
     """
 
     key_sum: Tensor
@@ -37,11 +34,7 @@ class LunaCausalState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
-        """Convert the state to the input of the functions in ``ops``.
-
-        A decoder passes its token counts. Raises InputError if neither they nor the state has the number of
-        earlier tokens.
-        """
+        """Convert the state to the input of the functions in ``ops``. A decoder passes its token counts."""
         value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
         before = self.steps if counts is None else counts.before
         if before is None:
@@ -53,12 +46,11 @@ class DecoderState(NamedTuple):
     """State of a decoder for incremental decoding, returned by one call and passed to the next.
 
     Attributes:
-        layers: state of the causal self-attention of each layer, from first to last, such as
-            :class:`LunaCausalState`.
+        layers: state of the causal self-attention of each layer, such as :class:`LunaCausalState`.
         count: number of tokens decoded so far per hypothesis, not counting padding, a vector.
         position: length of the decoded sequences so far, including padding.
         target: target positions for attention modules whose weights depend on distance, a named tuple of
-            tensors (default: None, no module needs positions).
+            tensors.
 
     Example:
         >>> import torch
@@ -76,10 +68,7 @@ class DecoderState(NamedTuple):
     target: Any = None
 
     def reorder(self, rows: Tensor) -> "DecoderState":
-        """Return the state of some hypotheses, as needed after each step of beam search.
-
-        ``rows`` is a vector with the index of the old hypothesis that each new one continues.
-        """
+        """Return the state for beam search, given the index of the hypothesis that each new one continues."""
         return self.map(lambda x: x.index_select(0, rows))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "DecoderState":
