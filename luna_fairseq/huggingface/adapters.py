@@ -30,14 +30,7 @@ ACTIVATIONS = {
 
 
 def get_activation(name: str) -> Any:
-    """Return the activation function with the given fairseq name.
-
-    Args:
-        name: fairseq name of an activation function, such as "gelu"; a key of ``ACTIVATIONS``.
-
-    Returns:
-        Function from a tensor to a tensor of the same shape.
-    """
+    """Return the activation function with the given fairseq name, a key of ``ACTIVATIONS``."""
     return ACT2FN[ACTIVATIONS[name]]
 
 
@@ -66,9 +59,6 @@ def decoder_options(config: Any) -> DecoderOptions:
 class TransformersStack(TokenEmbedding):
     """Base class of the exported encoder and decoder, with the methods that transformers expects.
 
-    The methods give access to the token embedding, run layers with gradient checkpointing, and check the
-    inputs.
-
     Attributes:
         gradient_checkpointing: True if the backward pass recomputes the layers to save memory. Set by
             ``gradient_checkpointing_enable`` of transformers.
@@ -77,15 +67,9 @@ class TransformersStack(TokenEmbedding):
     gradient_checkpointing = False
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding (overrides ``PreTrainedModel.get_input_embeddings``)."""
         return self.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        """Replace the token embedding (overrides ``PreTrainedModel.set_input_embeddings``).
-
-        Args:
-            value: new token embedding, such as an embedding for a resized vocabulary.
-        """
         self.embed_tokens = value
 
     def run_layer(self, function: Any, *inputs: Any) -> Any:
@@ -97,22 +81,11 @@ class TransformersStack(TokenEmbedding):
     def compute_padding_mask(
         self, input_ids: Optional[Tensor], inputs_embeds: Optional[Tensor], attention_mask: Optional[Tensor]
     ) -> Tensor:
-        """Compute the padding mask of a batch of B sequences with T positions.
+        """Compute the padding mask [B, T], True at padding, of token ids [B, T] or token vectors [B, T, C].
 
-        If no attention mask is given, positions with the padding id are padding. Token vectors then contain
-        no padding.
-
-        Args:
-            input_ids: token ids [B, T], or None if ``inputs_embeds`` is given.
-            inputs_embeds: token vectors [B, T, C] of width C, or None if ``input_ids`` is given.
-            attention_mask: mask, 1 at tokens and 0 at padding, or None. During generation with a cache, it
-                also covers the earlier positions. Only its last T columns are used.
-
-        Returns:
-            Boolean mask [B, T], True at padding.
-
-        Raises:
-            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given.
+        Without an attention mask, positions with the padding id are padding, and token vectors contain none.
+        Only the last T columns of an attention mask are used, because it may cover the cached positions as
+        well.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Expected either input_ids or inputs_embeds, got both or neither.")
@@ -124,16 +97,7 @@ class TransformersStack(TokenEmbedding):
         return torch.zeros(inputs.shape[:2], dtype=torch.bool, device=inputs.device)
 
     def check_length(self, length: int) -> None:
-        """Raise ValueError if a sequence is longer than the learned positional embeddings support.
-
-        Sinusoidal positions have no limit.
-
-        Args:
-            length: number of tokens, including padding.
-
-        Raises:
-            ValueError: The sequence is too long.
-        """
+        """Raise ValueError if a sequence is longer than the learned positional embeddings support."""
         longest = self.options.max_positions
         if self.options.positions == LEARNED and length > longest:
             raise ValueError(
@@ -142,29 +106,12 @@ class TransformersStack(TokenEmbedding):
 
 
 def build_token_embedding(config: Any, side: str) -> nn.Embedding:
-    """Build the token embedding of the encoder or the decoder.
-
-    Args:
-        config: configuration of an exported model.
-        side: "encoder" or "decoder".
-
-    Returns:
-        Embedding of the source vocabulary for an encoder, or of the target vocabulary for a decoder.
-    """
+    """Build the token embedding of one side, "encoder" or "decoder"."""
     size = getattr(config, "source_vocab_size", None) if side == "encoder" else None
     width = config.decoder_input_dim if side == "decoder" else config.encoder_embed_dim
     return nn.Embedding(size or config.vocab_size, width, padding_idx=config.pad_token_id)
 
 
 def to_batch_first(states: Iterable[Tensor]) -> Tuple[Tensor, ...]:
-    """Convert hidden states from [T, B, C] to [B, T, C], the layout of transformers.
-
-    T is the sequence length, B the batch size, and C the model width.
-
-    Args:
-        states: hidden states [T, B, C] of each layer.
-
-    Returns:
-        Hidden states [B, T, C] of each layer.
-    """
+    """Convert the hidden states of each layer from [T, B, C] to [B, T, C], the layout of transformers."""
     return tuple(state.transpose(0, 1) for state in states)

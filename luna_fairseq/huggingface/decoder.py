@@ -32,10 +32,6 @@ class LunaCache:
     therefore independent of the text length. A forward pass returns a new cache and leaves the given cache
     unchanged, so the same cache can be continued several times.
 
-    Args:
-        memory: what the decoder has read of the source; the learned P of a language model.
-        state: decoding state of all layers.
-
     Attributes:
         memory: what the decoder has read of the source; the learned P of a language model.
         state: decoding state of all layers.
@@ -78,9 +74,7 @@ class LunaCache:
 class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     """Luna decoder that returns hidden states, without an output projection.
 
-    Args:
-        config: configuration of the model. If ``config.is_encoder_decoder`` is set, the decoder has
-            cross-attention to the source.
+    With ``config.is_encoder_decoder``, the decoder has cross-attention to the source.
 
     Example:
         >>> from luna_fairseq.huggingface.configuration_luna import LunaDecoderConfig
@@ -111,33 +105,9 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
         """Compute the hidden states of a text, or of the tokens that follow the cached text.
 
-        B is the batch size and T the number of new tokens.
-
-        Args:
-            input_ids: token ids [B, T], padded on the left or right. If ``past_key_values`` is given, only
-                the tokens after the cached ones (default: None, ``inputs_embeds`` is given).
-            attention_mask: mask, 1 at tokens and 0 at padding. It covers the T new positions, or all
-                positions including the cache (default: None, all ids except the padding id are tokens).
-            position_ids: zero-based positions [B, T] of the tokens in the text (default: None, counted
-                without padding).
-            inputs_embeds: token vectors [B, T, ``config.decoder_input_dim``] in place of ``input_ids``
-                (default: None).
-            encoder_outputs: output of the encoder :class:`LunaModel` (default: None, a causal language
-                model).
-            past_key_values: cache returned by the preceding call (default: None, a new text).
-            use_cache: return a cache (default: None, only if ``past_key_values`` is given).
-            **output_options: ``output_hidden_states``, ``output_attentions`` and ``return_dict`` (default: as
-                set in the configuration).
-
-        Returns:
-            A :class:`transformers.modeling_outputs.BaseModelOutputWithPastAndCrossAttentions`, or a tuple of
-            its fields if ``return_dict`` is False. ``past_key_values`` is a :class:`LunaCache` or None.
-            ``cross_attentions`` are the attention weights over the source. Self-attention weights are not
-            available.
-
-        Raises:
-            ValueError: Both or neither of ``input_ids`` and ``inputs_embeds`` are given, or a text exceeds
-                the learned positions.
+        The arguments are those of the causal language model, and ``encoder_outputs``, the output of the
+        encoder :class:`LunaModel`. ``past_key_values`` of the output is a :class:`LunaCache` or None. Only
+        ``cross_attentions``, the weights over the source, are available.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -168,15 +138,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the output of the exported encoder to the output type of ``luna_fairseq.modules``.
-
-    Args:
-        encoder_outputs: output of :class:`LunaModel` with batch-first tensors, or None if there is no
-            encoder.
-
-    Returns:
-        The same output with time-first tensors, or None if there is no encoder.
-    """
+    """Convert the output of the exported encoder to the type of ``luna_fairseq.modules``, time-first."""
     if encoder_outputs is None:
         return None
     source_mask = encoder_outputs.source_mask
@@ -189,23 +151,14 @@ def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[Encod
 
 # transformers 4.40 does not let a model generate if the name of this class contains "GenerationMixin".
 class CachedGeneration(nn.Module):
-    """Mixin that lets the ``generate`` method of transformers use a :class:`LunaCache`.
-
-    The model must have an output projection ``lm_head``.
-    """
+    """Mixin of a model with ``lm_head`` that lets ``generate`` of transformers use a :class:`LunaCache`."""
 
     _is_stateful = True
 
     def get_output_embeddings(self) -> nn.Module:
-        """Return the output projection (overrides ``PreTrainedModel.get_output_embeddings``)."""
         return self.lm_head
 
     def set_output_embeddings(self, value: nn.Module) -> None:
-        """Replace the output projection (overrides ``PreTrainedModel.set_output_embeddings``).
-
-        Args:
-            value: new linear layer from the decoder output to the vocabulary.
-        """
         self.lm_head = value
 
     def prepare_inputs_for_generation(
@@ -217,24 +170,13 @@ class CachedGeneration(nn.Module):
     ) -> Dict[str, Any]:
         """Return the arguments of the next forward pass, which processes the positions after the cached ones.
 
-        ``generate`` calls this method before each step.
-
         Args:
-            input_ids: token ids [B, T] for B texts of T tokens. In a translation model, the text is the
-                target. A language model also accepts only the new ids if the attention mask covers the whole
-                text.
+            input_ids: token ids [B, T] of the text, which is the target in a translation model. A language
+                model also accepts only the new ids if the attention mask covers the whole text.
             past_key_values: cache for the first positions of each text. It may contain one hypothesis per
-                group of beams (default: None, a new text).
-            inputs_embeds: token vectors [B, T, C] of width C for a language model's prompt (default: None,
-                the prompt is given as ids).
+                group of beams.
+            inputs_embeds: token vectors [B, T, C] of a language model's prompt.
             **kwargs: remaining arguments that ``generate`` passes from step to step.
-
-        Returns:
-            Keyword arguments of ``forward``.
-
-        Raises:
-            ValueError: The cache covers the whole text, or positions between the cache and the given ids are
-                missing.
         """
         has_source = self.config.is_encoder_decoder
         names = ["use_cache", "output_hidden_states", "output_attentions"]
@@ -263,24 +205,10 @@ class CachedGeneration(nn.Module):
         return {**inputs, "past_key_values": past_key_values}
 
     def _prepare_cache_for_generation(self, *args: Any, **kwargs: Any) -> None:
-        """Override the method of ``GenerationMixin`` to create no cache. The first forward pass creates it.
-
-        Args:
-            *args: ignored.
-            **kwargs: ignored.
-        """
+        """Create no cache, because the first forward pass creates it."""
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
-        """Reorder the hypotheses of a cache in place, as beam search does after each step.
-
-        Args:
-            past_key_values: cache, changed in place.
-            beam_idx: for each new hypothesis, the index of the hypothesis that it continues. Shape [batch
-                size].
-
-        Returns:
-            The same cache.
-        """
+        """Reorder the hypotheses of a cache in place, as beam search does after each step."""
         past_key_values.reorder_cache(beam_idx)
         return past_key_values
 
@@ -296,19 +224,7 @@ def _cached_state(cache: Any) -> Optional[DecoderState]:
 
 
 def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
-    """Return the tokens that are not yet in the cache.
-
-    Args:
-        tokens: last T positions of B texts, either ids [B, T] or vectors [B, T, C] of width C.
-        length: number of positions in the whole text.
-        cached: number of positions in the cache.
-
-    Returns:
-        The last ``length`` - ``cached`` positions of ``tokens``.
-
-    Raises:
-        ValueError: There are no new tokens, or some of them are missing.
-    """
+    """Return the tokens [B, T] or vectors [B, T, C] of a text of ``length`` that are not yet in the cache."""
     new = length - cached
     if not 1 <= new <= tokens.size(1):
         raise ValueError(
@@ -319,18 +235,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
 
 
 def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
-    """Repeat each hypothesis of a cache so that several beams can continue it.
-
-    Args:
-        cache: cache for N hypotheses.
-        num_hypotheses: number of hypotheses in the new cache, a multiple of N.
-
-    Returns:
-        Cache in which the copies of each hypothesis are adjacent.
-
-    Raises:
-        ValueError: ``num_hypotheses`` is not a multiple of N.
-    """
+    """Repeat each hypothesis of a cache so that several beams, adjacent in the batch, can continue it."""
     size = cache.seen.size(0)
     if size == num_hypotheses:
         return cache

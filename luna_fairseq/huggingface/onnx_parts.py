@@ -18,39 +18,21 @@ from luna_fairseq.modules.memory import DecoderMemory, flatten_tensors
 
 
 def random_source(model: Any, batch: int, length: int) -> Tensor:
-    """Return random token ids as input for an exported model, padded on the right.
+    """Return random token ids [batch, length] as input for an exported model, padded on the right.
 
-    Args:
-        model: exported model.
-        batch: number of sequences.
-        length: length of the first sequence. The sequence lengths repeat the pattern ``length``, ``length``
-            // 2, ``length`` // 6.
-
-    Returns:
-        Token ids [``batch``, ``length``].
+    The sequence lengths repeat the pattern ``length``, ``length`` // 2, ``length`` // 6.
     """
     lengths = [max(1, length // (1, 2, 6)[row % 3]) for row in range(batch)]
     return random_tokens(source_vocabulary_size(model.config), lengths, model.config.pad_token_id)
 
 
 def source_vocabulary_size(config: Any) -> int:
-    """Return the vocabulary size of the model's input.
-
-    Args:
-        config: configuration of an exported model.
-
-    Returns:
-        Source vocabulary size for a translation model, or size of the only vocabulary for any other model.
-    """
+    """Return the size of the source vocabulary, or of the only vocabulary."""
     return getattr(config, "source_vocab_size", None) or config.vocab_size
 
 
 class WholeModel(nn.Module):
-    """Module for the graph of a masked language model or classifier, which maps token ids to logits.
-
-    Args:
-        model: exported model without a decoder.
-    """
+    """Module for the graph of a model without a decoder, which maps token ids to logits."""
 
     input_names, output_names = ["input_ids"], ["logits"]
 
@@ -59,14 +41,7 @@ class WholeModel(nn.Module):
         self.model = model
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor]:
-        """Compute the logits of a batch.
-
-        Args:
-            *inputs: token ids [B, T] for B sequences of up to T tokens, the only input.
-
-        Returns:
-            Tuple that contains only the logits.
-        """
+        """Return the logits of token ids [B, T], the only input."""
         return (self.model(inputs[0], return_dict=True).logits,)
 
 
@@ -160,14 +135,9 @@ class DecodingStep(nn.Module):
         return tuple(x.new_zeros(batch, *x.shape[1:]) for x in flatten_tensors(self.state)[0])
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the logits of the next token, and the next decoding state.
+        """Compute the logits [B, V] of the next token, and the tensors of the next state.
 
-        Args:
-            *inputs: token ids [B, 1], and the tensors of the memory and of the state, in the order of
-                ``input_names``.
-
-        Returns:
-            Logits [B, V], where V is the vocabulary size, followed by the tensors of the next state.
+        The inputs are token ids [B, 1] and the tensors that ``input_names`` names.
         """
         token, given, state = (
             inputs[0],
