@@ -25,13 +25,7 @@ FAR_AWAY = 1e15
 
 
 class KeyPlaces(NamedTuple):
-    """Source positions of the keys for a diagonal prior, multiplied by the strength gamma of each head.
-
-    Attributes:
-        place: gamma times c [B, H, 1, N].
-        ratio: gamma times r [B, H, 1, 1].
-        strength: gamma [B, H, 1, 1].
-    """
+    """Source positions of the keys: gamma c [B, H, 1, N], gamma r [B, H, 1, 1] and gamma [B, H, 1, 1]."""
 
     place: Tensor
     ratio: Tensor
@@ -41,13 +35,10 @@ class KeyPlaces(NamedTuple):
 class DecodingMemory(NamedTuple):
     """Cached keys and values of source sentences, prepared for fast incremental decoding.
 
-    The keys belong to the rows of the packed sequence P, to the source tokens, or to both.
-
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
-        bias: bias [B, H or 1, 1, N] added to the logits of all queries. The most negative finite value of the
-            dtype at padding.
+        bias: bias [B, H or 1, 1, N] of the logits of all queries. The most negative finite value at padding.
         places: source positions of the keys. None if there is no diagonal prior.
         first: number of leading keys among which the nearest key is searched, at which the diagonal prior is
             0.

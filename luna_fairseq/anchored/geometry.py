@@ -21,9 +21,9 @@ class Needs(NamedTuple):
     Attributes:
         pack_heads: number of heads of pack attention with a distance bias.
         unpack: True if unpack attention has a distance bias.
-        window: number of neighbouring segments whose tokens each query also attends to.
-        lookup: number of segments, chosen by each query, whose tokens the query also attends to.
-        diagonal: True if cross-attention has a diagonal prior (see diagonal.py).
+        window: number of segments in a window (window.py).
+        lookup: number of segments that a query looks up (lookup.py).
+        diagonal: True if cross-attention has a diagonal prior (diagonal.py).
         for_export: compute tensors that are valid for all sequence lengths, as required by an exported graph.
     """
 
@@ -60,10 +60,9 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Target positions of the queries, used by the diagonal prior of cross-attention (see diagonal.py).
+    """Target positions of the queries, used by the diagonal prior of cross-attention (diagonal.py).
 
-    Shapes: B sources with n hypotheses each (n = 1 in training) and T queries per hypothesis. The queries of
-    a source are ordered by hypothesis, then by position.
+    The T queries of the n hypotheses of each of B sources are ordered by hypothesis, then by position.
 
     Attributes:
         place: zero-based index [B, n * T] of each query's token in the target, or in its sentence of a

@@ -152,11 +152,9 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 
 
 class Segments(NamedTuple):
-    """Keys and values of the context tokens, arranged by segment.
+    """Keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
 
     Attributes:
-        key: keys [B, H, L, W, K].
-        value: values [B, H, L, W, K].
         padding_mask: mask [B, L, W], True where a segment has no token.
         place: centre [B, L, W] of each token, in tokens from the start of the context, for a diagonal prior.
         is_short: mask [B], True for short contexts. None if there is no short context.
