@@ -1,5 +1,6 @@
 """Option ``--force`` of the benchmark: measure one form of an operation wherever it is possible."""
 
+import importlib.util
 from contextlib import ExitStack, contextmanager
 from typing import Dict, Iterator, Sequence, Tuple
 
@@ -23,6 +24,10 @@ FORM_TABLES: Dict[str, FormTable] = {
     "look-up": LOOKUP_FORMS,
     "pairs": PAIR_FORMS,
 }
+if importlib.util.find_spec("fairseq") is not None:
+    from luna_fairseq.models.int8 import LINEAR8_FORMS
+
+    FORM_TABLES["int8"] = LINEAR8_FORMS
 FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form in table.forms]
 
 

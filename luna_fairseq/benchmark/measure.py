@@ -19,6 +19,7 @@ LINEAR_OPERATORS = (
     ("mkldnn", "_linear_pointwise"),
     ("quantized", "linear_with_input_q_dq_qweight_dq_output_fp32"),
     ("quantized", "linear_dynamic"),
+    ("onednn", "qlinear_pointwise"),
 )
 
 

@@ -31,34 +31,66 @@ def test_logits_are_nearly_the_same(given, bits, monkeypatch):
     assert 0 < (found - expected).abs().max() < 0.06 * expected.abs().max()
 
 
-PRODUCTS = [int8.choose_product(), int8.multiply_at_fixed_scale]
+# Difference of logits, relative to the largest, if a value tips to the next of 255 levels.
+TOLERANCE = 2e-3
+PRODUCTS = [form.name for form in int8.LINEAR8_FORMS.forms]
 
 
 @pytest.mark.parametrize("product", PRODUCTS)
 @pytest.mark.parametrize("bias", [None, torch.randn(21)])
 def test_an_output_depends_on_its_own_input_alone(product, bias):
     """Outputs are equal bit for bit beside zeros and inputs of any size."""
-    layer = int8.Linear8(torch.randn(21, 16), bias)
-    layer.multiply = product
     sizes = torch.tensor([1e-6, 1.0, 0.0, 30.0, 1e4])
     x = torch.randn(3, 5, 16) * sizes[:, None]
-    found = layer(x)
-    for i in range(3):
-        for j in range(5):
-            assert torch.equal(layer(x[i, j][None])[0], found[i, j])
+    with int8.LINEAR8_FORMS.force(product) as taken:
+        layer = int8.Linear8(torch.randn(21, 16), bias)
+        found = layer(x)
+        for i in range(3):
+            for j in range(5):
+                assert torch.equal(layer(x[i, j][None])[0], found[i, j])
+    assert set(taken) == {product}
     assert torch.equal(found[:, 2], torch.zeros(3, 21) if bias is None else bias.expand(3, -1))
 
 
-def test_both_products_are_the_same():
-    layer, x = int8.Linear8(torch.randn(21, 16), torch.randn(21)), torch.randn(7, 16)
+@pytest.mark.parametrize("shape", [(1, 16), (4, 40, 16)])
+def test_all_products_are_the_same(shape):
+    """The levels are the same, at ties too, so that products differ by the rounding of float32 alone."""
+    weight, x = torch.randn(21, 16), torch.rand(*shape) * 2 - 1
+    x.view(-1)[:16] = torch.tensor([-127.5, -126.5, -1.5, -0.5, 0.0, 0.5, 1.5, 127.5] * 2) * int8.STEP
     found = []
-    for layer.multiply in PRODUCTS:
-        found.append(layer(x))
-    assert torch.equal(*found)
+    for product in PRODUCTS:
+        with int8.LINEAR8_FORMS.force(product) as taken:
+            found.append(int8.Linear8(weight, None).multiply(x))
+        assert taken == [product]
+    for other in found[1:]:
+        torch.testing.assert_close(other, found[0], rtol=0, atol=4e-6)
 
 
-# Difference of logits, relative to the largest, if a value tips to the next of 255 levels.
-TOLERANCE = 2e-3
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_scores_do_not_depend_on_the_product(product):
+    source, target = (batch(side) for side in example())
+    found = []
+    for form in (product, PRODUCTS[-1]):
+        with int8.LINEAR8_FORMS.force(form) as taken:
+            model = translation_model(torch.float32, int8=True)
+            model.prepare_for_inference_(FairseqConfig())
+            found.append(model(source, source.ne(1).sum(dim=1), target)[0])
+        assert set(taken) == {form}
+    assert (found[0] - found[1]).abs().max() < TOLERANCE * found[1].abs().max()
+
+
+@pytest.mark.parametrize("vectors, expected", [(15, "fbgemm"), (16, "onednn")])
+def test_the_rule_reads_the_cpu_and_the_number_of_vectors(vectors, expected, monkeypatch):
+    with int8.LINEAR8_FORMS.force(None) as taken:
+        monkeypatch.setattr(int8, "has_amx", lambda: False)
+        int8.Linear8(torch.randn(21, 16), None)(torch.randn(1, 64, 16))
+        monkeypatch.setattr(int8, "has_amx", lambda: True)
+        layer = int8.Linear8(torch.randn(21, 16), None)
+        layer(torch.randn(vectors, 1, 16))
+        layer.select(torch.tensor([3, 4]))(torch.randn(vectors, 16))
+    assert taken == ["fbgemm", expected, expected]
+
+
 VARIANTS = [{}, {"anchored_packed": True, "packed_lookup": 2, "diagonal_prior": True}]
 VARIANTS += [{"cross_attention": "softmax", "causal_decay": True}]
 
