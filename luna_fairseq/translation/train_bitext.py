@@ -15,7 +15,7 @@ import argparse
 import re
 import sys
 from pathlib import Path
-from typing import Callable, List
+from typing import Any, Callable, Dict, List, Tuple
 
 import luna_fairseq
 from luna_fairseq.commands.arguments import CommandParser, Number, describe_command, read_options
@@ -23,6 +23,8 @@ from luna_fairseq.commands.logged import train_logged
 from luna_fairseq.commands.recipes import read_recipe
 from luna_fairseq.commands.reporting import OWN_FOLDER, console_script
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.checksums import digest, file_stamps
+from luna_fairseq.files.finished_steps import FinishedSteps
 from luna_fairseq.files.same_run import check_same_run, parse_options
 from luna_fairseq.files.writing import copy_file
 from luna_fairseq.translation import evaluate, prepare_bitext
@@ -34,6 +36,7 @@ EXAMPLE = (
     f"{PROGRAM} -s en -t de --trainpref text/train --validpref text/valid \\\n"
     "    --testpref text/test --vocab-size 10000 --recipe small --destdir run"
 )
+STEPS = "train-bitext.json"  # record of finished steps
 FAMILY = "bitext"  # family of recipes in which --recipe is looked up first
 _OWN = (*OWN_FOLDER, "--source-lang", "-s", "--target-lang", "-t", "--valid-subset")
 # Substrings of the fairseq-train log lines to print: updates, epochs and validation.
@@ -118,8 +121,13 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
 
     averaged = checkpoints / "averaged.pt"
     _print_step(f"average: {averaged}")
-    inputs = _averaging_options(checkpoints, args.average)
-    _run_command(average_checkpoints.main, ["--output", str(averaged), *inputs])
+    inputs = _select_checkpoints(checkpoints, args.average)
+
+    def average() -> Tuple[List[str], Dict[str, Any]]:
+        _run_command(average_checkpoints.main, ["--output", str(averaged), "--inputs", *map(str, inputs)])
+        return [str(averaged.relative_to(out))], {}
+
+    FinishedSteps(out, STEPS).do("average", digest(file_stamps(inputs)), average)
 
     _print_step(f"translate and score: {out}")
     words = [str(data), "--path", str(averaged), "--results", str(out), "--samples", str(args.samples)]
@@ -139,18 +147,16 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
         raise SystemExit(status)
 
 
-def _averaging_options(checkpoints: Path, average: int) -> List[str]:
-    """Return the luna-average-checkpoints options that select the last ``average`` epochs or fewer.
-
-    Without a checkpoint of an epoch, ``checkpoint_last.pt`` is selected.
-    """
-    there = sum(bool(re.fullmatch(r"checkpoint\d+\.pt", path.name)) for path in checkpoints.iterdir())
-    if there == 0:
+def _select_checkpoints(checkpoints: Path, average: int) -> List[Path]:
+    """Return the checkpoints of the last ``average`` epochs or fewer; without any, ``checkpoint_last.pt``."""
+    matches = [(re.fullmatch(r"checkpoint(\d+)\.pt", path.name), path) for path in checkpoints.iterdir()]
+    found = {int(match[1]): path for match, path in matches if match}
+    if not found:
         print(f"{checkpoints} has no checkpoint of an epoch: checkpoint_last.pt is used without averaging")
-        return ["--inputs", str(checkpoints / "checkpoint_last.pt")]
-    if there < average:
-        print(f"only {there} epochs can be averaged, fewer than --average {average}")
-    return ["--inputs", str(checkpoints), "--num-epoch-checkpoints", str(min(average, there))]
+        return [checkpoints / "checkpoint_last.pt"]
+    if len(found) < average:
+        print(f"only {len(found)} epochs can be averaged, fewer than --average {average}")
+    return [found[epoch] for epoch in sorted(found)[-average:]]
 
 
 main = console_script(PROGRAM, build_parser, run, path_argument="destdir", passes_on=_OWN)

@@ -52,6 +52,13 @@ def test_from_text_to_score_and_on(trained, capfd):
     assert (out / "checkpoints" / "checkpoint3.pt").exists()
     assert not (out / "checkpoints" / "checkpoint1.pt").exists()
 
+    # A third start finds everything done.
+    files = [out / "checkpoints" / "averaged.pt", out / "generate.log"]
+    before = [path.stat().st_mtime_ns for path in files]
+    assert train(words, "150", "3") == 0
+    assert "average: finished before" in capfd.readouterr().out
+    assert [path.stat().st_mtime_ns for path in files] == before
+
     # Other options and other text are refused in a folder with checkpoints, before anything is written.
     binarised = out / "data" / f"train.{SOURCE}-{TARGET}.{SOURCE}.bin"
     before = binarised.read_bytes()
@@ -151,12 +158,9 @@ def test_bad_input_is_one_line(words, message, tmp_path, capsys):
     assert message in said.err and said.err.count("\n") == 1 and "== train" not in said.out
 
 
-@pytest.mark.parametrize("epochs, number", [(0, None), (1, "1"), (3, "2")])
-def test_what_is_averaged_where_training_ended_early(epochs, number, tmp_path):
-    for name in ["best", "last", *range(1, epochs + 1)]:
-        (tmp_path / (f"checkpoint{name}.pt" if isinstance(name, int) else f"checkpoint_{name}.pt")).touch()
-    found = train_bitext._averaging_options(tmp_path, 2)
-    if number is None:
-        assert found == ["--inputs", str(tmp_path / "checkpoint_last.pt")]
-    else:
-        assert found == ["--inputs", str(tmp_path), "--num-epoch-checkpoints", number]
+@pytest.mark.parametrize("epochs, names", [(0, ["_last"]), (1, ["1"]), (11, ["10", "11"])])
+def test_what_is_averaged_where_training_ended_early(epochs, names, tmp_path):
+    for name in ["_best", "_last", "_1_500", *range(1, epochs + 1)]:
+        (tmp_path / f"checkpoint{name}.pt").touch()
+    expected = [tmp_path / f"checkpoint{name}.pt" for name in names]
+    assert train_bitext._select_checkpoints(tmp_path, 2) == expected
