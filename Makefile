@@ -9,7 +9,7 @@ ORDER = $(if $(filter fairseq,$(ENGINE)),,--no-loadscope-reorder)
 PYTEST = OMP_NUM_THREADS=1 "$(VENV)/bin/python" -m pytest -n $(WORKERS) --dist loadfile $(ORDER)
 
 .DEFAULT_GOAL := help
-.PHONY: help venv demo test coverage test-fairseq-0.12 test-slow faults lint docs wheel clean
+.PHONY: help venv demo test coverage test-fairseq-0.12 test-guard test-slow faults lint docs wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z0-9.-]+:.*## / { printf "  make %-17s %s\n", $$1, $$2 }' Makefile
@@ -30,6 +30,9 @@ coverage: venv ## the tests of make test, with a report of covered lines in cove
 
 test-fairseq-0.12: ## the same on fairseq 0.12.2 and CPython 3.8 to 3.10, in VENV_0_12=.venv-fairseq-0.12
 	@$(MAKE) --no-print-directory test ENGINE=fairseq VENV="$(VENV_0_12)"
+
+test-guard: venv ## slow tests of several processes, interruption, ONNX and Triton, which .ci/run runs too
+	$(PYTEST) -m guard
 
 test-slow: venv ## the slow tests only
 	$(PYTEST) -m slow

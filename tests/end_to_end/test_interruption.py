@@ -64,6 +64,7 @@ def test_terminated(data, straight, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.guard
 def test_terminated_at_the_end_of_an_epoch(data, straight, tmp_path):
     """The epoch is completed and saved first. The resumed run begins with the next epoch."""
     run = command(data, tmp_path, "--save-interval-updates 1000")

@@ -51,7 +51,9 @@ def runs(data, tmp_path_factory):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("name", ["apollo", pytest.param("adam", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", ["apollo", pytest.param("adam", marks=[pytest.mark.slow, pytest.mark.guard])]
+)
 def test_two_equal_one_with_twice_the_batch(name, backend, runs):
     """Weights are equal up to rounding, because the gradients are summed in another order."""
     one, two = (load(runs(name) / f"{name}-{kind}" / "checkpoint_last.pt") for kind in ("one", backend))
@@ -105,6 +107,7 @@ ENDLESS = "--max-update 100000 --disable-validation --distributed-world-size 2 -
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks for processes in /proc")
 @pytest.mark.slow
+@pytest.mark.guard
 def test_a_process_that_dies_ends_the_job(data, tmp_path):
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
         read_until(process, "num_updates=3,")
@@ -118,6 +121,7 @@ def test_a_process_that_dies_ends_the_job(data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.guard
 def test_an_error_of_the_user_in_both_processes_is_one_line(data, tmp_path):
     """Both processes fail, but the error is printed once."""
     words = (data, AUTHORS_COMMAND, ENDLESS, "--decoder-embed-dim 16 --save-dir", tmp_path)
@@ -129,6 +133,7 @@ def test_an_error_of_the_user_in_both_processes_is_one_line(data, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.guard
 def test_terminating_the_parent(data, tmp_path):
     """Both processes stop after the same update and save a checkpoint."""
     with start(data, AUTHORS_COMMAND, ENDLESS, "--save-dir", tmp_path) as process:
@@ -141,9 +146,9 @@ def test_terminating_the_parent(data, tmp_path):
     assert load(tmp_path / "checkpoint_last.pt")["optimizer_history"][-1]["num_updates"] == stopped[0]
 
 
-SLOW = pytest.mark.slow
+GUARD = [pytest.mark.slow, pytest.mark.guard]
 # The two processes are started by the test, by fairseq, or by torchrun.
-LAUNCHERS = ["forked", pytest.param("spawned", marks=SLOW), pytest.param("torchrun", marks=SLOW)]
+LAUNCHERS = ["forked", pytest.param("spawned", marks=GUARD), pytest.param("torchrun", marks=GUARD)]
 
 
 def launch(launcher, *words):

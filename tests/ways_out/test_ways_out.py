@@ -102,7 +102,7 @@ def make_parameters(why_not: Any) -> Any:
         for way in WAYS:
             reason = why_nonexistent(way, kind) or why_not(way, kind)
             marks = [pytest.mark.skip(reason=reason)] if reason else []
-            marks += [pytest.mark.slow] if way == "ONNX" else []
+            marks += [pytest.mark.slow, pytest.mark.guard] if way == "ONNX" else []
             cells.append(pytest.param(name, way, marks=marks))
     return cells
 
