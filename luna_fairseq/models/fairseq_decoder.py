@@ -4,7 +4,7 @@
 dictionaries, encoder outputs, incremental state and beam search.
 """
 
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -63,8 +63,6 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         no_encoder_attn: build a decoder without cross-attention (default: False).
 
     Attributes:
-        begin_from: function that takes the number of hypotheses and returns the initial decoding state
-            (default: None, decoding starts without earlier text).
         separators: indices of the sentence separator in the source and target dictionaries, used by
             --sentence-diagonal (default: None).
         attn_in_training: return attention weights over the source in training, for criterions that use them
@@ -72,7 +70,6 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         need_attn: return attention weights over the source in evaluation (default: True).
     """
 
-    begin_from: Optional[Callable[[int], DecoderState]] = None
     # torch.jit.trace would compile the property before forward can raise its error.
     __jit_unused_properties__ = ["separators"]
 
@@ -207,7 +204,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         else:
             decoding = self.get_incremental_state(incremental_state, "decoding")
             if decoding is None:
-                decoding = self.begin_decoding(encoder_out, len(prev_output_tokens), weights_of)
+                start = self.get_incremental_state(incremental_state, "start")
+                decoding = self.begin_decoding(encoder_out, len(prev_output_tokens), weights_of, start)
             output, state = LunaDecoder.forward(
                 *(self, prev_output_tokens[:, -1:], decoding.memory, decoding.state),
                 keep_state=True,
@@ -273,16 +271,23 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return EncoderOutput(encoder_out["encoder_out"][0], encoder_out["packed_out"][0], source)
 
     def begin_decoding(
-        self, encoder_out: Optional[Dict[str, List[Any]]], hypotheses: int, weights_of: Tuple[int, ...]
+        self,
+        encoder_out: Optional[Dict[str, List[Any]]],
+        hypotheses: int,
+        weights_of: Tuple[int, ...],
+        state: Optional[DecoderState],
     ) -> Decoding:
-        """Read the source before the first decoding step."""
+        """Read the source before the first decoding step. ``state`` is that after earlier text, or None."""
         memory, sentences = self.read_source(encoder_out, True, weights_of)
         if encoder_out is not None and sentences is None:
             x = encoder_out["encoder_out"][0]
             each = hypotheses_per_sentence(hypotheses, x.size(1))
             sentences = torch.arange(x.size(1), device=x.device).repeat_interleave(each)
-        state = None if self.begin_from is None else self.to_device(self.begin_from(hypotheses))
-        return Decoding(memory, state, sentences)
+        return Decoding(memory, self.to_device(state), sentences)
+
+    def continue_from(self, incremental_state: IncrementalState, state: Optional[DecoderState]) -> None:
+        """Let decoding begin after earlier text, given the state of each hypothesis after this text."""
+        self.set_incremental_state(incremental_state, "start", state)
 
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]

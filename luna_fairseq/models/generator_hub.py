@@ -3,10 +3,12 @@
 It extends fairseq's generator hub with input checks, alignments, documents and long texts.
 """
 
+import copy
 import os
 import tempfile
 from argparse import Namespace
 from contextlib import contextmanager
+from functools import partial
 from inspect import signature
 from itertools import chain
 from pathlib import Path
@@ -230,12 +232,13 @@ class LanguageModelHub(GeneratorHub):
         if stream is None or isinstance(sentences, str):  # for a single text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}
             return super().sample(sentences, beam, verbose, **options)
-        decoder = self._get_only_model().decoder
-        decoder.begin_from = stream.repeat
-        try:
-            return super().sample(sentences, beam, verbose, **kwargs)
-        finally:
-            decoder.begin_from = None
+        self._get_only_model()
+        # The search of this call begins after the text. Other threads share the model, but not these copies.
+        hub, task = copy.copy(self), copy.copy(self.task)
+        options = {"begin_from": stream.repeat}
+        task.build_generator = partial(self.task.build_generator, extra_gen_cls_kwargs=options)
+        hub.task = task
+        return super(LanguageModelHub, hub).sample(sentences, beam, verbose, **kwargs)
 
     def _get_only_model(self) -> Any:
         """Return the only model of this hub. Several are an error."""

@@ -11,7 +11,7 @@ vocabulary shortlist.
 """
 
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +50,15 @@ class EncodedBatch(NamedTuple):
 
 
 class Ensemble(EnsembleModel):
-    """fairseq's ensemble, with output projections that may be restricted to the candidates of a batch."""
+    """fairseq's ensemble, with output projections that may be restricted to the candidates of a batch.
+
+    begin_from: function that returns the state of the decoders after earlier text, for a number of
+    hypotheses; None: no earlier text.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], begin_from: Optional[Callable[[int], Any]] = None):
+        super().__init__(models)
+        self.begin_from = begin_from
 
     def forward_encoder(self, net_input: Dict[str, Any]) -> EncodedBatch:
         """Encode the sources of a batch."""
@@ -72,6 +80,8 @@ class Ensemble(EnsembleModel):
         lprobs, weights = [], []
         for i, (model, state) in enumerate(zip(self.models, states)):
             output = encoded.outputs[i] if self.has_encoder() else None
+            if self.begin_from is not None and not state:
+                model.decoder.continue_from(state, self.begin_from(len(tokens)))
             features, extra = model.decoder(
                 tokens, encoder_out=output, incremental_state=state, features_only=True
             )
@@ -136,14 +146,23 @@ class Generator(SequenceGenerator):
 
     Sampling, diverse search, constraints and language model fusion run in fairseq's own loop. If the models
     have a vocabulary shortlist, it restricts every kind of search.
+
+    begin_from: as in :class:`Ensemble`.
     """
 
     model: Any
     repeat_ngram_blocker: Any
 
-    def __init__(self, models: Any, tgt_dict: Any, *args: Any, **kwargs: Any):
+    def __init__(
+        self,
+        models: Any,
+        tgt_dict: Any,
+        *args: Any,
+        begin_from: Optional[Callable[[int], Any]] = None,
+        **kwargs: Any,
+    ):
         super().__init__(models, tgt_dict, *args, **kwargs)
-        self.model = Ensemble(list(self.model.models))
+        self.model = Ensemble(list(self.model.models), begin_from)
         if self.repeat_ngram_blocker is not None:
             self.repeat_ngram_blocker = RepeatBlock(self.repeat_ngram_blocker.no_repeat_ngram_size)
 

@@ -1,6 +1,7 @@
 """A tiny causal language model of contiguous text with fairseq's commands."""
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from commands import plugin, refused, succeed
@@ -121,6 +122,19 @@ def test_a_text_goes_on_as_a_list_of_it_does(data, trained):
         (listed,) = hub.sample(["w7"], stream=stream, **options)
         assert hub.sample("w7", stream=stream, **options) == hub.translate("w7", 1, stream=stream, **options)
         assert hub.sample("w7", stream=stream, **options) == listed != hub.sample("w7", **options)
+
+
+def test_threads_go_on_from_their_own_texts(data, trained):
+    hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data[-1]))
+    streams = [hub.read(text) for text in ("w1 w2 w3 w4", "w9 w12 w15", "w2 w4 w6 w8 w10", "w5")]
+
+    def go_on(stream):
+        return hub.sample(["w7", "w8 w9"], beam=2, max_len_b=12, min_len=10, stream=stream)
+
+    expected = [go_on(stream) for stream in streams]
+    with ThreadPoolExecutor(4) as threads:
+        assert [*threads.map(go_on, streams * 5)] == expected * 5
+    assert len({*map(tuple, expected)}) > 1
 
 
 @pytest.mark.parametrize("use", [lambda hub: hub.read("w1"), lambda hub: hub.sample("w1", stream=Stream())])

@@ -120,10 +120,9 @@ def test_decoding_goes_on_from_a_kept_state(variant):
     model, tokens, stream = tiny_model(**VARIANTS[variant]), text(8, rows=1), Stream()
     with torch.no_grad():
         model(tokens[:, :5], stream=stream)
-        model.decoder.begin_from = stream.repeat
         state, steps, rows = {}, [], tokens[:, 5:].repeat(3, 1)
+        model.decoder.continue_from(state, stream.repeat(3))
         for t in range(1, rows.size(1) + 1):
             steps.append(model.decoder(rows[:, :t], incremental_state=state)[0])
-        model.decoder.begin_from = None
         expected = model(tokens)[0][:, 5:].repeat(3, 1, 1)
     assert_near(torch.cat(steps, dim=1), expected)
