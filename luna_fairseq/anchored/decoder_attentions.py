@@ -3,7 +3,7 @@
 from typing import Any, Optional, Tuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from luna_fairseq.anchored.attention import AnchoredCrossAttention
 from luna_fairseq.anchored.causal import DecayingCausalAttention
@@ -16,10 +16,9 @@ from luna_fairseq.anchored.sentence_places import (
 )
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
-from luna_fairseq.modules.batch import Geometry, Target
+from luna_fairseq.modules.batch import Geometry, Source, Target
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions, causal_arguments
 from luna_fairseq.modules.encoder_attentions import attention_arguments
-from luna_fairseq.modules.luna_encoder import EncoderOutput
 from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.options import DecoderOptions
 
@@ -70,12 +69,12 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         self.needs = Needs(*map(max, zip(self.needs, attention.needs())))
         return attention
 
-    def find_source_geometry(self, encoded: EncoderOutput) -> Optional[Geometry]:
+    def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the source positions that the pack attention of all layers needs, or None."""
         if self.needs == Needs():
             return None
         needs = self.needs._replace(for_export=self.for_export)
-        return Geometry(context_geometry(needs, encoded.x, encoded.packed, encoded.source))
+        return Geometry(context_geometry(needs, context, packed, source))
 
     def find_target_geometry(
         self,

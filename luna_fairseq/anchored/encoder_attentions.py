@@ -45,6 +45,6 @@ class AnchoredEncoderAttentions(EncoderAttentions):
             window=self.extension.local_parts,
         )
 
-    def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
+    def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the distances between tokens and segments and, with a window, the tokens of each window."""
         return Geometry(context_geometry(self.needs, context, packed, source))

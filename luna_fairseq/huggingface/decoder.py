@@ -124,7 +124,14 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
         else:
             memory = past_key_values.memory
         out, state = Decoder.forward(
-            *(self, input_ids, memory, state, inputs_embeds, padding, position_ids, keep_state),
+            self,
+            input_ids,
+            memory,
+            state,
+            embeddings=inputs_embeds,
+            padding_mask=padding,
+            places=position_ids,
+            keep_state=keep_state,
             weights_of=weights_of,
         )
         cache: Any = None if state is None else LunaCache(memory, state)

@@ -206,10 +206,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             if decoding is None:
                 start = self.get_incremental_state(incremental_state, "start")
                 decoding = self.begin_decoding(encoder_out, len(prev_output_tokens), weights_of, start)
+            memory, state, tokens = decoding.memory, decoding.state, prev_output_tokens[:, -1:]
             output, state = LunaDecoder.forward(
-                *(self, prev_output_tokens[:, -1:], decoding.memory, decoding.state),
-                keep_state=True,
-                weights_of=weights_of,
+                self, tokens, memory, state, keep_state=True, weights_of=weights_of
             )
             self.set_incremental_state(incremental_state, "decoding", decoding._replace(state=state))
         attn = next((weights for weights in output.weights if weights is not None), None)
@@ -235,8 +234,12 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         arguments are ignored, as in fairseq.
         """
         x, extra = self.extract_features(
-            *(prev_output_tokens, encoder_out, incremental_state),
-            *(full_context_alignment, alignment_layer, alignment_heads),
+            prev_output_tokens,
+            encoder_out,
+            incremental_state,
+            full_context_alignment,
+            alignment_layer,
+            alignment_heads,
         )
         return x if features_only else self.output_layer(x), extra
 

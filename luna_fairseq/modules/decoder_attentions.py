@@ -3,13 +3,12 @@
 from typing import Any, Dict, Optional, Tuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from luna_fairseq.modules.batch import Geometry, Target
+from luna_fairseq.modules.batch import Geometry, Source, Target
 from luna_fairseq.modules.encoder_attentions import attention_arguments
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
-from luna_fairseq.modules.luna_encoder import EncoderOutput
 from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.options import DecoderOptions
 
@@ -71,7 +70,7 @@ class DecoderAttentions:
         """
         return LunaAttention(**attention_arguments(options))
 
-    def find_source_geometry(self, encoded: EncoderOutput) -> Optional[Geometry]:
+    def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Return the source positions for pack attention of all layers, or None if no attention needs them.
 
         The decoder calls this once for a source. Overridden if attention weights depend on distance.

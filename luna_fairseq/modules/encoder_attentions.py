@@ -39,7 +39,7 @@ class EncoderAttentions:
         """Build the self-attention of one layer."""
         return LunaAttention(**attention_arguments(self.options, builders))
 
-    def find_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
+    def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the token positions that all layers use, once for a batch; None if they use none.
 
         Args:

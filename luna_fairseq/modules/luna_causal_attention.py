@@ -165,7 +165,12 @@ class LunaCausalAttention(nn.Module):
             pack_k, q, k, v = self._project_x(query)
             weights = self._pack_weights(pack_q, pack_k)
         output = causal_luna(
-            *(q, k, v, weights, packed_padding_mask, key_padding_mask),
+            q,
+            k,
+            v,
+            weights,
+            packed_padding_mask,
+            key_padding_mask,
             dropout=dropout_probability(self.dropout_module),
             backend=self.backend,
             log_decay=self.log_decay(),
@@ -184,9 +189,13 @@ class LunaCausalAttention(nn.Module):
         """Compute :meth:`forward` from the sums of earlier positions, and add the new positions to them."""
         pack_k, q, k, v = self._project_x(query)
         output, sums = recurrent_causal_luna(
-            *(q, k, v, self._pack_weights(pack_q, pack_k)),
+            q,
+            k,
+            v,
+            self._pack_weights(pack_q, pack_k),
             None if state is None else state.sums(counts),
-            *(packed_padding_mask, key_padding_mask),
+            packed_padding_mask,
+            key_padding_mask,
             dropout=dropout_probability(self.dropout_module),
             log_decay=self.log_decay(),
             counts=counts,

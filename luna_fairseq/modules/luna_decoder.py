@@ -166,11 +166,13 @@ class LunaDecoder(TokenEmbedding):
             for number in chosen:
                 memories[number] = self.run_layer(self.layers[number].read)
             return DecoderMemory(tuple(memories), is_shared=True)
-        geometry = self.attentions.find_source_geometry(encoded)
+        geometry = self.attentions.find_source_geometry(encoded.x, encoded.packed, encoded.source)
         packed = encoded.packed
         for number in chosen:
-            inputs = packed, encoded.x, encoded.source, geometry, number in weights_of, for_decoding
-            updated, memories[number] = self.run_layer(self.layers[number].read, *inputs)
+            read, need_weights = self.layers[number].read, number in weights_of
+            updated, memories[number] = self.run_layer(
+                read, packed, encoded.x, encoded.source, geometry, need_weights, for_decoding
+            )
             packed = encoded.packed if updated is None else updated
         return DecoderMemory(tuple(memories), encoded.source)
 
@@ -240,8 +242,9 @@ class LunaDecoder(TokenEmbedding):
             layer_state, weights = None, None
             if layer_memory is not None:
                 before = None if state is None else state.layers[number]
-                inputs = x, layer_memory, before, shared, number in weights_of
-                x, layer_state, weights = self.run_layer(self.layers[number], *inputs)
+                x, layer_state, weights = self.run_layer(
+                    self.layers[number], x, layer_memory, before, shared, number in weights_of
+                )
                 states.append(x)
             all_weights.append(weights)
             layer_states.append(layer_state)

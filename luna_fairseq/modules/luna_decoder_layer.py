@@ -49,15 +49,6 @@ class CausalLayer(LunaLayer):
         self.self_attn = self_attn
         self.self_attn_layer_norm: nn.Module = nn.LayerNorm(options.embed_dim)
 
-    def attend_to_earlier(
-        self, x: Tensor, memory: LayerMemory, state: Any, shared: Shared
-    ) -> Tuple[Tensor, Any]:
-        """Apply the block of causal self-attention; return X and the next state of the attention, or None."""
-        y = self.normalize_input(self.self_attn_layer_norm, x)
-        keep_state = shared.counts is not None
-        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
-        return self.add_residual(self.self_attn_layer_norm, x, y), state
-
 
 class LunaDecoderLayer(CausalLayer):
     """Decoder layer with causal self-attention, cross-attention and a feed-forward block.
@@ -151,7 +142,10 @@ class LunaDecoderLayer(CausalLayer):
             Tuple of the output X [T, B * n, C], the state after these positions (None if no state is kept),
             and the weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
         """
-        x, state = self.attend_to_earlier(x, memory, state, shared)
+        y = self.normalize_input(self.self_attn_layer_norm, x)
+        keep_state = shared.counts is not None
+        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
+        x = self.add_residual(self.self_attn_layer_norm, x, y)
         y = self.normalize_input(self.encoder_attn_layer_norm, x)
         y, weights = self.encoder_attn.unpack(y, memory.cross, shared.source, shared.geometry, need_weights)
         x = self.add_residual(self.encoder_attn_layer_norm, x, y)
@@ -189,5 +183,8 @@ class LanguageModelLayer(CausalLayer):
 
         Arguments and results are those of :meth:`LunaDecoderLayer.forward`, without weights over a source.
         """
-        x, state = self.attend_to_earlier(x, memory, state, shared)
+        y = self.normalize_input(self.self_attn_layer_norm, x)
+        keep_state = shared.counts is not None
+        y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
+        x = self.add_residual(self.self_attn_layer_norm, x, y)
         return self.feed_forward(x), state, None

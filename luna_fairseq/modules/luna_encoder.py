@@ -153,7 +153,7 @@ class LunaEncoder(TokenEmbedding):
         x = x.transpose(0, 1)  # [S, B, C]
         first_packed, packed_padding_mask = self.packed_embedding((~padding_mask).sum(dim=1), x.size(0))
         source = Source(mask, packed_padding_mask)
-        geometry = self.attentions.find_geometry(x, first_packed, source)
+        geometry = self.attentions.find_source_geometry(x, first_packed, source)
 
         packed = first_packed
         states, packed_states, all_weights = [x], [packed], []

@@ -57,9 +57,9 @@ class LunaLayer(nn.Module):
         x = residual + self.dropout_module(x)
         return x if self.normalize_before or norm is None else norm(x)
 
-    def next_packed(self, packed: Optional[Tensor], packed_context: Optional[Tensor]) -> Optional[Tensor]:
+    def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
         """Return the residual sum of P and the packed context Y_P, or None if the layer does not update P."""
-        if packed is None or packed_context is None or not self.update_packed:
+        if packed_context is None or not self.update_packed:
             return None
         return self.add_residual(self.packed_layer_norm, packed, packed_context)
 
