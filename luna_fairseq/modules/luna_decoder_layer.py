@@ -20,11 +20,10 @@ class Shared(NamedTuple):
     """Values that all layers share in one call of a decoder.
 
     Attributes:
-        source: padding masks of the encoder output and of P (default: no padding).
-        padding_mask: boolean mask [B, T], True at padding of the target (default: None, no padding).
-        geometry: target positions, if attention weights depend on distance (default: None).
-        counts: number of tokens up to each position. If it is given, each layer returns its state (default:
-            None, no state is kept).
+        source: padding masks of the encoder output and of P.
+        padding_mask: boolean mask [B, T], True at padding of the target.
+        geometry: target positions, if attention weights depend on distance.
+        counts: number of tokens up to each position. If it is given, each layer returns its state.
     """
 
     source: Source = NO_PADDING
@@ -37,12 +36,7 @@ NOTHING_SHARED = Shared()
 
 
 class CausalLayer(LunaLayer):
-    """Base class of decoder layers, with causal self-attention.
-
-    Args:
-        options: decoder options.
-        self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
-    """
+    """Base class of decoder layers, with causal self-attention."""
 
     def __init__(self, options: StackOptions, self_attn: nn.Module):
         super().__init__(options)
@@ -99,14 +93,14 @@ class LunaDecoderLayer(CausalLayer):
         Args:
             packed: P [L, B, C] of this layer.
             context: encoder output [S, B, C].
-            source: padding masks of the encoder output and of P (default: no padding).
-            geometry: source positions, if attention weights depend on distance (default: None).
-            need_weights: :meth:`forward` can return weights over the source (default: False).
-            for_decoding: convert the memory to the form that is fastest for single tokens (default: False).
+            source: padding masks of the encoder output and of P.
+            geometry: source positions, if attention weights depend on distance.
+            need_weights: :meth:`forward` can return weights over the source.
+            for_decoding: convert the memory to the form that is fastest for single tokens.
 
         Returns:
-            Tuple of P [L, B, C] for the next layer (None if the layer does not update P) and the memory that
-            :meth:`forward` reads.
+            P [L, B, C] for the next layer (None if the layer does not update P), and the memory for
+            :meth:`forward`.
         """
         # P enters causal attention without a layer norm even in a pre-norm layer, as in the authors' code.
         causal = self.self_attn.read(packed, source.packed_padding_mask)
@@ -126,21 +120,19 @@ class LunaDecoderLayer(CausalLayer):
     ) -> Tuple[Tensor, Any, Optional[Tensor]]:
         """Apply causal self-attention, cross-attention and the feed-forward block.
 
-        Shapes: T target positions, S source tokens, width C, H heads, B source sentences with n hypotheses
-        each. The hypotheses (candidate translations in beam search) of a sentence are adjacent in the batch;
-        n is 1 in training.
+        Shapes: T target positions, H heads, B source sentences with n hypotheses (candidate translations in
+        beam search) each, which are adjacent in the batch; n is 1 in training.
 
         Args:
             x: hidden states X [T, B * n, C] of the target.
             memory: memory of the B sentences, returned by :meth:`read`.
-            state: state of self-attention after the earlier positions (default: None, this call starts at the
-                beginning of the sequences).
+            state: state of self-attention after the earlier positions, or None at the beginning.
             shared: padding masks and other values that all layers share.
-            need_weights: also return the weights over the source (default: False).
+            need_weights: also return the weights over the source.
 
         Returns:
-            Tuple of the output X [T, B * n, C], the state after these positions (None if no state is kept),
-            and the weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
+            Output X [T, B * n, C], the state after these positions (None if no state is kept), and the
+            weights over the source [H, B * n, T, S] (None if ``need_weights`` is False).
         """
         y = self.normalize_input(self.self_attn_layer_norm, x)
         keep_state = shared.counts is not None
@@ -153,13 +145,7 @@ class LunaDecoderLayer(CausalLayer):
 
 
 class LanguageModelLayer(CausalLayer):
-    """Layer of a causal language model, which has a learned packed sequence P in place of a source.
-
-    Args:
-        options: decoder options.
-        self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
-        packed_embedding: learned P of this layer (Luna, section 3.3).
-    """
+    """Layer of a causal language model, which has a learned packed sequence P in place of a source."""
 
     def __init__(self, options: StackOptions, self_attn: nn.Module, packed_embedding: PackedEmbedding):
         super().__init__(options, self_attn)
@@ -179,10 +165,7 @@ class LanguageModelLayer(CausalLayer):
         shared: Shared = NOTHING_SHARED,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Any, None]:
-        """Apply causal self-attention and the feed-forward block.
-
-        Arguments and results are those of :meth:`LunaDecoderLayer.forward`, without weights over a source.
-        """
+        """Apply causal self-attention and the feed-forward block, as :meth:`LunaDecoderLayer.forward`."""
         y = self.normalize_input(self.self_attn_layer_norm, x)
         keep_state = shared.counts is not None
         y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)
