@@ -18,19 +18,7 @@ AVERAGES = ("ema", "ema_fp32_params")
 
 
 def load_ema(path: Path) -> Dict[str, Any]:
-    """Load a checkpoint with the moving average of the weights in place of the trained weights.
-
-    The optimizer state is removed.
-
-    Args:
-        path: checkpoint saved by ``fairseq-train --store-ema``.
-
-    Returns:
-        Checkpoint contents, ready for ``torch.save``.
-
-    Raises:
-        InputError: The checkpoint contains no averaged weights.
-    """
+    """Load a checkpoint with the averages of ``--store-ema`` as its weights, and without optimizer state."""
     try:
         state: Dict[str, Any] = checkpoint_utils.load_ema_from_checkpoint(str(path))
     except KeyError as error:
@@ -46,15 +34,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
 
 
 def write_ema(path: Path, to: Path) -> None:
-    """Write a copy of a checkpoint with the moving average of the weights in place of the trained weights.
-
-    Args:
-        path: checkpoint saved by ``fairseq-train --store-ema``.
-        to: path of the copy.
-
-    Raises:
-        InputError: The checkpoint contains no averaged weights.
-    """
+    """Write a copy of a checkpoint, as loaded by :func:`load_ema`."""
     state = load_ema(path)
     with replacing(to) as temporary:
         torch.save(state, str(temporary))
@@ -62,18 +42,7 @@ def write_ema(path: Path, to: Path) -> None:
 
 @contextmanager
 def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
-    """Context manager that yields a temporary checkpoint with the moving average of the weights.
-
-    Args:
-        path: checkpoint saved by ``fairseq-train --store-ema``.
-        use_average: if False, ``path`` itself is yielded (default: True).
-
-    Yields:
-        Path of the checkpoint. The temporary file is deleted on exit.
-
-    Raises:
-        InputError: The checkpoint contains no averaged weights.
-    """
+    """Context manager that yields a temporary copy, as written by :func:`write_ema`, or ``path`` itself."""
     if not use_average:
         yield path
         return

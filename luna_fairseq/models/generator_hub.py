@@ -186,8 +186,7 @@ class LanguageModelHub(GeneratorHub):
 
         Args:
             text: one line of plain text.
-            stream: state after the preceding lines, updated in place (default: None, the line begins a new
-                text).
+            stream: state after the preceding lines, updated in place. None if the line begins a new text.
 
         Returns:
             The state, from which :meth:`sample` and later calls to :meth:`read` continue.
@@ -213,14 +212,12 @@ class LanguageModelHub(GeneratorHub):
     ) -> Any:
         """Generate continuations of texts.
 
-        Extends fairseq's ``GeneratorHubInterface.sample`` with the argument ``stream``.
-
         Args:
             sentences: a text, or a list of texts.
-            beam: beam size (default: 1).
-            verbose: print the hypotheses (default: False).
+            beam: beam size.
+            verbose: print the hypotheses.
             stream: state returned by :meth:`read`, not modified. If it is given, each text continues the text
-                read so far (default: None, no preceding text).
+                read so far.
             kwargs: generation options, such as ``sampling``.
 
         Returns:
@@ -277,11 +274,11 @@ def from_pretrained(
 
     Args:
         model_name_or_path: checkpoint folder.
-        checkpoint_file: checkpoint file name; separate several names with ``:`` (default: model.pt).
+        checkpoint_file: checkpoint file name; separate several names with ``:``.
         data_name_or_path: dictionary folder. A path that starts with ``.`` is relative to the checkpoint
             folder (default: the checkpoint folder).
-        hub: class of the returned interface (default: :class:`GeneratorHub`).
-        ema: load the moving average of the weights that ``fairseq-train --store-ema`` saved (default: False).
+        hub: class of the returned interface.
+        ema: load the moving average of the weights that ``fairseq-train --store-ema`` saved.
         kwargs: options such as ``bpe`` that override the options stored in the checkpoint.
 
     Returns:
