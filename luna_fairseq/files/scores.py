@@ -75,8 +75,12 @@ def select_scores(
 
 
 def describe_settings(score: Mapping[str, Any]) -> str:
-    """Return the settings of a score's search, such as "beam 5, lenpen 0.6". Empty if unknown."""
-    return ", ".join(f"{name} {value}" for name, value in (score.get("settings") or {}).items())
+    """Return the settings of a score's search, such as "beam 5, lenpen 0.6". Empty if unknown.
+
+    The tokenizer is left out, because the signature names it.
+    """
+    settings = (score.get("settings") or {}).items()
+    return ", ".join(f"{name} {value}" for name, value in settings if name != "tokenize")
 
 
 def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optional[Path]:

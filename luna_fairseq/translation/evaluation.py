@@ -87,6 +87,7 @@ class Evaluation:
         With ``--tune-lenpen``, the length penalty is chosen on the validation text first.
         """
         options = self.options
+        origin = describe_checkpoint(options.path, options.ema)  # now, because training may replace the file
         if options.ema:
             self._write_ema()
         references = list(read_lines(self._reference_path("test")))
@@ -109,7 +110,7 @@ class Evaluation:
             test_set=options.test_set,
             samples=options.samples,
         )
-        score(scored, {**describe_checkpoint(options.path, options.ema), "settings": self._settings(penalty)})
+        score(scored, {**origin, "settings": self._settings(penalty)})
 
     def _settings(self, penalty: float) -> Dict[str, Any]:
         """Return the settings of the search, which are recorded with the scores."""
@@ -119,8 +120,9 @@ class Evaluation:
             settings["int8"] = True
         if options.shortlist:
             settings["shortlist"] = options.shortlist.name
-        if options.generate:
-            settings["options"] = " ".join(options.generate)
+        generate = [word for word in options.generate if word != "--cpu"]
+        if generate:
+            settings["options"] = " ".join(generate)
         return settings
 
     def _write_ema(self) -> None:
