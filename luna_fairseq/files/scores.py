@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -21,7 +22,7 @@ def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
         path: checkpoint file.
         ema: the moving average of the weights in this checkpoint was used.
     """
-    return {"checkpoint": str(path), "checkpoint_sha256": sha256(path), "ema": ema}
+    return {"checkpoint": path.name, "checkpoint_sha256": sha256(path), "ema": ema}
 
 
 def write_scores(
@@ -37,7 +38,7 @@ def write_scores(
     """
     scored = {
         "translation": os.path.relpath(str(translation), str(path.absolute().parent)),
-        "translation_sha256": sha256(translation),
+        "translation_sha256": _translation_checksum(translation),
     }
     write_text(path, json.dumps([{**score, **origin, **scored} for score in scores], indent=1) + "\n")
 
@@ -93,6 +94,16 @@ def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optio
     for score in scores:
         if "translation" in score:
             path = folder / score["translation"]
-            unchanged = path.is_file() and sha256(path) == score.get("translation_sha256")
-            return path if unchanged else None
+            is_same = path.is_file() and _translation_checksum(path) == score.get("translation_sha256")
+            return path if is_same else None
     return None
+
+
+def _translation_checksum(path: Path) -> str:
+    """Return the SHA-256 of the sentences in an output of fairseq-generate, whose log lines have times."""
+    state = hashlib.sha256()
+    with path.open("rb") as file:
+        for line in file:
+            if line.startswith((b"S-", b"T-", b"H-", b"D-")):
+                state.update(line)
+    return state.hexdigest()
