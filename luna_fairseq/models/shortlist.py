@@ -9,7 +9,7 @@ Log-probabilities are normalized over the candidates.
 
 import logging
 from pathlib import Path
-from typing import Any, Mapping, Sequence
+from typing import Any, Mapping, Optional, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -89,7 +89,9 @@ class Shortlist:
                 ("source", source, lexicon.source),
                 ("target", target, lexicon.target),
             ):
-                if identify(dictionary) != made_for:
+                entries, _, _ = made_for.partition("-")
+                # Some tasks append symbols, such as languages, to the dictionaries of the data.
+                if not entries.isdecimal() or identify(dictionary, int(entries)) != made_for:
                     raise InputError(
                         f"the shortlist {path} was made for another {side} dictionary ({made_for}) than the "
                         f"model's ({identify(dictionary)}): make one from the data of the training"
@@ -112,9 +114,9 @@ class Shortlist:
         return found.nonzero().flatten().to(tokens.device)
 
 
-def identify(dictionary: Dictionary) -> str:
-    """Return the number of entries and a hash of a dictionary, without spaces."""
-    return fingerprint(dictionary).replace(" entries, ", "-")
+def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
+    """Return the number of entries and a hash of a dictionary, or of its first entries, without spaces."""
+    return fingerprint(dictionary.symbols[:entries]).replace(" entries, ", "-")
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:

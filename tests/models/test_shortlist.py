@@ -307,7 +307,8 @@ def test_a_lexicon_is_read_as_it_was_written(tmp_path):
     [
         ({"languages": "de-en"}, "made for de-en, the model translates en-de"),
         ({"source": identify(TARGET)}, "another source dictionary .41-"),
-        ({"target": identify(SOURCE)}, "another target dictionary .23-"),
+        ({"source": "many"}, "another source dictionary .many"),
+        ({"target": "41-5140f07260ee51d5"}, "another target dictionary .41-"),
     ],
 )
 def test_a_shortlist_for_another_model_is_refused(made_for, message, path):
@@ -319,6 +320,12 @@ def test_a_shortlist_for_another_model_is_refused(made_for, message, path):
     write_lexicon(path, LEXICON)
     model.prepare_for_inference_(cfg)
     assert model.shortlist is not None
+
+
+def test_a_task_may_append_symbols_to_the_dictionaries(path):
+    target = Task(23, 41).target_dictionary
+    target.add_symbol("__de__")
+    assert len(Shortlist.load(str(path), SOURCE, target).always) == 42
 
 
 def test_a_shortlist_that_names_no_dictionary_is_used_with_a_warning(path, caplog):
