@@ -18,6 +18,7 @@ from fairseq.models.transformer import TransformerConfig, TransformerModelBase
 from fairseq.modules import FairseqDropout
 from luna_fairseq.errors import InputError
 from luna_fairseq.models.authors_checkpoint import translate_names
+from luna_fairseq.models.bfloat16_linear import use_bfloat16
 from luna_fairseq.models.document_translation import check_separator
 from luna_fairseq.models.fairseq_layers import activation_function
 from luna_fairseq.models.int8 import quantise
@@ -34,6 +35,15 @@ _SENTENCE_ENCODER_OPTIONS = {
     "no_scale_embedding": True,
     "layernorm_embedding": True,
 }
+
+
+def has_bfloat16_option(cfg: Any) -> bool:
+    """Return True if a generation command has ``--bf16``, which fairseq itself ignores.
+
+    The configuration of a checkpoint, which fairseq's hub interface passes, has no path.
+    """
+    path = getattr(getattr(cfg, "common_eval", None), "path", None)
+    return bool(path and getattr(getattr(cfg, "common", None), "bf16", False))
 
 
 class PluginModel(BaseFairseqModel):
@@ -89,9 +99,11 @@ class PluginModel(BaseFairseqModel):
         super().upgrade_state_dict_named(state_dict, name)
 
     def prepare_for_inference_(self, cfg: Any) -> None:
-        """Prepare the model for inference, with 8-bit weights if the option ``int8`` is set."""
+        """Prepare the model for inference, with weights in 8 bits or bfloat16 if an option asks for them."""
         if getattr(getattr(getattr(self, "decoder", None), "cfg", None), "int8", False):
             quantise(self)
+        elif has_bfloat16_option(cfg) and next(self.parameters()).is_cpu:
+            use_bfloat16(self)
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:

@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from fairseq.data import Dictionary
 from luna_fairseq.checks.same_training import fingerprint
 from luna_fairseq.errors import InputError
+from luna_fairseq.models.bfloat16_linear import BFloat16Linear
 from luna_fairseq.models.int8 import Linear8
 from luna_fairseq.models.onednn_linear import OneDnnLinear
+from luna_fairseq.ops.plain_linear import has_hooks, is_plain_linear
 from luna_fairseq.text.lexicon import EVERY_SENTENCE, read_lexicon
 
 logger = logging.getLogger(__name__)
@@ -119,11 +121,25 @@ def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
     return fingerprint(dictionary.symbols[:entries]).replace(" entries, ", "-")
 
 
+class SelectedOutputs(nn.Module):
+    """Subset of the outputs of a layer that has hooks or is of an unknown class. Computes all of them."""
+
+    def __init__(self, layer: nn.Module, outputs: Tensor):
+        super().__init__()
+        self.layer, self.outputs = layer, outputs
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the selected outputs for vectors [..., inputs]."""
+        return self.layer(x).index_select(-1, self.outputs)
+
+
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer of the same class as the output projection that computes some of its outputs."""
-    if isinstance(projection, Linear8):
+    """Return a layer, of the same class if possible, that computes some outputs of the output projection."""
+    if isinstance(projection, (Linear8, BFloat16Linear)) and not has_hooks(projection):
         return projection.select(outputs)
-    weight, bias = projection.weight, getattr(projection, "bias", None)
+    if not is_plain_linear(projection):
+        return SelectedOutputs(projection, outputs)
+    weight, bias = projection.weight, projection.bias
     selected = nn.Linear(weight.size(1), len(outputs), bias is not None, device="meta")
     selected.weight = nn.Parameter(weight.index_select(0, outputs), requires_grad=False)
     if bias is not None:

@@ -332,3 +332,12 @@ def test_a_shortlist_that_names_no_dictionary_is_used_with_a_warning(path, caplo
     write_lexicon(path, Lexicon(CANDIDATES))
     assert prepared(path).shortlist is not None
     assert "does not say which dictionaries" in caplog.text
+
+
+def test_hooks_and_replaced_projections_have_an_effect_on_selected_outputs():
+    x, outputs = torch.randn(2, 6), torch.tensor([0, 7])
+    for make in (lambda: nn.Linear(6, 9), lambda: Linear8(torch.randn(9, 6), None)):
+        hooked = make()
+        hooked.register_forward_hook(lambda layer, inputs, y: y + 1)
+        for layer in (hooked, nn.Sequential(make(), nn.ReLU())):
+            torch.testing.assert_close(select_outputs(layer, outputs)(x), layer(x)[:, outputs])
