@@ -347,7 +347,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         attention weights over the context.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
-        may_prepare = self.prepares and LOOKUP_FORMS.forced() in (None, "prepared")
+        may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")
         if not (may_prepare and reads_all and is_eager_on_cpu(memory.key)):
             return memory
         B, H, L, _ = memory.key.shape

@@ -1,5 +1,6 @@
 """Factory that builds the attention modules of a decoder with anchored attention and its extensions."""
 
+from dataclasses import dataclass
 from typing import Any, Optional, Tuple
 
 import torch
@@ -17,63 +18,82 @@ from luna_fairseq.anchored.sentence_places import (
 from luna_fairseq.anchored.softmax_cross import SoftmaxCrossAttention
 from luna_fairseq.errors import InputError
 from luna_fairseq.modules.batch import Geometry, Source, Target
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.decoder_attentions import DecoderAttentions, causal_arguments
 from luna_fairseq.modules.encoder_attentions import attention_arguments
 from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.options import DecoderOptions
 
 
-def choose_decoder_attentions(cfg: Any) -> DecoderAttentions:
+def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAttentions:
     """Return the factory of a decoder's attention modules that the configuration ``cfg`` selects."""
-    options, defaults = extension_options(cfg), ExtensionOptions()
-    if options._replace(anchor_strength=defaults.anchor_strength) == defaults:
-        return DecoderAttentions()
-    return AnchoredDecoderAttentions(options)
+    extension, defaults = extension_options(cfg), ExtensionOptions()
+    if extension._replace(anchor_strength=defaults.anchor_strength) == defaults:
+        return DecoderAttentions(options)
+    return AnchoredDecoderAttentions(options, extension, target_separator(cfg))
 
 
+def target_separator(cfg: Any) -> Optional[int]:
+    """Return the target token that separates the sentences of a document, or None without such documents.
+
+    ``cfg.separators`` has the tokens of the source and of the target.
+    """
+    separators = getattr(cfg, "separators", None)
+    return separators[1] if separators else None
+
+
+@dataclass(frozen=True)
 class AnchoredDecoderAttentions(DecoderAttentions):
     """Factory that builds the attention modules of a decoder with the extensions that the options enable.
 
     Attributes:
+        options: decoder options.
+        extension: options that enable the extensions.
         separator: id of the target token that separates the sentences of a document, at which the diagonal
             restarts. None if a target is one sentence.
     """
 
-    def __init__(self, options: ExtensionOptions):
-        self.options = options
-        self.separator: Optional[int] = None
-        self.needs = Needs()
+    extension: ExtensionOptions
+    separator: Optional[int] = None
 
-    def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
+    @property
+    def needs(self) -> Needs:
+        """Distances and positions that the attention modules of all layers need."""
+        options, extension = self.options, self.extension
+        # The last layer has no pack attention if it reads the source by softmax attention.
+        is_only_layer = options.num_layers == 1 or options.non_contextual_packed
+        packs = extension.anchored_packed and not (extension.cross_attention == "softmax" and is_only_layer)
+        return Needs(
+            pack_heads=(options.num_pack_heads or options.num_heads) if packs else 0,
+            lookup=extension.packed_lookup,
+            diagonal=extension.diagonal_prior,
+        )
+
+    def build_causal_attention(self, builders: Builders = TORCH) -> nn.Module:
         """Build the causal self-attention of one layer, with an exponential decay if that is enabled."""
-        if not self.options.causal_decay:
-            return super().build_causal_attention(options)
-        return DecayingCausalAttention(**causal_arguments(options))
+        if not self.extension.causal_decay:
+            return super().build_causal_attention(builders)
+        return DecayingCausalAttention(**causal_arguments(self.options, builders))
 
-    def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
+    def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
         """Build the cross-attention of one layer, with the extensions that are enabled."""
-        ours = self.options
-        anchors: Any = {
-            "anchor_strength": ours.anchor_strength if ours.anchored_packed else None,
-            "diagonal": ours.diagonal_prior,
+        extension = self.extension
+        arguments = {
+            **attention_arguments(self.options, builders),
+            "anchor_strength": extension.anchor_strength if extension.anchored_packed else None,
+            "diagonal": extension.diagonal_prior,
         }
-        arguments = attention_arguments(options)
-        attention: Any
-        if ours.cross_attention == "softmax":
-            attention = SoftmaxCrossAttention(**arguments, **anchors, packs=update_packed)
-        elif ours.anchored_packed:
-            attention = AnchoredCrossAttention(**arguments, **anchors, lookup=ours.packed_lookup)
-        else:
-            return super().build_cross_attention(options, update_packed)
-        # The last layer may need fewer distances than the others, because it has no pack attention.
-        self.needs = Needs(*map(max, zip(self.needs, attention.needs())))
-        return attention
+        if extension.cross_attention == "softmax":
+            return SoftmaxCrossAttention(**arguments, packs=update_packed)
+        if extension.anchored_packed:
+            return AnchoredCrossAttention(**arguments, lookup=extension.packed_lookup)
+        return super().build_cross_attention(update_packed, builders)
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Compute the source positions that the pack attention of all layers needs, or None."""
         if self.needs == Needs():
             return None
-        needs = self.needs._replace(for_export=self.for_export)
+        needs = self.needs._replace(for_export=self.options.fixed_shapes)
         return Geometry(context_geometry(needs, context, packed, source))
 
     def find_target_geometry(

@@ -109,7 +109,7 @@ class SoftmaxCrossAttention(AnchoredAttention):
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Compute once what no query changes: logit scale, padding mask, and positions of the keys."""
-        if not (self.prepares and is_eager_on_cpu(memory.key)):
+        if not is_eager_on_cpu(memory.key):
             return memory
         mask, S = source.padding_mask, memory.key.size(2)
         places = None

@@ -43,6 +43,7 @@ def encoder_options(config: Any) -> EncoderOptions:
         sentence_encoder=not config.is_encoder_decoder,
         packed_is_read=config.packed_is_read,
         layer_repeats=getattr(config, "layer_repeats", 1),
+        fixed_shapes=getattr(config, "fixed_shapes", False),
     )
 
 
@@ -53,6 +54,7 @@ def decoder_options(config: Any) -> DecoderOptions:
         partial(getattr, config),
         activation_fn=get_activation(config.activation_fn),
         has_encoder=config.is_encoder_decoder,
+        fixed_shapes=getattr(config, "fixed_shapes", False),
     )
 
 

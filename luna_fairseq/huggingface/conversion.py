@@ -135,7 +135,6 @@ def _translation_options(model: Any, head: str) -> Dict[str, Any]:
         **resolved_options(model.encoder.cfg, DEFAULTS),
         **_decoder_options(model),
         "share_all_embeddings": source is model.decoder.embed_tokens,
-        "separators": getattr(model.decoder, "separators", None),
         "source_vocab_size": source.num_embeddings,
         "is_encoder_decoder": True,
     }

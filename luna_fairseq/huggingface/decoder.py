@@ -85,11 +85,9 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     """
 
     def __init__(self, config: Any):
-        LunaPreTrainedModel.__init__(self, config)
-        attentions = choose_decoder_attentions(config)
-        self.build(decoder_options(config), build_token_embedding(config, "decoder"), attentions)
-        if config.is_encoder_decoder and config.separators:
-            attentions.separator = config.separators[1]  # type: ignore[attr-defined]
+        options = decoder_options(config)
+        embed_tokens = build_token_embedding(config, "decoder")
+        super().__init__(options, embed_tokens, choose_decoder_attentions(config, options), config=config)
         self.post_init()
 
     def forward(  # type: ignore[override]

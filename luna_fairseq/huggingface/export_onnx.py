@@ -21,6 +21,7 @@ sizes and lengths. The command needs the extra packages that pip install "luna_f
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import logging
 import sys
@@ -35,9 +36,6 @@ from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
 from luna_fairseq.files.writing import replacing_folder, write_text
 from luna_fairseq.huggingface.export import convert_checkpoint, export_parser, write_tokenizer
-from luna_fairseq.modules.luna_attention import LunaAttention
-from luna_fairseq.modules.luna_decoder import LunaDecoder
-from luna_fairseq.modules.packed_embedding import PackedEmbedding
 
 PROGRAM = "luna-export-onnx"
 EXAMPLE = "luna-export-onnx onnx --path checkpoints/checkpoint_best.pt --data data-bin"
@@ -97,17 +95,9 @@ def write_onnx(model: Any, folder: Path) -> None:
         raise InputError(
             "A model with --sentence-diagonal cannot be exported to ONNX. Use luna-export-huggingface."
         )
-    # The expected logits are computed first, because the modules are then switched to the implementations
-    # that can be exported.
     with torch.no_grad():
         expected = [(batch, compute_model_logits(model, batch)) for batch in batches_to_compare(model.config)]
-    for module in model.modules():
-        if isinstance(module, PackedEmbedding):
-            module.has_fixed_shape = True
-        elif isinstance(module, LunaDecoder):
-            module.attentions.for_export = True
-        elif isinstance(module, LunaAttention):
-            module.prepares = False
+    model = build_for_export(model)
     tokens = [(random_source(model, *size),) for size in example_sizes(model.config)]
     if not isinstance(model, CachedGeneration):
         _write_graph(WholeModel(model), folder / "model.onnx", tokens)
@@ -116,6 +106,15 @@ def write_onnx(model: Any, folder: Path) -> None:
     for batch, logits in expected:
         actual = compute_graph_logits(model.config, folder, batch)
         check_close("The exported folder", "logits", logits, actual)
+
+
+def build_for_export(model: Any) -> Any:
+    """Return a copy of a model in which no shape or operation depends on the lengths of sentences."""
+    config = copy.deepcopy(model.config)
+    config.fixed_shapes = True
+    exportable = type(model)(config).eval()
+    exportable.load_state_dict(model.state_dict())
+    return exportable
 
 
 def _write_decoder(model: Any, folder: Path, tokens: List[Tuple[Tensor, ...]]) -> None:

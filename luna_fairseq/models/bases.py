@@ -151,14 +151,13 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
         separates the sentences of a document.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
+        cfg.separators = None
         if cfg.sentence_diagonal:
             if not cfg.diagonal_prior:
                 raise InputError("--sentence-diagonal needs --diagonal-prior: give both, or neither")
             check_separator(*dictionaries)
-        model = super().build_model(cfg, task)
-        if cfg.sentence_diagonal:
-            model.decoder.separators = tuple(dictionary.index(SEPARATOR) for dictionary in dictionaries)
-        return model
+            cfg.separators = tuple(dictionary.index(SEPARATOR) for dictionary in dictionaries)
+        return super().build_model(cfg, task)
 
     @classmethod
     def build_encoder(cls, cfg: TransformerConfig, src_dict: Dictionary, embed_tokens: nn.Embedding) -> Any:

@@ -4,14 +4,15 @@
 dictionaries, encoder outputs, incremental state and beam search.
 """
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from fairseq.data import Dictionary
 from fairseq.models import FairseqIncrementalDecoder
-from fairseq.models.transformer import TransformerDecoderBase
+from fairseq.modules import AdaptiveSoftmax
+from fairseq.utils import eval_str_list
 from luna_fairseq.anchored.decoder_attentions import choose_decoder_attentions
 from luna_fairseq.anchored.sentence_places import sentence_numbers
 from luna_fairseq.errors import InputError
@@ -21,8 +22,6 @@ from luna_fairseq.models.fairseq_layers import (
     IncrementalState,
     fairseq_builders,
     read_options,
-    use_fairseq_stack,
-    wrap_luna_layer,
 )
 from luna_fairseq.models.no_torchscript import NoTorchScript, refuse_tracing
 from luna_fairseq.modules.batch import Source
@@ -50,8 +49,8 @@ class Decoding(NamedTuple):
     sentences: Optional[Tensor]
 
 
-class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
-    """Luna decoder with the interface of fairseq's Transformer decoder.
+class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
+    """Luna decoder with the interface of fairseq's incremental decoders.
 
     In beam search, fairseq repeats the source for every hypothesis. This class reads each source once, before
     the first step. The incremental state of fairseq holds a :class:`Decoding`.
@@ -61,29 +60,20 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         dictionary: target dictionary.
         embed_tokens: token embedding.
         no_encoder_attn: build a decoder without cross-attention (default: False).
+        choose_attentions: function ``(cfg, options) -> factory`` of the attention modules of the layers.
 
     Attributes:
-        separators: indices of the sentence separator in the source and target dictionaries, used by
-            --sentence-diagonal (default: None).
-        attn_in_training: return attention weights over the source in training, for criterions that use them
-            (default: False).
         need_attn: return attention weights over the source in evaluation (default: True).
     """
 
-    # torch.jit.trace would compile the property before forward can raise its error.
-    __jit_unused_properties__ = ["separators"]
-
     def __init__(
-        self, cfg: Any, dictionary: Dictionary, embed_tokens: nn.Embedding, no_encoder_attn: bool = False
+        self,
+        cfg: Any,
+        dictionary: Dictionary,
+        embed_tokens: nn.Embedding,
+        no_encoder_attn: bool = False,
+        choose_attentions: Callable[..., DecoderAttentions] = choose_decoder_attentions,
     ):
-        FairseqIncrementalDecoder.__init__(self, dictionary)
-        self.cfg = cfg
-        self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
-        self.max_target_positions = cfg.max_target_positions
-        self.share_input_output_embed = cfg.share_decoder_input_output_embed
-        self.output_embed_dim = cfg.decoder.output_dim
-        self.attn_in_training, self.need_attn = False, True
-        self._separators: Optional[Tuple[int, int]] = None
         options = read_options(
             DecoderOptions,
             cfg,
@@ -92,23 +82,23 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             linear_embedding=cfg.quant_noise.pq > 0 and not cfg.adaptive_input,
             backend=cfg.luna_backend,
         )
-        builders = fairseq_builders(cfg, cfg.decoder.layerdrop)
-        self.build(options, embed_tokens, self.choose_attentions(cfg), builders)
+        # Layers are dropped by `choose_layers`, because each batch reads the list of layers twice.
+        builders = fairseq_builders(cfg, layer_drop=0.0)
+        attentions = choose_attentions(cfg, options)
+        super().__init__(options, embed_tokens, attentions, builders, dictionary=dictionary)
+        self.cfg = cfg
+        self.register_buffer("version", torch.Tensor([3]))  # expected in checkpoints by fairseq
+        self.max_target_positions = cfg.max_target_positions
+        self.separators = getattr(cfg, "separators", None)
+        self.attn_in_training = getattr(cfg, "attn_in_training", False)
+        self.need_attn = True
         self.num_layers = len(self.layers)
-        use_fairseq_stack(self, "LunaDecoder", cfg)
-        self.adaptive_softmax = self.output_projection = None
-        self.build_output_projection(cfg, dictionary, embed_tokens)
-
-    def choose_attentions(self, cfg: Any) -> DecoderAttentions:
-        """Choose the decoder's types of self-attention and cross-attention.
-
-        Args:
-            cfg: fairseq's TransformerConfig, extended with Luna's options.
-
-        Returns:
-            Factory that builds the attention modules of each layer.
-        """
-        return choose_decoder_attentions(cfg)
+        self.adaptive_softmax: Optional[nn.Module] = None
+        self.output_projection: Optional[nn.Module] = None
+        if cfg.adaptive_softmax_cutoff is not None:
+            self.adaptive_softmax = build_adaptive_softmax(cfg, len(dictionary), embed_tokens)
+        else:
+            self.output_projection = build_output_projection(cfg, len(dictionary), embed_tokens)
 
     def choose_layers(self) -> List[bool]:
         """Skip layers at random in training, if --decoder-layerdrop is greater than 0."""
@@ -117,44 +107,27 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
             return super().choose_layers()
         return (torch.empty(len(self.layers)).uniform_() > probability).tolist()
 
-    def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
-        """Build a decoder layer with fairseq's dropout and layer norm.
+    def max_positions(self) -> int:
+        """Return the maximum number of target tokens."""
+        if self.embed_positions is None:
+            return self.max_target_positions
+        return min(self.max_target_positions, self.embed_positions.max_positions)
 
-        The layer is also compiled, checkpointed or sharded if the options request it. Overrides
-        ``LunaDecoder.build_layer``.
+    def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
+        """Compute logits of the vocabulary. Adaptive softmax takes the features [B, T, C] themselves."""
+        return features if self.output_projection is None else self.output_projection(features)
 
-        Args:
-            options: decoder options.
-            number: zero-based layer index.
-
-        Returns:
-            The layer.
-        """
-        return wrap_luna_layer(super().build_layer(options, number), "LunaDecoderLayer", self.cfg)
-
-    @property
-    def separators(self) -> Optional[Tuple[int, int]]:
-        """Indices of the sentence separator in the source and target dictionaries.
-
-        None if --sentence-diagonal is not set.
-        """
-        return self._separators
-
-    @separators.setter
-    def separators(self, value: Optional[Tuple[int, int]]) -> None:
-        self._separators = value
-        attentions: Any = self.attentions  # an AnchoredDecoderAttentions, the only class with sentences
-        attentions.separator = None if value is None else value[1]
+    def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
+        """Add the output projection and fairseq's version number to a state dict that lacks them."""
+        state_dict.setdefault(f"{name}.version", self.version.clone())
+        shared = state_dict.get(f"{name}.embed_tokens.weight")
+        if self.cfg.share_decoder_input_output_embed and self.output_projection is not None:
+            if shared is not None:
+                state_dict.setdefault(f"{name}.output_projection.weight", shared)
+        return state_dict
 
     def make_generation_fast_(self, need_attn: bool = False, **kwargs: Any) -> None:
-        """Choose whether the decoder returns attention weights during generation.
-
-        fairseq calls this on every module before generation.
-
-        Args:
-            need_attn: return attention weights over the source, needed for alignments (default: False).
-            kwargs: ignored.
-        """
+        """Choose whether attention weights over the source are returned in generation, for alignments."""
         self.need_attn = need_attn
 
     def extract_features(
@@ -166,29 +139,22 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         alignment_layer: Optional[int] = None,
         alignment_heads: Optional[int] = None,
     ) -> Tuple[Tensor, Dict[str, List[Any]]]:
-        """Compute features for the target tokens, without the output projection.
-
-        Shapes: batch size B, T target tokens, S source tokens, model width C.
+        """Compute features [B, T, C] of target tokens [B, T], shifted right by one.
 
         Args:
-            prev_output_tokens: target tokens [B, T], shifted right by one.
-            encoder_out: output of :class:`FairseqLunaEncoder` (default: None, no encoder).
+            prev_output_tokens: target tokens [B, T].
+            encoder_out: output of :class:`FairseqLunaEncoder`, or None without an encoder.
             incremental_state: fairseq's incremental decoding state. If it is given, only the last token is
-                processed (default: None, all tokens are processed).
+                processed.
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
             alignment_layer: index of the layer whose attention weights over the source are returned (default:
                 None, the last layer).
             alignment_heads: number of leading attention heads to average (default: None, all heads).
 
         Returns:
-            The features [B, T, C], and a dictionary. ``attn`` is a list with a single entry: the attention
-            weights [B, T, S] over the source, or None. ``inner_states`` lists the hidden states [T, B, C]
-            after every layer.
-
-        Raises:
-            InputError: The sequence exceeds the number of learned positions, or the call is inside
-                torch.jit.trace or torch.export.
-            NotImplementedError: ``full_context_alignment`` is True.
+            The features and a dictionary. ``attn`` is a list with a single entry: the attention weights
+            [B, T, S] over the source, or None. ``inner_states`` lists the hidden states [T, B, C] after every
+            layer.
         """
         refuse_tracing()
         if full_context_alignment:
@@ -267,9 +233,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         padding_mask = encoder_out["encoder_padding_mask"][0] if all(encoder_out["has_padding"]) else None
         packed_padding_mask = next(iter(encoder_out["packed_padding_mask"]), None)
         numbers = None
-        if self._separators is not None:
+        if self.separators is not None:
             (tokens,) = encoder_out["src_tokens"]
-            numbers = sentence_numbers(tokens.eq(self._separators[0]), tokens.eq(self.padding_idx))
+            numbers = sentence_numbers(tokens.eq(self.separators[0]), tokens.eq(self.padding_idx))
         source = Source(padding_mask, packed_padding_mask, numbers)
         return EncoderOutput(encoder_out["encoder_out"][0], encoder_out["packed_out"][0], source)
 
@@ -308,16 +274,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
         return None if state is None else state.to(next(self.parameters()).device)
 
     def check_length(self, length: int) -> None:
-        """Check that the model has enough positions for a sequence.
-
-        Sinusoidal positions have no limit; their table is extended as needed.
-
-        Args:
-            length: number of tokens in the sequence.
-
-        Raises:
-            InputError: The model uses learned positions and has fewer than ``length`` of them.
-        """
+        """Raise InputError if the model has too few learned positions. Sinusoidal positions have no limit."""
         if isinstance(self.embed_positions, FairseqPositions):
             self.embed_positions.extend(length)
         elif self.embed_positions is not None and length > self.max_positions():
@@ -346,3 +303,27 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, TransformerDecoderBase):
                 remaining, sentences = group_by_sentence(sentences)
                 decoding = decoding._replace(memory=memory.select_sources(remaining), sentences=sentences)
         self.set_incremental_state(incremental_state, "decoding", decoding)
+
+
+def build_adaptive_softmax(cfg: Any, vocabulary: int, embed_tokens: nn.Module) -> AdaptiveSoftmax:
+    """Build fairseq's adaptive softmax, which may share matrices with the adaptive input ``embed_tokens``."""
+    return AdaptiveSoftmax(
+        vocabulary,
+        cfg.decoder.output_dim,
+        eval_str_list(cfg.adaptive_softmax_cutoff, type=int),
+        dropout=cfg.adaptive_softmax_dropout,
+        adaptive_inputs=embed_tokens if cfg.tie_adaptive_weights else None,
+        factor=cfg.adaptive_softmax_factor,
+        tie_proj=cfg.tie_adaptive_proj,
+    )
+
+
+def build_output_projection(cfg: Any, vocabulary: int, embed_tokens: nn.Embedding) -> nn.Linear:
+    """Build the projection to the vocabulary, which may share the token embedding."""
+    if cfg.share_decoder_input_output_embed:
+        projection = nn.Linear(*reversed(embed_tokens.weight.shape), bias=False)
+        projection.weight = embed_tokens.weight
+        return projection
+    projection = nn.Linear(cfg.decoder.output_dim, vocabulary, bias=False)
+    nn.init.normal_(projection.weight, mean=0, std=cfg.decoder.output_dim**-0.5)
+    return projection

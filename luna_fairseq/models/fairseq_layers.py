@@ -1,11 +1,11 @@
-"""Adapters between the PyTorch modules of ``luna_fairseq.modules`` and fairseq.
+"""Adapters between the modules of ``luna_fairseq.modules`` and fairseq.
 
-They translate fairseq's options, replace torch's layers with fairseq's, and apply torch.compile, activation
-checkpointing and sharding to encoder and decoder layers.
+They translate fairseq's options, build fairseq's dropout, layer norm and positions, and apply torch.compile,
+activation checkpointing and sharding to layers.
 """
 
 from functools import partial
-from typing import Any, Callable, Dict, Iterable, Iterator, Optional, TypeVar
+from typing import Any, Callable, Dict, Iterable, Iterator, Optional
 
 import torch
 from torch import Tensor, nn
@@ -20,12 +20,11 @@ from luna_fairseq.errors import InputError
 from luna_fairseq.models.compiled_layer import compile_in_training
 from luna_fairseq.models.wrapped_decoder_layer import checkpoint_methods, shard_methods
 from luna_fairseq.modules.builders import Builders
-from luna_fairseq.modules.luna_decoder_layer import CausalLayer, LunaDecoderLayer
+from luna_fairseq.modules.luna_decoder_layer import CausalLayer
 from luna_fairseq.modules.options import SINUSOIDAL, StackOptions, options_from
 from luna_fairseq.modules.positions import build_positions as build_torch_positions
 from luna_fairseq.modules.positions import sinusoids
 
-Module = TypeVar("Module", bound=nn.Module)
 # fairseq's incremental decoding state.
 IncrementalState = Dict[str, Dict[str, Any]]
 
@@ -81,12 +80,8 @@ def build_positions(options: StackOptions, padding_idx: int) -> Optional[nn.Modu
 class FairseqPositions(SinusoidalPositionalEmbedding):
     """fairseq's sinusoidal position embedding, for sequences of any length.
 
-    Embeddings are looked up in a table. Positions beyond the end of the table are computed in each call.
-
-    Args:
-        max_positions: initial maximum sequence length of the table.
-        embed_dim: model width.
-        padding_idx: position number used for padding. Its embedding is zero.
+    Embeddings are looked up in a table of initially ``max_positions`` entries. Positions beyond its end are
+    computed in each call. The embedding of the position ``padding_idx`` is zero.
 
     Example:
         >>> positions = FairseqPositions(max_positions=10, embed_dim=4, padding_idx=1)
@@ -100,25 +95,16 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
     weights: Tensor  # torch.jit requires buffers to be annotated
 
     def extend(self, end: int) -> None:
-        """Extend the embedding table to longer sequences.
-
-        Args:
-            end: new maximum sequence length. Nothing happens if the table is long enough.
-        """
+        """Extend the embedding table to sequences of ``end`` tokens, if it is shorter."""
         rows = end + self.padding_idx + 1
         if rows > self.weights.size(0):
             table = self.get_embedding(rows, self.embedding_dim, self.padding_idx)
             self.weights = table.to(self.weights)
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Look up position embeddings.
+        """Return the embeddings [B, T, C] of positions [B, T], of which the first is ``padding_idx + 1``.
 
-        Args:
-            positions: position numbers [batch size, length]. The first token is numbered ``padding_idx + 1``.
-            end: maximum sequence length. No position number exceeds ``end + padding_idx``.
-
-        Returns:
-            Embeddings [batch size, length, width].
+        ``end`` is the maximum sequence length, so that no position exceeds ``end + padding_idx``.
         """
         like = getattr(self, "_float_tensor", self.weights)  # fairseq 0.12.2 moves only this buffer
         if end + self.padding_idx + 1 > self.weights.size(0):
@@ -128,94 +114,10 @@ class FairseqPositions(SinusoidalPositionalEmbedding):
         return self.weights.index_select(0, positions.reshape(-1)).view(*positions.shape, -1).detach()
 
 
-def use_fairseq_layers(
-    module: Module, name: str, q_noise: float = 0.0, qn_block_size: int = 8, export: bool = False
-) -> Module:
-    """Replace a module's dropout and layer norm children with fairseq's, and add quantization noise.
-
-    fairseq's dropout can be named for --retain-dropout-modules. Its layer norm uses apex's fused kernel if
-    apex is installed. Quantization noise is added to linear layers.
-
-    Args:
-        module: module whose children are replaced in place. Parameters keep their names.
-        name: dropout name for --retain-dropout-modules.
-        q_noise: amount of quantization noise (default: 0).
-        qn_block_size: block size of quantization noise (default: 8).
-        export: use torch's layer norm in place of apex's kernel (default: False).
-
-    Returns:
-        The module itself.
-    """
-    use_fairseq_dropout_and_norm(module, name, export)
-    for child in module.children():
-        if isinstance(child, nn.Linear):
-            quant_noise(child, q_noise, qn_block_size)
-    return module
-
-
-def wrap_luna_layer(layer: Any, name: str, cfg: Any) -> nn.Module:
-    """Replace parts of a Luna layer with fairseq's, and wrap the layer as requested by the options.
-
-    :func:`wrap_layer` lists the wrappers.
-
-    Args:
-        layer: :class:`luna_fairseq.modules.LunaEncoderLayer` or :class:`LunaDecoderLayer`, modified in place.
-        name: name of the layer's dropout modules for --retain-dropout-modules.
-        cfg: fairseq's TransformerConfig, extended with Luna's options.
-
-    Returns:
-        The wrapped layer.
-    """
-    noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
-    causal = isinstance(layer, CausalLayer)
-    use_fairseq_layers(layer.self_attn, "LunaCausalAttention" if causal else "LunaAttention", **noise)
-    if isinstance(layer, LunaDecoderLayer):
-        use_fairseq_layers(layer.encoder_attn, "LunaAttention", **noise)
-    return wrap_layer(use_fairseq_layers(layer, name, **noise, export=cfg.export), cfg)
-
-
-def use_fairseq_dropout_and_norm(module: nn.Module, name: str, export: bool) -> None:
-    """Replace a module's dropout and layer norm children with fairseq's.
-
-    Args:
-        module: module whose children are replaced in place.
-        name: dropout name for --retain-dropout-modules.
-        export: use torch's layer norm in place of apex's kernel.
-    """
-    for part, child in list(module.named_children()):
-        if isinstance(child, nn.Dropout):
-            setattr(module, part, FairseqDropout(child.p, module_name=name))
-        elif isinstance(child, nn.LayerNorm):
-            options = {"eps": child.eps, "elementwise_affine": child.elementwise_affine}
-            setattr(module, part, LayerNorm(child.normalized_shape, **options, export=export))
-
-
-def use_fairseq_stack(stack: nn.Module, name: str, cfg: Any) -> None:
-    """Replace the dropout and layer norm of an encoder or decoder with fairseq's, outside its layers.
-
-    :func:`wrap_luna_layer` does the same inside each layer. Quantization noise is added to the linear layer
-    after the embedding, if there is one.
-
-    Args:
-        stack: encoder or decoder, modified in place.
-        name: dropout name for --retain-dropout-modules.
-        cfg: fairseq's TransformerConfig.
-    """
-    use_fairseq_dropout_and_norm(stack, name, cfg.export)
-
-
 def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
     """Apply torch.compile, activation checkpointing and FSDP to a layer, as requested by the options.
 
-    Args:
-        layer: encoder or decoder layer.
-        cfg: fairseq's TransformerConfig, extended with Luna's options.
-
-    Returns:
-        The wrapped layer; ``layer`` itself if none of these options is set.
-
-    Raises:
-        InputError: --torch-compile is combined with activation checkpointing, or torch is older than 2.5.
+    Raises InputError if --torch-compile is combined with activation checkpointing, or torch is too old.
     """
     if cfg.torch_compile:
         if cfg.checkpoint_activations:
@@ -232,11 +134,7 @@ def wrap_layer(layer: nn.Module, cfg: Any) -> nn.Module:
 
 
 class RepeatedLayers(nn.ModuleList):
-    """List of layers that are applied several times with shared parameters.
-
-    Args:
-        layers: layers, applied in order.
-        times: number of passes over the list per iteration.
+    """List of layers that are applied ``times`` times with shared parameters.
 
     Example:
         >>> len(list(RepeatedLayers(nn.ModuleList([nn.Linear(2, 2)]), times=3)))
@@ -253,24 +151,10 @@ class RepeatedLayers(nn.ModuleList):
 
 
 def gelu(x: Tensor) -> Tensor:
-    """Compute the exact GELU, in float32 if the input has half precision.
-
-    Args:
-        x: tensor of any shape.
-
-    Returns:
-        Tensor with the same shape and dtype as the input.
-    """
+    """Compute GELU in float32 even for half-precision inputs."""
     return F.gelu(x.to(torch.promote_types(x.dtype, torch.float32))).to(x.dtype)
 
 
 def activation_function(name: str) -> Callable[[Tensor], Tensor]:
-    """Return an activation function by name.
-
-    Args:
-        name: name known to fairseq, such as ``relu``. For ``gelu``, this module's :func:`gelu` is returned.
-
-    Returns:
-        Function that maps a tensor to a tensor.
-    """
+    """Return the activation function of fairseq with a name such as ``relu``; GELU is :func:`gelu`."""
     return gelu if name == "gelu" else utils.get_activation_fn(name)

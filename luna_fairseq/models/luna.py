@@ -1,7 +1,7 @@
 """Luna translation model (section 4.2 of the paper) and its named architectures."""
 
 from argparse import Namespace
-from typing import Any, Dict
+from typing import Any, Callable, Dict
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -40,7 +40,7 @@ class LunaModel(EncoderDecoder):
     """
 
     encoder_class = FairseqLunaEncoder
-    decoder_class = FairseqLunaDecoder
+    decoder_class: Callable[..., FairseqLunaDecoder] = FairseqLunaDecoder
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
@@ -75,10 +75,9 @@ class LunaModel(EncoderDecoder):
         """
         cfg = nested_config(cfg)
         check_widths(cfg, "both read the same packed sequence, so give them the same width")
-        model = super().build_model(cfg, task)
         # The criterion label_smoothed_cross_entropy_with_alignment needs attention weights during training.
-        model.decoder.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
-        return model
+        cfg.attn_in_training = bool(getattr(getattr(task, "cfg", None), "load_alignments", False))
+        return super().build_model(cfg, task)
 
 
 def check_widths(cfg: TransformerConfig, why: str) -> None:

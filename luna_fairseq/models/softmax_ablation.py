@@ -4,29 +4,27 @@
 For softmax attention from the decoder to the source, use ``--arch luna --cross-attention softmax``.
 """
 
-from typing import Any, Dict, NamedTuple, Optional, Tuple
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Dict, Mapping, NamedTuple, Optional, Tuple
 
 from torch import Tensor, nn
 
 from fairseq import utils
 from fairseq.models import register_model
 from fairseq.modules import MultiheadAttention
-from luna_fairseq.anchored.decoder_attentions import AnchoredDecoderAttentions
+from luna_fairseq.anchored.decoder_attentions import AnchoredDecoderAttentions, target_separator
 from luna_fairseq.anchored.options import extension_options
 from luna_fairseq.models.fairseq_decoder import FairseqLunaDecoder
 from luna_fairseq.models.luna import LunaConfig, LunaModel
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.options import DecoderOptions
 
 
 class SoftmaxState(NamedTuple):
-    """Keys and values of all earlier positions, for incremental decoding.
+    """Keys and values [B, H, T, K] of all earlier positions, and their padding mask [B, T] or None.
 
-    The state grows with every token. Shapes: batch size B, H heads, T earlier positions, head width K.
-
-    Attributes:
-        prev_key: keys [B, H, T, K].
-        prev_value: values [B, H, T, K].
-        prev_key_padding_mask: mask [B, T], True at padding (default: None, no padding).
+    The state grows with every token.
     """
 
     prev_key: Tensor
@@ -108,19 +106,7 @@ class SoftmaxCausalAttention(nn.Module):
         store: Optional[Dict[str, Any]],
         future: Optional[Tensor] = None,
     ) -> Tensor:
-        """Apply fairseq's softmax self-attention.
-
-        Args:
-            query: sequences [length, batch size, width].
-            key_padding_mask: boolean mask [batch size, length], True at padding; None if there is no padding.
-            store: fairseq's incremental state with the keys and values of earlier positions, updated in
-                place; None for whole sequences.
-            future: mask [length, length] added to the attention logits, negative infinity at later positions
-                (default: None, for incremental decoding).
-
-        Returns:
-            Outputs [length, batch size, width].
-        """
+        """Apply fairseq's self-attention, with its incremental state ``store`` or the mask ``future``."""
         output, _ = self.softmax(
             *(query, query, query),
             key_padding_mask=key_padding_mask,
@@ -131,44 +117,27 @@ class SoftmaxCausalAttention(nn.Module):
         return output
 
 
+@dataclass(frozen=True)
 class SoftmaxCausalAttentions(AnchoredDecoderAttentions):
-    """Factory for the attention modules of a decoder, with softmax attention as causal self-attention.
+    """Factory of a decoder's attention modules, with softmax attention as causal self-attention.
 
-    Args:
-        cfg: fairseq's TransformerConfig, extended with Luna's options.
+    Attributes:
+        noise: arguments of fairseq's attention for its quantization noise.
     """
 
-    def __init__(self, cfg: Any):
-        super().__init__(extension_options(cfg))
-        self.noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
+    noise: Mapping[str, Any] = field(default_factory=dict)
 
-    def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of a decoder layer.
-
-        Args:
-            options: decoder options.
-
-        Returns:
-            A :class:`SoftmaxCausalAttention`.
-        """
+    def build_causal_attention(self, builders: Builders = TORCH) -> nn.Module:
+        options = self.options
         return SoftmaxCausalAttention(
             options.embed_dim, options.num_heads, options.attention_dropout, **self.noise
         )
 
 
-class SoftmaxCausalDecoder(FairseqLunaDecoder):
-    """Luna decoder with softmax attention in place of Luna's causal self-attention."""
-
-    def choose_attentions(self, cfg: Any) -> SoftmaxCausalAttentions:
-        """Return the factory that builds softmax self-attention for each layer.
-
-        Args:
-            cfg: fairseq's TransformerConfig, extended with Luna's options.
-
-        Returns:
-            The factory.
-        """
-        return SoftmaxCausalAttentions(cfg)
+def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausalAttentions:
+    """Return the factory of softmax self-attention, with the attention to the source that ``cfg`` selects."""
+    noise = {"q_noise": cfg.quant_noise.pq, "qn_block_size": cfg.quant_noise.pq_block_size}
+    return SoftmaxCausalAttentions(options, extension_options(cfg), target_separator(cfg), noise)
 
 
 @register_model("luna_softmax_causal", dataclass=LunaConfig)
@@ -178,4 +147,4 @@ class LunaSoftmaxCausal(LunaModel):
     Takes the same arguments as :class:`LunaModel`.
     """
 
-    decoder_class = SoftmaxCausalDecoder
+    decoder_class = staticmethod(partial(FairseqLunaDecoder, choose_attentions=choose_softmax_attentions))

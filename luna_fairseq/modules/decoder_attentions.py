@@ -1,11 +1,13 @@
 """Factory that builds the attention modules of a decoder's layers."""
 
+from dataclasses import dataclass
 from typing import Any, Dict, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
 
 from luna_fairseq.modules.batch import Geometry, Source, Target
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.encoder_attentions import attention_arguments
 from luna_fairseq.modules.luna_attention import LunaAttention
 from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
@@ -13,16 +15,8 @@ from luna_fairseq.modules.memory import DecoderMemory
 from luna_fairseq.modules.options import DecoderOptions
 
 
-def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
-    """Convert decoder options to keyword arguments for :class:`LunaCausalAttention`.
-
-    Args:
-        options: decoder options.
-
-    Returns:
-        Mapping ``{name: value}`` of the width, the number of heads, the dropout probability, the activation
-        of pack attention and the other constructor arguments.
-    """
+def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
+    """Return the constructor arguments of :class:`LunaCausalAttention`, ``{name: value}``."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,
@@ -30,45 +24,30 @@ def causal_arguments(options: DecoderOptions) -> Dict[str, Any]:
         "untie_kv": options.untie_kv,
         "pack_activation": options.pack_activation,
         "backend": options.backend,
+        "builders": builders,
     }
 
 
+@dataclass(frozen=True)
 class DecoderAttentions:
-    """Factory that builds the attention modules of a decoder's layers, by default those of the Luna paper.
+    """Factory that builds the attention modules of a decoder, by default those of the Luna paper.
 
-    Subclass it to use other attention modules in a :class:`LunaDecoder`. If their weights depend on token
-    positions, override :meth:`find_source_geometry` and :meth:`find_target_geometry` too.
+    A subclass for other attentions overrides the methods that build them. If their weights depend on token
+    positions, it overrides :meth:`find_source_geometry` and :meth:`find_target_geometry` too.
 
     Attributes:
-        for_export: compute positions in a way that is valid for all sequence lengths, as required by an
-            exported graph (default: False).
+        options: decoder options.
     """
 
-    for_export = False
+    options: DecoderOptions
 
-    def build_causal_attention(self, options: DecoderOptions) -> nn.Module:
-        """Build the causal self-attention of one layer.
+    def build_causal_attention(self, builders: Builders = TORCH) -> nn.Module:
+        """Build the causal self-attention of one layer."""
+        return LunaCausalAttention(**causal_arguments(self.options, builders))
 
-        Args:
-            options: decoder options, such as the width and the number of heads.
-
-        Returns:
-            A :class:`LunaCausalAttention`.
-        """
-        return LunaCausalAttention(**causal_arguments(options))
-
-    def build_cross_attention(self, options: DecoderOptions, update_packed: bool) -> nn.Module:
-        """Build the cross-attention of one layer, from target positions to the source.
-
-        Args:
-            options: decoder options, such as the width and the number of heads.
-            update_packed: True if the layer updates the packed sequence P for the next layer. Ignored in this
-                class.
-
-        Returns:
-            A :class:`LunaAttention`.
-        """
-        return LunaAttention(**attention_arguments(options))
+    def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
+        """Build the attention to the source of one layer, which updates P for the next layer or not."""
+        return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
         """Return the source positions for pack attention of all layers, or None if no attention needs them.

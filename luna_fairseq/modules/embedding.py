@@ -1,7 +1,7 @@
 """Token embedding of the encoder and the decoder."""
 
 import math
-from typing import Optional
+from typing import Any, Optional
 
 from torch import Tensor, nn
 
@@ -13,14 +13,21 @@ class TokenEmbedding(nn.Module):
     """Base class of the encoder and the decoder, which applies the token embedding.
 
     The token embedding consists of the embedding matrix, position embeddings, word dropout and dropout. A
-    linear projection and a layer norm are optional. Subclasses build the optional modules, because the order
-    of construction is the order of the parameters in a checkpoint.
+    linear projection and a layer norm are optional. Subclasses build the positions and the optional modules,
+    because the order of construction is the order of the parameters in a checkpoint.
+
+    ``owner`` is the owner of the dropout modules, and ``base`` has arguments of the next base class.
     """
 
-    def build_embedding(
-        self, options: StackOptions, embed_tokens: nn.Module, owner: str, builders: Builders = TORCH
-    ) -> None:
-        """Store the token embedding, and build its dropout modules."""
+    def __init__(
+        self,
+        options: StackOptions,
+        embed_tokens: nn.Module,
+        owner: str,
+        builders: Builders = TORCH,
+        **base: Any,
+    ):
+        super().__init__(**base)
         self.options = options
         self.embed_scale = math.sqrt(options.embed_dim) if options.scale_embedding else 1.0
         self.padding_idx: int = embed_tokens.padding_idx

@@ -90,7 +90,6 @@ class LunaAttention(ProjectingAttention):
         (torch.Size([20, 4, 64]), torch.Size([16, 4, 64]))
     """
 
-    prepares = True  # `prepare` may convert keys and values. Exported graphs set this to False.
     packs = True  # `forward` returns a packed context, which the layer adds to P.
     reads_only_rows = True  # Queries attend only to the packed context, not to individual tokens.
 

@@ -6,7 +6,7 @@ the first layer reads the last packed sequence P of the encoder. Each layer of a
 P.
 """
 
-from typing import Any, Callable, Collection, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Collection, Iterator, List, NamedTuple, Optional, Tuple
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,9 @@ class LunaDecoder(TokenEmbedding):
         embed_tokens: token embedding with the attributes ``embedding_dim`` and ``padding_idx``.
         attentions: factory that builds the attention modules of the layers (default: None, the attention
             modules of the Luna paper).
+        builders: functions that build dropout, layer norms, linear layers and positions, and wrap the layers
+            (default: torch's modules, and no wrapper).
+        **base: arguments of the next base class, for a subclass with another base class beside this one.
 
     Example:
         >>> import torch
@@ -70,68 +73,43 @@ class LunaDecoder(TokenEmbedding):
         options: DecoderOptions,
         embed_tokens: nn.Module,
         attentions: Optional[DecoderAttentions] = None,
-    ):
-        super().__init__()
-        self.build(options, embed_tokens, attentions)
-
-    def build(
-        self,
-        options: DecoderOptions,
-        embed_tokens: nn.Module,
-        attentions: Optional[DecoderAttentions] = None,
         builders: Builders = TORCH,
-    ) -> None:
-        """Build the embedding, the layers and the output projection of the decoder.
-
-        The constructor calls this method. A subclass with an additional base class, such as a fairseq
-        decoder, calls it after the constructor of that base class.
-        """
+        **base: Any,
+    ):
+        super().__init__(options, embed_tokens, "LunaDecoder", builders, **base)
         C, width = options.embed_dim, embed_tokens.embedding_dim
-        self.attentions = attentions or DecoderAttentions()
-        self.build_embedding(options, embed_tokens, "LunaDecoder", builders)
+        self.attentions = attentions or DecoderAttentions(options)
+        # The order of construction is the order of the parameters in a checkpoint.
         self.quant_noise: Optional[nn.Module] = None
         if options.linear_embedding:
             self.quant_noise = builders.linear(nn.Linear(C, C, bias=False))
         self.project_in_dim = None if width == C else linear_without_bias(width, C)
         self.embed_positions = builders.positions(options, self.padding_idx)
         self.layernorm_embedding = builders.norm(C) if options.layernorm_embedding else None
-        self.layers = self.build_layers(options)
+        self.layers = builders.layers(self._build_layers(options, builders))
         has_norm = options.normalize_before and options.final_norm
-        self.layer_norm: Optional[nn.Module] = nn.LayerNorm(C) if has_norm else None
+        self.layer_norm: Optional[nn.Module] = builders.norm(C) if has_norm else None
         out = options.output_dim
         self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
 
-    def build_layers(self, options: DecoderOptions) -> nn.ModuleList:
-        """Build the ``options.num_layers`` decoder layers.
-
-        Args:
-            options: decoder options.
-
-        Returns:
-            The layers, from first to last.
-        """
-        return nn.ModuleList([self.build_layer(options, number) for number in range(options.num_layers)])
-
-    def build_layer(self, options: DecoderOptions, number: int) -> nn.Module:
-        """Build one decoder layer with its attention modules.
-
-        Args:
-            options: decoder options.
-            number: zero-based layer index.
-
-        Returns:
-            The layer, a :class:`LunaDecoderLayer`.
-        """
-        self_attn = self.attentions.build_causal_attention(options)
-        if not options.has_encoder:
-            packed_embedding = PackedEmbedding(
-                options.projection_length, options.embed_dim, scale=options.scale_embedding, fix_length=True
-            )
-            return LanguageModelLayer(options, self_attn, packed_embedding)
-        is_last = number == options.num_layers - 1
-        update_packed = not (is_last or options.non_contextual_packed)
-        encoder_attn = self.attentions.build_cross_attention(options, update_packed)
-        return LunaDecoderLayer(options, self_attn, encoder_attn, update_packed)
+    def _build_layers(self, options: DecoderOptions, builders: Builders) -> Iterator[nn.Module]:
+        """Build the layers one after the other."""
+        for number in range(options.num_layers):
+            self_attn = self.attentions.build_causal_attention(builders)
+            if options.has_encoder:
+                is_last = number == options.num_layers - 1
+                update_packed = not (is_last or options.non_contextual_packed)
+                encoder_attn = self.attentions.build_cross_attention(update_packed, builders)
+                yield LunaDecoderLayer(options, self_attn, encoder_attn, update_packed, builders)
+            else:
+                packed_embedding = PackedEmbedding(
+                    options.projection_length,
+                    options.embed_dim,
+                    scale=options.scale_embedding,
+                    fix_length=True,
+                    builders=builders,
+                )
+                yield LanguageModelLayer(options, self_attn, packed_embedding, builders)
 
     def choose_layers(self) -> List[bool]:
         """Return for each layer whether it runs. Subclasses may skip some in training (LayerDrop)."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Optional, Tuple
 from torch import Tensor, nn
 
 from luna_fairseq.modules.batch import NO_PADDING, Geometry, Source
+from luna_fairseq.modules.builders import TORCH, Builders
 from luna_fairseq.modules.luna_layer import LunaLayer
 from luna_fairseq.modules.memory import LayerMemory
 from luna_fairseq.modules.options import StackOptions
@@ -38,10 +39,12 @@ NOTHING_SHARED = Shared()
 class CausalLayer(LunaLayer):
     """Base class of decoder layers, with causal self-attention."""
 
-    def __init__(self, options: StackOptions, self_attn: nn.Module):
-        super().__init__(options)
+    dropout_name = "LunaDecoderLayer"
+
+    def __init__(self, options: StackOptions, self_attn: nn.Module, builders: Builders = TORCH):
+        super().__init__(options, builders)
         self.self_attn = self_attn
-        self.self_attn_layer_norm: nn.Module = nn.LayerNorm(options.embed_dim)
+        self.self_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
 
 
 class LunaDecoderLayer(CausalLayer):
@@ -68,14 +71,19 @@ class LunaDecoderLayer(CausalLayer):
     """
 
     def __init__(
-        self, options: StackOptions, self_attn: nn.Module, encoder_attn: nn.Module, update_packed: bool
+        self,
+        options: StackOptions,
+        self_attn: nn.Module,
+        encoder_attn: nn.Module,
+        update_packed: bool,
+        builders: Builders = TORCH,
     ):
-        super().__init__(options, self_attn)
+        super().__init__(options, self_attn, builders)
         self.encoder_attn = encoder_attn
-        self.encoder_attn_layer_norm: nn.Module = nn.LayerNorm(options.embed_dim)
+        self.encoder_attn_layer_norm: nn.Module = builders.norm(options.embed_dim)
         packs = encoder_attn.packs
         has_norm = packs and (update_packed or self.normalize_before)
-        self.build_feed_forward(options, update_packed and packs, has_norm)
+        self.build_feed_forward(options, update_packed and packs, has_norm, builders)
 
     def read(
         self,
@@ -147,10 +155,16 @@ class LunaDecoderLayer(CausalLayer):
 class LanguageModelLayer(CausalLayer):
     """Layer of a causal language model, which has a learned packed sequence P in place of a source."""
 
-    def __init__(self, options: StackOptions, self_attn: nn.Module, packed_embedding: PackedEmbedding):
-        super().__init__(options, self_attn)
+    def __init__(
+        self,
+        options: StackOptions,
+        self_attn: nn.Module,
+        packed_embedding: PackedEmbedding,
+        builders: Builders = TORCH,
+    ):
+        super().__init__(options, self_attn, builders)
         self.packed_embedding = packed_embedding
-        self.build_feed_forward(options, update_packed=False, normalize_packed=False)
+        self.build_feed_forward(options, update_packed=False, normalize_packed=False, builders=builders)
 
     def read(self) -> LayerMemory:
         """Return the memory that :meth:`forward` reads. All sequences share its only entry."""

@@ -67,11 +67,10 @@ class LunaEncoder(TokenEmbedding):
         builders: Builders = TORCH,
         **base: Any,
     ):
-        super().__init__(**base)
+        super().__init__(options, embed_tokens, "LunaEncoder", builders, **base)
         C = options.embed_dim
         self.attentions = attentions or EncoderAttentions(options)
         # The order of construction is the order of the parameters in a checkpoint.
-        self.build_embedding(options, embed_tokens, "LunaEncoder", builders)
         self.embed_positions = builders.positions(options, self.padding_idx)
         self.layernorm_embedding = builders.norm(C) if options.layernorm_embedding else None
         self.quant_noise: Optional[nn.Module] = None
@@ -89,6 +88,7 @@ class LunaEncoder(TokenEmbedding):
             layer_norm=options.layernorm_embedding,
             fix_length=options.fix_projection_length,
             zero_padding=options.sentence_encoder,
+            has_fixed_shape=options.fixed_shapes,
             builders=builders,
         )
         self.packed_layer_norm: Optional[nn.Module] = None

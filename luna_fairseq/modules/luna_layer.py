@@ -26,10 +26,12 @@ class LunaLayer(nn.Module):
         builders: functions that build dropout, layer norms and linear layers (default: torch's).
     """
 
+    dropout_name: str  # owner of the dropout modules
+
     def __init__(self, options: StackOptions, builders: Builders = TORCH):
         super().__init__()
         self.normalize_before = options.normalize_before
-        self.dropout_module = builders.dropout(options.dropout, type(self).__name__)
+        self.dropout_module = builders.dropout(options.dropout, self.dropout_name)
 
     def build_feed_forward(
         self, options: StackOptions, update_packed: bool, normalize_packed: bool, builders: Builders = TORCH
@@ -41,7 +43,7 @@ class LunaLayer(nn.Module):
         """
         C = options.embed_dim
         self.activation_fn = options.activation_fn
-        self.activation_dropout_module = builders.dropout(options.activation_dropout, type(self).__name__)
+        self.activation_dropout_module = builders.dropout(options.activation_dropout, self.dropout_name)
         self.fc1 = builders.linear(nn.Linear(C, options.ffn_embed_dim))
         self.fc2 = builders.linear(nn.Linear(options.ffn_embed_dim, C))
         self.final_layer_norm: nn.Module = builders.norm(C)
@@ -98,6 +100,8 @@ class LunaEncoderLayer(LunaLayer):
         >>> x.shape, packed.shape
         (torch.Size([50, 4, 64]), torch.Size([16, 4, 64]))
     """
+
+    dropout_name = "LunaEncoderLayer"
 
     def __init__(
         self,

@@ -40,6 +40,8 @@ class StackOptions:
         layernorm_embedding: apply a layer norm to token embeddings and P (default: False).
         linear_embedding: apply a linear projection to token embeddings, for fairseq's quantization noise
             (default: False).
+        fixed_shapes: choose no shape or operation by the lengths of the sentences in a batch, as a graph that
+            is exported for all lengths requires (default: False).
     """
 
     embed_dim: int
@@ -61,6 +63,7 @@ class StackOptions:
     scale_embedding: bool = True
     layernorm_embedding: bool = False
     linear_embedding: bool = False
+    fixed_shapes: bool = False
 
 
 @dataclass(frozen=True)

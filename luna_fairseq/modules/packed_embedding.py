@@ -29,14 +29,12 @@ class PackedEmbedding(nn.Module):
         layer_norm: apply a layer norm to P (default: False).
         fix_length: use all rows for every sentence, without padding (default: False).
         zero_padding: set padded rows to zero (default: False).
+        has_fixed_shape: return all rows for every batch, with a padding mask, so that no shape depends on the
+            sentence lengths (default: False).
         builders: functions that build dropout and layer norm (default: torch's).
 
     Raises:
         InputError: ``projection_length`` is less than 1.
-
-    Attributes:
-        has_fixed_shape: return all rows for every batch, with a padding mask, so that no shape depends on the
-            sentence lengths. Exported graphs require it (default: False).
 
     Example:
         >>> import torch
@@ -59,6 +57,7 @@ class PackedEmbedding(nn.Module):
         layer_norm: bool = False,
         fix_length: bool = False,
         zero_padding: bool = False,
+        has_fixed_shape: bool = False,
         builders: Builders = TORCH,
     ):
         super().__init__()
@@ -67,7 +66,7 @@ class PackedEmbedding(nn.Module):
                 f"projection length is {projection_length}: --projection-length must be 1 or more"
             )
         self.fix_length = fix_length
-        self.has_fixed_shape = False
+        self.has_fixed_shape = has_fixed_shape
         self.zero_padding = zero_padding
         self.scale = math.sqrt(embed_dim) if scale else 1.0
         self.weight = nn.Parameter(torch.empty(projection_length, embed_dim))

@@ -20,7 +20,7 @@ def should_prepare(attention: Any, key: Tensor) -> bool:
     B, H, L, _ = key.shape
     forced = UNPACK_FORMS.forced()
     is_small = 2 * B * H * L <= attention.embed_dim
-    if forced is None and not (attention.prepares and is_small and is_eager_on_cpu(key)):
+    if forced is None and not (is_small and is_eager_on_cpu(key)):
         return False
     return forced in (None, "prepared") and _has_plain_projections(attention)
 

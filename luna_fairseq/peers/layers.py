@@ -1,6 +1,6 @@
 """fairseq's Transformer encoder and decoder with peer attentions (attentions from other papers)."""
 
-from typing import Any, Callable, Dict, Optional, Tuple
+from typing import Any, Callable, Dict, Optional
 
 from torch import Tensor, nn
 
@@ -103,14 +103,7 @@ class PeerEncoder(TransformerSequenceEncoder):
 
 
 class PeerDecoder(TransformerDecoderBase):
-    """fairseq's Transformer decoder with peer attentions.
-
-    Attributes:
-        separators: indices of the sentence separator in the source and target dictionaries, needed for
-            ``--sentence-diagonal``.
-    """
-
-    separators: Optional[Tuple[int, int]] = None
+    """fairseq's Transformer decoder with peer attentions."""
 
     def build_decoder_layer(self, cfg: Any, no_encoder_attn: bool = False) -> nn.Module:
         return wrap_layer(PeerDecoderLayer(cfg, no_encoder_attn), cfg)
@@ -135,7 +128,7 @@ class PeerDecoder(TransformerDecoderBase):
             )
         if getattr(self.cfg, "diagonal_prior", False):
             (source,) = encoder_out["src_tokens"]
-            places = target_places(prev_output_tokens, source, self.padding_idx, self.separators)
+            places = target_places(prev_output_tokens, source, self.padding_idx, self.cfg.separators)
             new = prev_output_tokens.size(1) if incremental_state is None else 1
             new_places = tuple(None if x is None else x[:, -new:] for x in places)
             masks = tuple((mask, *new_places) for mask in encoder_out["encoder_padding_mask"])

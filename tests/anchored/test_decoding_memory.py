@@ -77,11 +77,9 @@ def test_a_prepared_memory_reports_missing_weights_and_positions(kind):
             attention.unpack(query, prepared, geometry=geometry, need_weights=True)
 
 
-def test_a_memory_by_segments_or_for_export_is_not_converted():
+def test_a_memory_by_segments_is_not_converted():
     attention = build("look-up")
     packed, context = (torch.randn(n, 1, C, dtype=torch.float64) for n in (L, 100))
-    for prepares, tokens in ((True, context), (False, context[:9])):
-        attention.prepares = prepares
-        geometry = Geometry(context_geometry(attention.needs(), tokens, packed, Source()), None)
-        memory = attention.pack(packed, tokens, geometry=geometry)[1]
-        assert attention.prepare(memory) is memory
+    geometry = Geometry(context_geometry(attention.needs(), context, packed, Source()), None)
+    memory = attention.pack(packed, context, geometry=geometry)[1]
+    assert attention.prepare(memory) is memory

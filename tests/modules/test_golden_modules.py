@@ -169,9 +169,10 @@ def build_layer(side, cfg):
     if side == "encoder":
         options = read_options(EncoderOptions, cfg)
         return LunaEncoderLayer(options, EncoderAttentions(options).build_attention())
-    options, attentions = read_options(DecoderOptions, cfg), DecoderAttentions()
-    causal = attentions.build_causal_attention(options)
-    return LunaDecoderLayer(options, causal, attentions.build_cross_attention(options, True), True)
+    options = read_options(DecoderOptions, cfg)
+    attentions = DecoderAttentions(options)
+    causal = attentions.build_causal_attention()
+    return LunaDecoderLayer(options, causal, attentions.build_cross_attention(True), True)
 
 
 @precisions

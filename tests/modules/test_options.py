@@ -10,7 +10,15 @@ from luna_fairseq.models.luna_lm_config import LunaLanguageModelConfig
 from luna_fairseq.modules.options import CONFIGURATION, DecoderOptions, EncoderOptions, configuration_names
 
 # Options that the adapter gives: functions, and the kind of encoder or decoder.
-GIVEN = {"activation_fn", "sentence_encoder", "packed_is_read", "layer_repeats", "has_encoder", "backend"}
+GIVEN = {
+    "activation_fn",
+    "sentence_encoder",
+    "packed_is_read",
+    "layer_repeats",
+    "has_encoder",
+    "backend",
+    "fixed_shapes",
+}
 
 
 @pytest.mark.parametrize("options", [EncoderOptions, DecoderOptions])
