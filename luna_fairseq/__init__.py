@@ -42,11 +42,7 @@ _REGISTERING = (
 
 
 def register() -> None:
-    """Register all models, tasks and other components with fairseq. A second call changes nothing.
-
-    Raises:
-        MissingRequirementError: fairseq is not installed. The message says what to install.
-    """
+    """Register all models, tasks and other components with fairseq. A second call changes nothing."""
     for name in _REGISTERING:
         import_module(f"{__name__}.{name}")
 
@@ -69,17 +65,7 @@ class _PackagePath(List[str]):
 
 
 def __getattr__(name: str) -> Any:
-    """Import a submodule, such as ``luna_fairseq.ops``, or a class such as ``LunaModel`` on first use.
-
-    Args:
-        name: name of the submodule or of the class.
-
-    Returns:
-        The submodule or class.
-
-    Raises:
-        AttributeError: No submodule or class has this name.
-    """
+    """Import a submodule, such as ``luna_fairseq.ops``, or a class such as ``LunaModel`` on first use."""
     if name in _LAZY_NAMES:
         return getattr(import_module(f"{__name__}.{_LAZY_NAMES[name]}"), name)
     if name.startswith("_") or find_spec(f"{__name__}.{name}") is None:

@@ -20,12 +20,6 @@ def describe_user_error(error: BaseException) -> Optional[str]:
 
     User errors are an InputError, an exception that an InputError caused, an OSError with a path, and a
     missing package.
-
-    Args:
-        error: exception that ends the command.
-
-    Returns:
-        The message on one line, or None if the exception should keep its traceback.
     """
     cause: Optional[BaseException] = error
     while cause is not None:
@@ -57,14 +51,7 @@ def describe_os_error(error: OSError, location: Optional[Path] = None) -> str:
 
 
 def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Create a ``sys.excepthook`` that prints a user error as one line.
-
-    Args:
-        before: previous hook, which is called for all other exceptions.
-
-    Returns:
-        The new hook. Python exits with status 1 after it.
-    """
+    """Create a ``sys.excepthook`` that prints a user error as one line."""
 
     def report(kind: Any, error: Any, trace: Any) -> None:
         line = describe_user_error(error) if isinstance(error, Exception) else None
@@ -96,8 +83,7 @@ def is_command(spawned: bool = False) -> bool:
 
     A user's program is not a command. Its errors keep their tracebacks, which point to the wrong call.
 
-    Args:
-        spawned: also return True in a process that a command has spawned (default: False).
+    With ``spawned``, processes that a command has spawned count as well.
     """
     if multiprocessing.parent_process() is not None and not spawned:
         return False

@@ -15,9 +15,5 @@ def set_up_loggers() -> None:
 
 @lru_cache(maxsize=None)
 def warn_once(text: str) -> None:
-    """Log a warning. The same text is logged only once per process.
-
-    Args:
-        text: text of the warning.
-    """
+    """Log a warning. The same text is logged only once per process."""
     logging.getLogger("luna_fairseq").warning(text)

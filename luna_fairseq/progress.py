@@ -12,11 +12,7 @@ _quiet = False
 
 @contextmanager
 def hide_progress(quiet: bool = True) -> Iterator[None]:
-    """Context manager that hides progress bars.
-
-    Args:
-        quiet: hide the bars (default: True). With False, the context changes nothing.
-    """
+    """Context manager that hides progress bars."""
     global _quiet
     before = _quiet
     _quiet = _quiet or quiet
@@ -36,15 +32,6 @@ def progress(
 ) -> Iterator[Item]:
     """Iterate over items with a progress bar.
 
-    Args:
-        items: any iterable.
-        description: text beside the bar.
-        unit: plural noun for the items (default: "lines").
-        total: number of items (default: their length, if they have one).
-
-    Returns:
-        Iterator over the items.
-
     Example:
         >>> sum(progress([1, 2, 3], "add", "numbers"))
         6
@@ -59,15 +46,6 @@ def progress_bar(
 
     The caller advances it with ``update(n)``, or iterates over it if ``items`` are given. The caller also
     closes it, or uses it as a context manager.
-
-    Args:
-        description: text beside the bar.
-        total: number of items (default: length of ``items``, or unknown).
-        unit: plural noun for the items (default: "lines").
-        items: iterable to wrap (default: None).
-
-    Returns:
-        The bar, of class ``tqdm``.
     """
     return tqdm(
         items, description, total, unit=f" {unit}", mininterval=0.5, leave=False, disable=not is_shown()
@@ -75,23 +53,12 @@ def progress_bar(
 
 
 def read_with_progress(file: Any, description: str, size: Optional[int], start: int = 0) -> Any:
-    """Context manager that provides a file whose method ``read`` advances a progress bar.
-
-    Args:
-        file: object with a method ``read``.
-        description: text beside the bar.
-        size: size of the file in bytes, or None if unknown.
-        start: number of bytes already read (default: 0).
-    """
+    """Context manager that provides a file whose method ``read`` advances a progress bar."""
     shown: Any = {"initial": start, "leave": False, "mininterval": 0.5, "disable": not is_shown()}
     return tqdm.wrapattr(file, "read", total=size, desc=description, **shown)
 
 
 def say(line: str) -> None:
-    """Print a line to standard output, above any progress bars.
-
-    Args:
-        line: text to print.
-    """
+    """Print a line to standard output, above any progress bars."""
     tqdm.write(line)
     sys.stdout.flush()

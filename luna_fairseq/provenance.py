@@ -26,12 +26,6 @@ def commit(git: Path) -> Optional[str]:
 
     The commit is read from git's own files, because git may not be installed. Uncommitted changes are not
     detected.
-
-    Args:
-        git: path of ``.git``: a folder, or a file that names a folder (in an additional worktree).
-
-    Returns:
-        Hexadecimal digits of the commit.
     """
     try:
         if git.is_file():

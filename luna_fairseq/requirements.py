@@ -36,17 +36,6 @@ _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword
 def import_package(name: str, needed_by: str = "this") -> Any:
     """Import an optional package, or a module of an optional package.
 
-    Args:
-        name: dotted name of the module, such as ``subword_nmt.apply_bpe``.
-        needed_by: subject of the error message, such as ``--plot`` (default: "this").
-
-    Returns:
-        The module.
-
-    Raises:
-        MissingRequirementError: The package is not installed. The message contains the command that installs
-            it.
-
     Example:
         >>> import_package("torch.nn").__name__
         'torch.nn'
@@ -61,12 +50,7 @@ def import_package(name: str, needed_by: str = "this") -> Any:
 
 
 def require_fairseq() -> None:
-    """Check that fairseq is installed and recent enough.
-
-    Raises:
-        MissingRequirementError: fairseq is not installed. The message names the release for this Python.
-        InputError: fairseq is older than 0.12.
-    """
+    """Check that fairseq is installed and recent enough."""
     engine = "fairseq-fixed==0.12.3.1" if sys.version_info >= (3, 11) else "fairseq==0.12.2"
     if importlib.util.find_spec("fairseq") is None:
         raise MissingRequirementError(
@@ -83,11 +67,7 @@ def require_fairseq() -> None:
 def version_numbers(text: str) -> Tuple[int, ...]:
     """Return the numbers at the beginning of a version.
 
-    Args:
-        text: version, such as "2.13.0+cpu".
-
-    Returns:
-        The numbers. Empty if the version does not begin with a number.
+    The result is empty if the version does not begin with a number.
 
     Example:
         >>> version_numbers("2.13.0+cpu")
@@ -100,11 +80,7 @@ def version_numbers(text: str) -> Tuple[int, ...]:
 def install_advice(module: Optional[str]) -> Optional[str]:
     """Return the name of a missing package and the command that installs it.
 
-    Args:
-        module: name of the module that was not found, as in ``ModuleNotFoundError.name``.
-
-    Returns:
-        Words that follow "needs" in a message, or None if no extra installs the module.
+    The words follow "needs" in a message. None if no extra installs the module.
 
     Example:
         >>> install_advice("sacremoses")

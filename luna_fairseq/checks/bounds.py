@@ -28,12 +28,6 @@ _TESTS = {
 def read_bounds(metadata: Mapping[str, Any]) -> Dict[str, float]:
     """Return the bounds in the metadata of a dataclass field.
 
-    Args:
-        metadata: metadata of the field.
-
-    Returns:
-        Bounds keyed by kind ("least", "above", "most" or "below"). Bounds that are None are omitted.
-
     Example:
         >>> read_bounds({"help": "dropout probability", "least": 0, "below": 1})
         {'least': 0, 'below': 1}
@@ -44,12 +38,6 @@ def read_bounds(metadata: Mapping[str, Any]) -> Dict[str, float]:
 def describe(bounds: Mapping[str, float]) -> str:
     """Describe bounds in words, for help texts and error messages.
 
-    Args:
-        bounds: bounds keyed by kind, as returned by :func:`read_bounds`.
-
-    Returns:
-        The description.
-
     Example:
         >>> describe({"least": 0, "below": 1})
         'at least 0 and below 1'
@@ -58,25 +46,14 @@ def describe(bounds: Mapping[str, float]) -> str:
 
 
 def is_within(value: float, bounds: Mapping[str, float]) -> bool:
-    """Return True if a number is finite and within bounds.
-
-    Args:
-        value: number to test.
-        bounds: bounds keyed by kind, as returned by :func:`read_bounds`.
-    """
+    """Return True if a number is finite and within bounds."""
     return math.isfinite(value) and all(_TESTS[name][0](value, bound) for name, bound in bounds.items())
 
 
 def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
     """Yield an error message for every number that is out of bounds.
 
-    Args:
-        options: option values, keyed by name. Every number in a list is checked. Non-numeric values are
-            ignored.
-        dataclass: dataclass whose fields declare the options and their bounds.
-
-    Yields:
-        Error message, such as "--dropout 1.5: must be at least 0 and below 1".
+    Every number in a list is checked. Other values are ignored.
     """
     for field in fields(dataclass):
         bounds, option = read_bounds(field.metadata), options.get(field.name)
@@ -88,14 +65,6 @@ def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
 
 
 def check_bounds(options: Mapping[str, Any], dataclass: Any) -> None:
-    """Check that all numeric options are within their bounds.
-
-    Args:
-        options: option values, keyed by name.
-        dataclass: dataclass whose fields declare the options and their bounds.
-
-    Raises:
-        InputError: An option is out of bounds.
-    """
+    """Check that all numeric options are within their bounds."""
     for fault in find_faults(options, dataclass):
         raise InputError(fault)

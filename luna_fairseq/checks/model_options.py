@@ -22,12 +22,6 @@ def plain_options(config: Any) -> Dict[str, Any]:
     """Convert a flat configuration into a dictionary, with enums replaced with their values.
 
     Interpolations such as ``${task.data}`` are not resolved.
-
-    Args:
-        config: dataclass, DictConfig, Namespace or mapping.
-
-    Returns:
-        Option values, keyed by name.
     """
     # Imported here, because the engine's table can be listed without fairseq and omegaconf.
     from omegaconf import OmegaConf
@@ -39,15 +33,7 @@ def plain_options(config: Any) -> Dict[str, Any]:
 
 
 def model_name(options: Mapping[str, Any]) -> str:
-    """Return the name under which the model in these options is registered, such as "luna".
-
-    Args:
-        options: options of a model. Either ``_name`` or ``arch`` holds the name of the model or the
-            architecture.
-
-    Returns:
-        The name of the model. An unknown architecture is returned unchanged.
-    """
+    """Return the name under which the model in these options is registered, such as "luna"."""
     from fairseq.models import ARCH_MODEL_NAME_REGISTRY
 
     name = str(options.get("_name") or options.get("arch"))
@@ -57,11 +43,7 @@ def model_name(options: Mapping[str, Any]) -> str:
 def model_dataclass(options: Mapping[str, Any]) -> Any:
     """Return the dataclass that declares the options of a model of this package.
 
-    Args:
-        options: options of a model. Either ``_name`` or ``arch`` names the model.
-
-    Returns:
-        The dataclass, or None for a model from fairseq or another package.
+    It is None for a model of another package.
     """
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
@@ -76,12 +58,7 @@ def _keep_ours(dataclass: Any) -> Any:
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
     """Add the default values of all missing options.
 
-    Args:
-        options: options of a model. Either ``_name`` or ``arch`` names the model.
-
-    Returns:
-        A new dictionary with all options of the model. For a model from another package, a copy of
-        ``options``.
+    For a model of another package, this is a copy.
     """
     dataclass = model_dataclass(options)
     if dataclass is None:
@@ -93,14 +70,6 @@ def fill_in_defaults(options: Dict[str, Any], dataclass: Any) -> Dict[str, Any]:
     """Replace None with the value of another option, if the field's metadata names one.
 
     For example, ``encoder_projected_attention_heads`` defaults to ``encoder_attention_heads``.
-
-    Args:
-        options: option values, keyed by name, updated in place.
-        dataclass: dataclass that declares the options. ``default_from`` in a field's metadata names the other
-            option.
-
-    Returns:
-        ``options`` itself.
     """
     for field in fields(dataclass):
         source = field.metadata.get(DEFAULT_FROM)
@@ -117,10 +86,6 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
     ``eval_bleu_args`` and ``eval_bleu_detok_args`` of old checkpoints, which may be None, become "{}". Files
     of pretrained vectors (``--encoder-embed-path``) are forgotten, because the checkpoint contains the
     vectors.
-
-    Args:
-        state: checkpoint contents, updated in place.
-        overrides: new option values, keyed by name. Every group that has the option is updated.
     """
     from omegaconf import OmegaConf, open_dict
 
@@ -196,13 +161,7 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[T
     Options that only one model has are ignored: newer code added them with a default that does not change the
     output.
 
-    Args:
-        one: options of the first model.
-        other: options of the second model.
-
-    Returns:
-        A tuple (name, value in ``one``, value in ``other``) for each option that differs. If the models have
-        different classes, the only tuple is ("arch", first architecture, second architecture).
+    Each is a tuple (name, first value, second value). Models of different classes differ in "arch" only.
     """
     models = model_name(one), model_name(other)
     if models[0] != models[1]:
@@ -213,15 +172,7 @@ def find_differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> List[T
 
 
 def command_line(options: Mapping[str, Any]) -> List[str]:
-    """Return the fairseq-train arguments that build the model of a checkpoint.
-
-    Args:
-        options: options of the model. Either ``_name`` or ``arch`` names the model.
-
-    Returns:
-        ``--arch``, and all options that change the output of the weights, such as ``["--arch", "luna",
-        "--encoder-layers", "6"]``. Options that are None or False have their default values and are omitted.
-    """
+    """Return the fairseq-train arguments that build the model of a checkpoint."""
     model = model_name(options)
     words = ["--arch", model]
     for name in fixed_options(model):

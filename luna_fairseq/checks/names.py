@@ -9,15 +9,7 @@ from luna_fairseq.errors import InputError
 
 
 def flatten_config(config: Any) -> Namespace:
-    """Convert fairseq's nested configuration into a flat namespace, as if parsed from the command line.
-
-    Args:
-        config: configuration with groups of options, such as ``model`` and ``optimization``.
-
-    Returns:
-        The options of all groups. The component selected in a group becomes an option named after the group
-        (``arch`` for ``model``).
-    """
+    """Convert fairseq's nested configuration into a flat namespace, as if parsed from the command line."""
     from omegaconf import OmegaConf
 
     options = {}
@@ -32,12 +24,6 @@ def check_groups(config: Any) -> None:
     """Check that fairseq declares every option in groups such as ``common`` and ``dataset``.
 
     fairseq-hydra-train itself accepts any name in these groups.
-
-    Args:
-        config: configuration of fairseq-hydra-train.
-
-    Raises:
-        InputError: A group has an unknown option.
     """
     from fairseq.dataclass.configs import FairseqConfig
 
@@ -51,17 +37,7 @@ def check_groups(config: Any) -> None:
 def check_overrides(
     overrides: Mapping[str, Any], trained: Any, where: str = "--model-overrides", also: Collection[str] = ()
 ) -> None:
-    """Check that overrides name only options that the checkpoint was trained with.
-
-    Args:
-        overrides: new option values, keyed by name.
-        trained: configuration of the training. Old checkpoints store a namespace, which is not checked.
-        where: option that holds the overrides, for the error message (default: "--model-overrides").
-        also: other names to accept (default: none).
-
-    Raises:
-        InputError: The training run had no option with that name.
-    """
+    """Check that overrides name only options that the checkpoint was trained with."""
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:
         overrides = ast.literal_eval(overrides["model_overrides"])
@@ -76,13 +52,6 @@ def check_overrides(
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
     """Return the end of an error message that suggests a known name in place of an unknown one.
-
-    Args:
-        name: unknown name.
-        names: known names.
-
-    Returns:
-        The suggestion, or "" if no known name is similar.
 
     Example:
         >>> suggest_name("encoder_layer", ["encoder_layers", "decoder_layers"])

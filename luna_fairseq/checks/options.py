@@ -4,7 +4,6 @@ The checks find numbers that are out of bounds, and combinations of options with
 give a wrong result. Each check is a generator of error messages. Add new checks to ``CHECKS``.
 """
 
-import json
 import os
 import re
 from argparse import Namespace
@@ -12,10 +11,9 @@ from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import Any, Callable, FrozenSet, Iterator, List, Tuple
 
-from luna_fairseq.checks.bounds import PROBABILITY, is_within
 from luna_fairseq.checks.bounds import find_faults as out_of_bounds
 from luna_fairseq.checks.model_options import add_defaults, model_dataclass, model_name, plain_options
-from luna_fairseq.checks.names import check_groups, flatten_config, suggest_name
+from luna_fairseq.checks.names import check_groups, flatten_config
 from luna_fairseq.errors import InputError
 
 # Options of generation that need a source, which a language model does not have.
@@ -89,14 +87,7 @@ def count_processes() -> int:
 
 
 def check_options(args: Namespace) -> None:
-    """Check the parsed options of a command with all functions of ``CHECKS``.
-
-    Args:
-        args: parsed options.
-
-    Raises:
-        InputError: An option is out of bounds, or a combination of options would give a wrong result.
-    """
+    """Check the parsed options of a command with all functions of ``CHECKS``."""
     options = ParsedOptions(args)
     for check in CHECKS:
         for fault in check(options):
@@ -104,28 +95,13 @@ def check_options(args: Namespace) -> None:
 
 
 def check_config(config: Any) -> None:
-    """Check the configuration of fairseq-hydra-train, including the names of its options.
-
-    Args:
-        config: configuration with groups of options, such as ``model`` and ``optimization``.
-
-    Raises:
-        InputError: An option is unknown or out of bounds, or a combination of options would give a wrong
-            result.
-    """
+    """Check the configuration of fairseq-hydra-train, including the names of its options."""
     check_groups(config)
     check_options(flatten_config(config))
 
 
 def check_numbers(options: ParsedOptions) -> Faults:
-    """Check the bounds of numbers that this package's model, task, criterion, optimizer and schedule declare.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message for each number that is out of bounds.
-    """
+    """Check the bounds of numbers that this package's model, task, optimizer and schedule declare."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
     from fairseq.registry import REGISTRIES
     from fairseq.tasks import TASK_DATACLASS_REGISTRY
@@ -140,31 +116,8 @@ def check_numbers(options: ParsedOptions) -> Faults:
             yield from out_of_bounds(options.all, dataclass)
 
 
-def check_label_smoothing(options: ParsedOptions) -> Faults:
-    """Check that ``--label-smoothing`` is at least 0 and less than 1.
-
-    fairseq's criterion accepts any number. Outside these bounds, its loss is not a cross entropy.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message if the value is out of bounds.
-    """
-    value = options.label_smoothing
-    if isinstance(value, (int, float)) and not is_within(value, PROBABILITY):
-        yield f"--label-smoothing {value:g}: must be at least 0 and below 1"
-
-
 def check_int8_precision(options: ParsedOptions) -> Faults:
-    """Check that 8-bit weights (``--int8``) are not used with half precision.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message if ``--fp16`` or ``--bf16`` is set.
-    """
+    """Check that 8-bit weights (``--int8``) are not used with half precision."""
     overridden = re.search(r"""["']int8["']: *True""", str(options.all.get("model_overrides")))
     for name in ("fp16", "bf16"):
         half = options.all.get(name) or options.all.get(f"memory_efficient_{name}")
@@ -187,65 +140,11 @@ def check_shortlist(options: ParsedOptions) -> Faults:
         yield f"--shortlist {path} does not exist. Make it with luna-make-shortlist"
 
 
-def check_metric(options: ParsedOptions) -> Faults:
-    """Check that the metric that selects the best checkpoint is measured.
-
-    Without ``--eval-bleu``, fairseq would fail after the first epoch and save no checkpoints.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message if the metric is BLEU and ``--eval-bleu`` is missing.
-    """
-    if options.trains and options.task == "translation" and not options.disable_validation:
-        if options.best_checkpoint_metric == "bleu" and not options.eval_bleu:
-            yield "--best-checkpoint-metric bleu needs --eval-bleu, which measures BLEU. Add this option"
-
-
-def check_bleu_options(options: ParsedOptions) -> Faults:
-    """Check the names of the options in ``--eval-bleu-args`` and ``--eval-bleu-detok-args``.
-
-    fairseq ignores unknown names. BLEU would then be computed with settings other than those requested.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message for each unknown name, and for text that is not a JSON object.
-    """
-    from fairseq.dataclass.configs import GenerationConfig
-    from fairseq.registry import REGISTRIES
-
-    tokenizer = REGISTRIES["tokenizer"]["dataclass_registry"].get(options.eval_bleu_detok)
-    for option, text, dataclass in (
-        ("--eval-bleu-args", options.eval_bleu_args, GenerationConfig),
-        ("--eval-bleu-detok-args", options.eval_bleu_detok_args, tokenizer),
-    ):
-        try:
-            values = json.loads(text or "{}")
-        except ValueError:
-            values = None
-        if not isinstance(values, dict):
-            yield f'{option} {text} is not a JSON object. Use names and values, such as {{"beam": 4}}'
-            continue
-        known = getattr(dataclass, "__dataclass_fields__", values)
-        for name in values:
-            if name not in known:
-                yield f"{option}: there is no option {name}{suggest_name(name, known)}"
-
-
 def check_widths(options: ParsedOptions) -> Faults:
     """Check that the input, inner and output widths of the decoder are compatible.
 
     Shared input and output embeddings must have the same width. ``--quant-noise-pq`` supports only embeddings
     that are as wide as the layers.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message for each mismatched width.
     """
     inner = options.decoder_embed_dim
     # Only language models can have embeddings whose width differs from that of their layers.
@@ -264,14 +163,7 @@ def check_widths(options: ParsedOptions) -> Faults:
 
 
 def check_alignments(options: ParsedOptions) -> Faults:
-    """Check that the model computes the attention weights over the source that an alignment criterion needs.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message if cross-attention does not compute weights.
-    """
+    """Check that the model computes the attention weights that an alignment criterion needs."""
     attention = options.cross_attention or "softmax"
     peer = model_name(options.all) == "peer_transformer"
     if str(options.criterion).endswith("_with_alignment") and peer and attention != "softmax":
@@ -286,12 +178,6 @@ def check_switches(options: ParsedOptions) -> Faults:
 
     Some options apply to only one kind of attention. The ``used_with`` metadata of such an option's field
     lists the option values that select this kind.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message for each option that has no effect.
     """
     dataclass = model_dataclass(options.all) if options.trains else None
     if dataclass is None:
@@ -316,12 +202,6 @@ def check_prompts(options: ParsedOptions) -> Faults:
     """Check the options for generation with a language model, which continues prompts.
 
     fairseq-generate reads one prompt per line only with ``--sample-break-mode eos``.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message for each option that would make the output wrong.
     """
     if not options.decodes or str(options.task) not in _LANGUAGE_MODELLING:
         return
@@ -345,12 +225,6 @@ def check_divided_text(options: ParsedOptions) -> Faults:
 
     With several processes, fairseq-eval-lm prints only the score of the first process. ``--task
     streaming_lm`` must read the text as a whole.
-
-    Args:
-        options: parsed command options.
-
-    Yields:
-        An error message for each option that divides the text, or that counts words with ``streaming_lm``.
     """
     # The configuration of fairseq-hydra-train also has a context window.
     if "context_window" not in options.all or options.trains:
@@ -374,9 +248,6 @@ CHECKS: Tuple[Callable[[ParsedOptions], Faults], ...] = (
     check_numbers,
     check_int8_precision,
     check_shortlist,
-    check_label_smoothing,
-    check_metric,
-    check_bleu_options,
     check_widths,
     check_alignments,
     check_switches,

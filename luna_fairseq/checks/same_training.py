@@ -50,13 +50,6 @@ def task_identity(task: Any) -> Dict[str, Any]:
     """Return the task settings that must match between training and later use of the model.
 
     These are the name of the task, its languages, and the options that determine how input is read.
-
-    Args:
-        task: fairseq task.
-
-    Returns:
-        Settings, keyed by name, such as ``{"task": "translation", "source_lang": "en", "target_lang":
-        "de"}``.
     """
     from fairseq.tasks import TASK_REGISTRY
 
@@ -68,12 +61,7 @@ def task_identity(task: Any) -> Dict[str, Any]:
 def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
     """Return a checkpoint's training settings that must match when the checkpoint is used.
 
-    Args:
-        state: checkpoint contents.
-
-    Returns:
-        Settings, keyed by name, as returned by :func:`task_identity`. Checkpoints of this package also have
-        "run", a random name that all checkpoints of a run share.
+    Checkpoints of this package also have "run", a random name that all checkpoints of a run share.
     """
     stored = (state.get("extra_state") or {}).get(KEY)
     if stored is not None:
@@ -83,42 +71,19 @@ def stored_identity(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
-    """Return the model options stored in a checkpoint.
-
-    Args:
-        state: checkpoint contents. Older versions of fairseq store all options in one flat ``args``.
-
-    Returns:
-        Option values, keyed by name.
-    """
+    """Return the model options stored in a checkpoint."""
     return plain_options((state.get("cfg") or {}).get("model") or state.get("args") or {})
 
 
 def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Select the settings that :func:`task_identity` returns from all options of a task.
-
-    Args:
-        options: options of the task. Either ``_name`` or ``task`` holds its name.
-
-    Returns:
-        The selected settings, keyed by name, with the task name as "task".
-    """
+    """Select the settings that :func:`task_identity` returns from all options of a task."""
     identity = {"task": options.get("_name") or options.get("task")}
     identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
     return identity
 
 
 def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a checkpoint is used for the same kind of task, languages and input as in training.
-
-    Args:
-        path: checkpoint file, for the error message.
-        stored: settings of the training, from :func:`stored_identity`.
-        ours: settings of the current task, from :func:`task_identity`.
-
-    Raises:
-        InputError: The kind of task, a language or an option for reading the input differs.
-    """
+    """Check that a checkpoint is used for the same kind of task, languages and input as in training."""
     purposes = KINDS.get(str(stored.get("task"))), KINDS.get(str(ours.get("task")))
     if None not in purposes and purposes[0] != purposes[1]:
         raise InputError(
@@ -140,16 +105,7 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a task has the same languages as a training run. Unknown languages pass.
-
-    Args:
-        path: checkpoint file, for the error message.
-        stored: settings of the training, from :func:`stored_identity`.
-        ours: settings of the current task, from :func:`task_identity`.
-
-    Raises:
-        InputError: The source or the target language differs.
-    """
+    """Check that a task has the same languages as a training run. Unknown languages pass."""
     known = [name for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if all(stored[name] == ours[name] for name in known):
         return
@@ -167,14 +123,6 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
     """Check that a model has the options that the weights of a checkpoint were trained with.
 
     Options that do not change the output of the weights, such as dropout, may differ.
-
-    Args:
-        path: checkpoint file, for the error message.
-        stored: options of the checkpoint's model.
-        ours: options of the model in this run.
-
-    Raises:
-        InputError: An option that changes the output differs.
     """
     difference = _describe_differences(path, stored, ours)
     if difference:
@@ -187,14 +135,8 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
     """Describe the options that differ between a checkpoint's model and the model of this run.
 
-    Args:
-        path: checkpoint file.
-        stored: options of the checkpoint's model.
-        ours: options of the model in this run.
-
-    Returns:
-        A clause such as "PATH was trained with --encoder-layers 6, but this run has --encoder-layers 3".
-        Empty if no option differs.
+    The result is a clause such as "PATH was trained with --encoder-layers 6, but this run has
+    --encoder-layers 3", or empty.
     """
     found = find_differences(stored, ours)
     if not found:
@@ -205,12 +147,6 @@ def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[st
 
 def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
     """Format options as on a command line, with "no" before each disabled option.
-
-    Args:
-        options: pairs of a name and a value.
-
-    Returns:
-        The options, separated by commas.
 
     Example:
         >>> _format_options([("untie_luna_kv", True), ("causal_decay", False), ("encoder_layers", 6)])
@@ -229,9 +165,6 @@ def _format_options(options: Sequence[Tuple[str, Any]]) -> str:
 def has_known_task(identity: Mapping[str, Any]) -> bool:
     """Return True for a task of this package or of fairseq whose dictionaries must not change after training.
 
-    Args:
-        identity: settings of a task, from :func:`task_identity`.
-
     Example:
         >>> has_known_task({"task": "translation"}), has_known_task({"task": "somebody_elses_task"})
         (True, False)
@@ -240,28 +173,14 @@ def has_known_task(identity: Mapping[str, Any]) -> bool:
 
 
 def trainer_identity(trainer: Any) -> Dict[str, Any]:
-    """Return the settings that a run stores in its checkpoints: the task settings and the run name.
-
-    Args:
-        trainer: fairseq trainer. A trainer without the attribute ``run_name`` is given a random one.
-
-    Returns:
-        Settings, keyed by name, as returned by :func:`task_identity`, with the run name as "run".
-    """
+    """Return the settings that a run stores in its checkpoints: the task settings and the run name."""
     if getattr(trainer, "run_name", None) is None:
         trainer.run_name = uuid.uuid4().hex
     return {**task_identity(trainer.task), "run": trainer.run_name}
 
 
 def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
-    """Select the languages from the overrides that a caller passes when it loads a checkpoint.
-
-    Args:
-        arg_overrides: overrides that fairseq-validate or ``from_pretrained`` passes, or None.
-
-    Returns:
-        A dictionary with "source_lang" and "target_lang", each present only if it is overridden.
-    """
+    """Select the languages from the overrides that a caller passes when it loads a checkpoint."""
     overrides = arg_overrides or {}
     return {name: overrides[name] for name in _LANGUAGES if overrides.get(name) is not None}
 
@@ -270,14 +189,6 @@ def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, A
     """Write the languages of a checkpoint into its configuration.
 
     fairseq leaves the configuration without languages if it infers them from the names of the data files.
-
-    Args:
-        path: checkpoint file, for the error message.
-        state: checkpoint contents, whose configuration is updated in place.
-        languages: languages that the caller requires, from :func:`overridden_languages`.
-
-    Raises:
-        InputError: The checkpoint was trained for other languages.
     """
     from fairseq.dataclass.utils import overwrite_args_by_name
 
@@ -295,16 +206,6 @@ def compare_with_run(
 
     A resumed run takes over the run name from the checkpoint. With ``reset_optimizer``, the weights start a
     new training: the run gets a new name, and differing options only cause a warning.
-
-    Args:
-        path: checkpoint file, for the error message.
-        trainer: fairseq trainer of the run.
-        stored: settings of the training, from :func:`stored_identity`.
-        options: options of the checkpoint's model, from :func:`stored_options`.
-        reset_optimizer: True if the run starts a new training from the weights.
-
-    Raises:
-        InputError: A resumed run has a different task, different languages or a different model.
     """
     ours = plain_options(trainer.cfg.model)
     if model_dataclass(options) is None:
@@ -323,9 +224,6 @@ def compare_with_run(
 def fingerprint(dictionary: Any) -> str:
     """Return the number of entries in a dictionary, and a hash of its symbols in order.
 
-    Args:
-        dictionary: fairseq dictionary.
-
     Example:
         >>> from fairseq.data import Dictionary
         >>> fingerprint(Dictionary())
@@ -338,15 +236,7 @@ def fingerprint(dictionary: Any) -> str:
 
 
 def task_fingerprints(task: Any) -> Dict[str, str]:
-    """Return a fingerprint of each dictionary of a task.
-
-    Args:
-        task: fairseq task.
-
-    Returns:
-        Fingerprints keyed by dictionary: "source", "target" or "label". A dictionary that the task does not
-        have is omitted.
-    """
+    """Return a fingerprint of each dictionary of a task."""
     from fairseq.data import Dictionary
 
     fingerprints = {}
@@ -363,12 +253,7 @@ def task_fingerprints(task: Any) -> Dict[str, str]:
 def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
     """Return the fingerprints of the dictionaries that a checkpoint was trained with.
 
-    Args:
-        state: checkpoint contents.
-
-    Returns:
-        Fingerprints keyed by dictionary, as returned by :func:`task_fingerprints`, or None if the checkpoint
-        stores none.
+    It is None if the checkpoint stores none.
     """
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES)
@@ -379,14 +264,7 @@ def check_fingerprints(
 ) -> None:
     """Check that the data has the dictionaries that a checkpoint was trained with.
 
-    Args:
-        path: checkpoint file, for the error message.
-        stored: fingerprints from :func:`stored_fingerprints`. With None, a warning is logged.
-        ours: fingerprints of the data's dictionaries, from :func:`task_fingerprints`.
-        may_differ: names of dictionaries that may differ, such as "label" (default: none).
-
-    Raises:
-        InputError: A dictionary differs.
+    Unknown fingerprints (None) cause a warning. Dictionaries in ``may_differ`` are not compared.
     """
     if stored is None:
         logger.warning(

@@ -28,18 +28,7 @@ class Number:
         self.kind, self.bounds = kind, bounds
 
     def __call__(self, text: str) -> float:
-        """Convert a command-line argument into a number.
-
-        Args:
-            text: command-line argument.
-
-        Returns:
-            The number.
-
-        Raises:
-            ArgumentTypeError: The number is outside the bounds.
-            ValueError: The word is not a number. argparse reports it.
-        """
+        """Convert a command-line argument into a number."""
         value = self.kind(text)
         if not is_within(value, self.bounds):
             raise argparse.ArgumentTypeError(f"must be {describe(self.bounds)}, not {text}")
@@ -69,29 +58,12 @@ def parse_path(text: str) -> Path:
 
     A path that begins with a dash is made absolute, because commands that receive the path would take it for
     an option.
-
-    Args:
-        text: command-line argument.
-
-    Returns:
-        The path.
     """
     return Path(text).absolute() if text.startswith("-") else Path(text)
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a command-line argument into a folder whose name fairseq can read.
-
-    Args:
-        text: command-line argument.
-
-    Returns:
-        Path to the folder.
-
-    Raises:
-        ArgumentTypeError: The name contains ``${`` or the separator of paths (":" on Linux), which fairseq
-            would expand or split.
-    """
+    """Convert a command-line argument into a folder whose name fairseq can read."""
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
             f"{text}: fairseq expands ${{..}} and splits at '{os.pathsep}'. Give another name"
@@ -103,16 +75,7 @@ class HelpFormatter(argparse.HelpFormatter):
     """``--help`` formatter that wraps paragraphs and preserves the lines of examples."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
-        """Wrap each paragraph of a text. The method of argparse's formatter would join all paragraphs.
-
-        Args:
-            text: description or epilog. Empty lines separate paragraphs.
-            width: maximum number of characters in a line.
-            indent: ignored. argparse passes it for indented groups.
-
-        Returns:
-            The wrapped text. Paragraphs that begin with "example:" stay as they are.
-        """
+        """Wrap each paragraph of a text. The method of argparse's formatter would join all paragraphs."""
         paragraphs = text.strip().split("\n\n")
         wrapper = TextWrapper(width, break_on_hyphens=False)
         return "\n\n".join(
@@ -123,10 +86,6 @@ class HelpFormatter(argparse.HelpFormatter):
 
 def describe_command(doc: str) -> str:
     r"""Return the description that ``--help`` shows, from the docstring of a command's module.
-
-    Args:
-        doc: docstring that starts with "Command ``NAME``: " and a sentence. If it starts with "``NAME``" or
-            with "Command ``NAME``, which" instead, the first paragraph is omitted.
 
     Example:
         >>> describe_command("Command ``luna-x``: print x.\n\nMore about x.")
@@ -154,35 +113,17 @@ class CommandParser(argparse.ArgumentParser):
         super().__init__(prog=program, description=describe_command(doc or ""), **options)
 
     def path(self, name: str, help: str, metavar: str = "FILE", **options: Any) -> None:
-        """Add an argument that is a file or a folder.
-
-        Args:
-            name: name of an option, such as "--output", or of a positional argument.
-            help: help text.
-            metavar: placeholder of the value in the help text (default: "FILE").
-            **options: other arguments of ``add_argument``.
-        """
+        """Add an argument that is a file or a folder."""
         kind = parse_data_folder if name == "--destdir" else parse_path
         self.add_argument(name, type=kind, metavar=metavar, help=help, **options)
 
     def count(self, name: str, default: Optional[int], help: str, **options: Any) -> None:
-        """Add an option that is a positive integer.
-
-        Args:
-            name: name of the option, such as "--beam".
-            default: default value, or None for no default.
-            help: help text, to which the default is appended.
-            **options: other arguments of ``add_argument``.
-        """
+        """Add an option that is a positive integer."""
         text = help if default is None else f"{help} (default: %(default)s)"
         self.add_argument(name, type=positive, metavar="N", default=default, help=text, **options)
 
     def workers(self, description: str = "number of processes") -> None:
-        """Add ``--workers``, the number of processes (default: one per core).
-
-        Args:
-            description: beginning of the help text (default: "number of processes").
-        """
+        """Add ``--workers``, the number of processes (default: one per core)."""
         text = f"{description} (default: one per core). The output does not depend on this number"
         self.count("--workers", None, text)
         self.set_defaults(workers=os.cpu_count() or 1)

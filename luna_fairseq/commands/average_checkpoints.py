@@ -60,11 +60,7 @@ def build_parser() -> CommandParser:
 
 
 def _average(args: argparse.Namespace) -> None:
-    """Select the checkpoints, average their parameters, and write the result.
-
-    Args:
-        args: parsed command-line options.
-    """
+    """Select the checkpoints, average their parameters, and write the result."""
     # Imported here so that --help is fast.
     from luna_fairseq.commands.averaging import average_checkpoints, save_checkpoint
 
@@ -81,16 +77,6 @@ def select_checkpoints(args: argparse.Namespace) -> List[Path]:
     """Return the checkpoints to average, oldest first.
 
     These are the files of ``--inputs``, or the last N checkpoints of the folder ``--inputs``.
-
-    Args:
-        args: parsed command-line options.
-
-    Returns:
-        Checkpoint paths. Files listed by the user keep their order.
-
-    Raises:
-        InputError: A path does not exist or is given twice, options contradict each other, or the folder has
-            too few checkpoints.
     """
     paths, bound = args.inputs, args.checkpoint_upper_bound
     for path in paths:
@@ -118,16 +104,6 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
     """Find the checkpoints in a folder whose names contain an epoch or update number.
 
     Checkpoints with a suffix (``--checkpoint-suffix``) are returned only if all checkpoints have one.
-
-    Args:
-        folder: checkpoint folder.
-        pattern: regular expression of a file name with two groups, the number and the suffix.
-
-    Returns:
-        Checkpoint paths, keyed by number.
-
-    Raises:
-        InputError: All checkpoints have a suffix, and their suffixes differ.
     """
     by_suffix: Dict[str, Dict[int, Path]] = {}
     for path in folder.iterdir():
@@ -147,15 +123,7 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Check a list of checkpoint files given in place of a folder.
-
-    Args:
-        paths: paths to the files.
-        bound: value of ``--checkpoint-upper-bound``, or None if it is not given.
-
-    Raises:
-        InputError: A path is a folder, a file is given twice, or a bound is given, which requires a folder.
-    """
+    """Check a list of checkpoint files given in place of a folder."""
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:
         raise InputError(f"--checkpoint-upper-bound needs {numbers}")

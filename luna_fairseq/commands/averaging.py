@@ -29,18 +29,6 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
     one checkpoint are in memory at a time. Integer and boolean tensors, such as counters and masks, are
     copied from the last checkpoint. Parameters that share storage there, such as tied embeddings, also share
     storage in the result.
-
-    Args:
-        paths: one or more fairseq checkpoints of one model.
-        force: allow checkpoints from different runs (default: False).
-        ema: average the moving averages of the weights that ``fairseq-train --store-ema`` stores, not the
-            trained weights (default: False).
-
-    Returns:
-        Contents of the last checkpoint with averaged parameters, without optimizer state or moving averages.
-
-    Raises:
-        InputError: A file cannot be read or is not a fairseq checkpoint, or the models or their runs differ.
     """
     if not paths:
         raise InputError("there is no checkpoint to average")
@@ -78,15 +66,7 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
 
 
 def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
-    """Save a checkpoint. An existing file is replaced only once the new file is complete.
-
-    Args:
-        state: checkpoint contents.
-        path: file to write.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
+    """Save a checkpoint. An existing file is replaced only once the new file is complete."""
     try:
         with replacing(path) as temporary:
             torch.save(state, str(temporary))
@@ -95,18 +75,7 @@ def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
 
 
 def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Load a fairseq checkpoint without its optimizer state or moving averages.
-
-    Args:
-        path: checkpoint file.
-        ema: use the moving averages of the weights as the model's parameters (default: False).
-
-    Returns:
-        Checkpoint contents.
-
-    Raises:
-        InputError: The file cannot be read, or is not a fairseq checkpoint.
-    """
+    """Load a fairseq checkpoint without its optimizer state or moving averages."""
     if is_damaged_archive(path):
         raise InputError(f"{path} is damaged: its checksums do not match its contents")
     try:
@@ -127,17 +96,8 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
 def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
     """Return the checkpoint properties that are compared before averaging.
 
-    Args:
-        state: checkpoint contents.
-
-    Returns:
-        A dictionary with five entries:
-
-        - ``"options"``: model options, keyed by name.
-        - ``"dictionaries"``: fingerprints of the dictionaries, keyed by name.
-        - ``"entries"``: shape and type of each parameter as a string, keyed by name.
-        - ``"run"``: name of the run, with its seed and folder.
-        - ``"identity"``: task and languages of the training.
+    Its entries are "options" of the model, "dictionaries" (fingerprints), "entries" (shape and type of each
+    parameter), "run" (name, seed and folder) and "identity" (task and languages).
     """
     entries = {
         name: f"{tuple(value.shape)} {value.dtype}" if torch.is_tensor(value) else type(value).__name__
@@ -154,14 +114,7 @@ def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the seed and the folder of a run, which distinguish unnamed runs.
-
-    Args:
-        state: checkpoint contents.
-
-    Returns:
-        Values keyed by option, such as ``{"--seed": 1, "--save-dir": "checkpoints/run"}``.
-    """
+    """Return the seed and the folder of a run, which distinguish unnamed runs."""
     groups = state.get("cfg") or {}
     flat = plain_options(state.get("args") or {})
     common, checkpoint = (plain_options(groups.get(name) or flat) for name in ("common", "checkpoint"))
@@ -169,18 +122,7 @@ def run_settings(state: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def check_same_model(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, path: Path) -> None:
-    """Check that two checkpoints belong to the same model, task and data.
-
-    Args:
-        first: properties of the first checkpoint, from :func:`describe_checkpoint`.
-        other: properties of the other checkpoint.
-        first_path: first checkpoint file, for the error message.
-        path: other checkpoint file.
-
-    Raises:
-        InputError: The options, dictionaries or tasks differ, or the names, shapes or types of the
-            parameters.
-    """
+    """Check that two checkpoints belong to the same model, task and data."""
     changes = find_differences(first["options"], other["options"])
     stored = first["dictionaries"], other["dictionaries"]
     shared = stored[0].keys() & stored[1].keys()
@@ -207,15 +149,6 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
 
     If both checkpoints store the random name of their run, the names are compared. Otherwise, the seeds and
     folders are compared if both are known.
-
-    Args:
-        first: entry ``"run"`` of the first checkpoint, from :func:`describe_checkpoint`.
-        other: entry ``"run"`` of the other checkpoint.
-        first_path: first checkpoint file, for the error message.
-        path: other checkpoint file.
-
-    Raises:
-        InputError: The runs differ.
     """
     names = [name for name in first if first[name] is not None and other[name] is not None]
     # If both checkpoints name their run, the folder is not compared, because a run may be resumed elsewhere.
@@ -232,11 +165,6 @@ def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
     """Make averaged tensors share storage if they are equal and shared storage before averaging.
 
     They may differ if an earlier checkpoint stored them separately.
-
-    Args:
-        model: averaged parameters, keyed by name, updated in place.
-        storage_keys: storage keys of the last checkpoint's tensors, keyed by name. Tensors that share storage
-            have equal keys.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

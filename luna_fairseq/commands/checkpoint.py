@@ -5,12 +5,7 @@ from typing import Any
 
 
 def get_option(config: Any, name: str) -> Any:
-    """Return an option from a checkpoint's configuration, or None if the option is missing.
-
-    Args:
-        config: the configuration, a namespace (old checkpoints) or a mapping.
-        name: name of the option.
-    """
+    """Return an option from a checkpoint's configuration, or None if the option is missing."""
     # get() raises for a missing option in omegaconf 2.0.
     if name not in config:
         return None

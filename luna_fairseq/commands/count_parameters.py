@@ -30,11 +30,7 @@ def build_parser() -> CommandParser:
 
 
 def _print_counts(args: argparse.Namespace) -> None:
-    """Print the number of parameters of a recipe's model and of its parts.
-
-    Args:
-        args: parsed command-line options.
-    """
+    """Print the number of parameters of a recipe's model and of its parts."""
     recipe = read_recipe(args.recipe)
     counts = count_parameters(recipe, args.dictionary_size)
     total = sum(counts.values())
@@ -44,19 +40,7 @@ def _print_counts(args: argparse.Namespace) -> None:
 
 
 def count_parameters(recipe: Recipe, dictionary_size: int) -> Dict[str, int]:
-    """Count the parameters of a translation recipe's model. Shared parameters are counted once.
-
-    Args:
-        recipe: recipe with the task ``translation``.
-        dictionary_size: number of entries in the joined dictionary, including special symbols.
-
-    Returns:
-        Number of parameters, keyed by part: "embeddings", "learned P", "encoder" and "decoder".
-
-    Raises:
-        InputError: The recipe is for a different task, or the dictionary is too small for the special
-            symbols.
-    """
+    """Count the parameters of a translation recipe's model. Shared parameters are counted once."""
     # Imported here so that --help is fast. luna_fairseq.models registers the models of recipes.
     import luna_fairseq.models  # noqa: F401
     from fairseq import options

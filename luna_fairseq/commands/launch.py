@@ -32,20 +32,7 @@ class Launch:
 
 
 def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capability: Capability) -> Launch:
-    """Compute the options that train a recipe with its batch size on the GPUs of a machine.
-
-    Args:
-        recipe: recipe to train.
-        user_options: options of fairseq-train that override the recipe. ``--fp32`` is also allowed.
-        gpus: number of GPUs, or 1 on a machine without a GPU. ``--distributed-world-size`` overrides it.
-        capability: compute capability of the GPUs, such as (8, 0). None if there is no GPU.
-
-    Returns:
-        The options for fairseq-train and fairseq-hydra-train, and lines that explain them.
-
-    Raises:
-        InputError: The recipe's batch cannot be divided among the GPUs.
-    """
+    """Compute the options that train a recipe with its batch size on the GPUs of a machine."""
     parsed = _parse_options(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
     folder = parsed.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
@@ -76,17 +63,7 @@ def _compute_update_freq(
 ) -> Tuple[Optional[int], str]:
     """Compute ``--update-freq``, the number of batches whose gradients are accumulated per update.
 
-    Args:
-        recipe: recipe to train.
-        parsed: the user's options, from :func:`_parse_options`.
-        devices: number of GPUs, or 1 if there is none.
-
-    Returns:
-        - the number, or None if the user sets ``--update-freq``.
-        - a line that explains the batch.
-
-    Raises:
-        InputError: The batch of the recipe is not a multiple of the batch of these devices.
+    Return it with a line that explains the batch. It is None if the user sets ``--update-freq``.
     """
     unit, size = _batch_unit(recipe)
     per_gpu = getattr(parsed, size) or recipe.settings["dataset"][size]
@@ -108,17 +85,7 @@ def _compute_update_freq(
 
 
 def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
-    """Return the unit in which a recipe states its batch size, and the option that states it.
-
-    Args:
-        recipe: recipe to train.
-
-    Returns:
-        ("tokens", "max_tokens") or ("sequences", "batch_size").
-
-    Raises:
-        InputError: The recipe sets no batch size.
-    """
+    """Return the unit in which a recipe states its batch size, and the option that states it."""
     dataset = recipe.settings.get("dataset", {})
     for unit, size in (("tokens", "max_tokens"), ("sequences", "batch_size")):
         if dataset.get(size):
@@ -130,15 +97,6 @@ def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) ->
     """Return the largest batch size per GPU, up to a limit, that preserves the recipe's batch size.
 
     A batch in tokens may be smaller than the recipe's by a division remainder.
-
-    Args:
-        batch: batch size of the recipe, in tokens or sequences.
-        devices: number of GPUs.
-        per_gpu: maximum batch size per GPU, in the same unit.
-        unit: "tokens" or "sequences".
-
-    Returns:
-        Batch size per GPU, in the same unit.
     """
     frequency = -(-batch // (devices * per_gpu))
     if unit == "sequences":
@@ -152,14 +110,8 @@ def _choose_precision(
 ) -> Tuple[List[str], str]:
     """Choose the precision: bf16 from compute capability 8.0, fp16 from 7.0, otherwise 32 bits.
 
-    Args:
-        recipe: recipe to train.
-        parsed: the user's options, from :func:`_parse_options`. Their precision takes precedence.
-        capability: compute capability of the GPUs, such as (9, 0). None if there is no GPU.
-
-    Returns:
-        - the options for fairseq-train, such as ``["--bf16"]``.
-        - a line that explains the choice.
+    Return options such as ``["--bf16"]``, and a line that explains the choice. ``capability`` is None without
+    a GPU.
     """
     chosen = next((name for name in ("fp16", "bf16", "fp32") if getattr(parsed, name)), None)
     why = "your option"
@@ -175,14 +127,7 @@ def _choose_precision(
 
 
 def _parse_options(user_options: Sequence[str]) -> argparse.Namespace:
-    """Parse the options of fairseq-train that affect the batch, the precision and the checkpoint folder.
-
-    Args:
-        user_options: the user's options for fairseq-train.
-
-    Returns:
-        Values of these options. Other options are ignored.
-    """
+    """Parse the options of fairseq-train that affect the batch, the precision and the checkpoint folder."""
     # The usage of this parser is not shown, because it differs from that of the command.
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
     parser.add_argument("--max-tokens", type=positive)

@@ -25,31 +25,12 @@ class DivergedError(InputError):
 
 
 def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
-    """Return the command line that runs a command of fairseq with this Python interpreter.
-
-    Args:
-        name: name of the command without "fairseq-", such as "train".
-        options: arguments of the command.
-
-    Returns:
-        The program and its arguments.
-    """
+    """Return the command line that runs a command of fairseq with this Python interpreter."""
     return [sys.executable, "-m", f"fairseq_cli.{name}", *options]
 
 
 def train_logged(command: List[str], log: Path, description: str, shown: Sequence[str] = ()) -> None:
-    """Run fairseq-train with its output in a log file, and show a progress bar for its updates.
-
-    Args:
-        command: program and its arguments.
-        log: log file, to which the output is appended.
-        description: text beside the progress bar.
-        shown: lines that contain one of these texts are also printed (default: none).
-
-    Raises:
-        InputError: The command failed. The message contains the last line of the log.
-        DivergedError: The training diverged.
-    """
+    """Run fairseq-train with its output in a log file, and show a progress bar for its updates."""
     given = parse_options(command).get("--max-update", "")
     total = int(given) if given.isdigit() else None
     start = log.stat().st_size if log.is_file() else 0

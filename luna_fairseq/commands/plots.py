@@ -9,16 +9,7 @@ from luna_fairseq.requirements import import_package
 
 
 def check_plot(path: Path, option: str) -> None:
-    """Check that a plot can be drawn and written, before the long computation of its content.
-
-    Args:
-        path: file of the plot.
-        option: name of the option for the plot, for error messages.
-
-    Raises:
-        InputError: The file cannot be written.
-        MissingRequirementError: Matplotlib is not installed.
-    """
+    """Check that a plot can be drawn and written, before the long computation of its content."""
     check_writable(path, option)
     # Importing fairseq may enable the debugging messages of every library.
     logging.getLogger("matplotlib").setLevel(logging.WARNING)
@@ -26,14 +17,7 @@ def check_plot(path: Path, option: str) -> None:
 
 
 def new_figure(**options: Any) -> Any:
-    """Create an empty matplotlib figure with a layout in which axes and labels do not overlap.
-
-    Args:
-        **options: arguments of ``matplotlib.figure.Figure``, such as ``figsize`` in inches.
-
-    Returns:
-        The figure.
-    """
+    """Create an empty matplotlib figure with a layout in which axes and labels do not overlap."""
     # matplotlib.pyplot would need a display.
     from matplotlib.figure import Figure
 
@@ -41,11 +25,6 @@ def new_figure(**options: Any) -> Any:
 
 
 def save_png(figure: Any, path: Path) -> None:
-    """Write a figure as a PNG file. An existing file is replaced only once the new file is complete.
-
-    Args:
-        figure: matplotlib figure.
-        path: file to write.
-    """
+    """Write a figure as a PNG file. An existing file is replaced only once the new file is complete."""
     with replacing(path) as temporary:
         figure.savefig(str(temporary), format="png", dpi=120)

@@ -27,17 +27,7 @@ HYDRA = "hydra"
 
 
 def load_settings(path: Path) -> Settings:
-    """Load the options from a recipe file.
-
-    Args:
-        path: YAML file.
-
-    Returns:
-        Option values, nested by group, such as ``{"optimization": {"lr": [0.001]}}``.
-
-    Raises:
-        InputError: The file cannot be read, or is not a mapping of groups to options.
-    """
+    """Load the options from a recipe file."""
     try:
         content = OmegaConf.to_container(OmegaConf.load(str(path)))
     except (yaml.YAMLError, OSError, ValueError) as error:
@@ -51,14 +41,6 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
     """Check that fairseq knows every group, component and option of a recipe's file.
 
     A component is a class that a group selects by name, such as an optimizer.
-
-    Args:
-        path: file of the recipe, or of its family.
-        content: options in this file, by group.
-        settings: options of the whole recipe by group, which name the components.
-
-    Raises:
-        InputError: A name is unknown. The message contains the line number and the most similar known name.
     """
     registries = _component_registries()
     for group, options in content.items():
@@ -80,13 +62,7 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def replaced_options(group: str, options: Iterable[str], name: str) -> List[str]:
-    """Return the options of a recipe's group that another component does not have.
-
-    Args:
-        group: name of the group, such as "lr_scheduler".
-        options: names of the recipe's options in this group.
-        name: component in place of the recipe's, such as "fixed". An unknown name replaces nothing.
-    """
+    """Return the options of a recipe's group that another component does not have."""
     registry = _component_registries()[group]
     known = _known_options(group, registry[name]) if name in registry else options
     return [option for option in options if option not in known and option != "_name"]
@@ -100,15 +76,7 @@ def _component_registries() -> Dict[str, Any]:
 
 
 def _known_options(group: str, component: Any) -> List[str]:
-    """Return the names of the options in a group of fairseq's configuration.
-
-    Args:
-        group: name of the group, such as "optimizer".
-        component: class that the group selects, such as an optimizer. None if the group selects no class.
-
-    Returns:
-        Names of the options, with underscores and without ``--``.
-    """
+    """Return the names of the options in a group of fairseq's configuration."""
     parser = argparse.ArgumentParser(add_help=False)
     if component is None:
         gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
@@ -124,32 +92,13 @@ def _unknown_name_error(
     known_names: Iterable[str],
     word: Optional[str] = None,
 ) -> InputError:
-    """Return the error for an unknown name in a recipe's file.
-
-    Args:
-        path: file of the recipe.
-        keys: keys of the mappings that lead to the name in the file.
-        kind_and_name: kind of the name and the name itself, such as "group modle".
-        known_names: names that are known.
-        word: name to compare with the known names (default: None, the last word of ``kind_and_name``).
-
-    Returns:
-        An error such as "my.yaml, line 3: group modle is unknown. Did you mean model?"
-    """
+    """Return the error for an unknown name in a recipe's file."""
     near = suggest_name(word or kind_and_name.split()[-1], known_names)
     return InputError(f"{path}, line {_find_line(path, keys)}: {kind_and_name} is unknown{near}")
 
 
 def _find_line(path: Path, keys: Sequence[str]) -> int:
-    """Return the line number of a nested key in a YAML file.
-
-    Args:
-        path: path to the YAML file.
-        keys: the key and the keys of all mappings around it, outermost first.
-
-    Returns:
-        One-based line number.
-    """
+    """Return the line number of a nested key in a YAML file."""
     node, line = yaml.compose(path.read_text(encoding="utf-8")), 0
     for key in keys:
         for name, value in node.value:

@@ -57,14 +57,7 @@ class Recipe:
     left_out: Sequence[str] = ()
 
     def words(self, *without: str) -> List[str]:
-        """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``.
-
-        Args:
-            *without: names of other options to omit, such as "update_freq".
-
-        Returns:
-            Command-line arguments, such as ``["--task", "translation", "--lr", "0.001"]``.
-        """
+        """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``."""
         words: List[str] = []
         for group, settings in self.settings.items():
             for key, value in settings.items():
@@ -157,19 +150,7 @@ def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
 
 
 def find_recipe(name: str, family: Optional[str] = None) -> Path:
-    """Return the file of a recipe.
-
-    Args:
-        name: FAMILY/NAME, or NAME alone if only one family has a recipe with this name, or the path to a YAML
-            file.
-        family: family in which NAME alone is looked up first (default: None).
-
-    Returns:
-        Path to the YAML file.
-
-    Raises:
-        InputError: There is no such recipe, or several families have a recipe with this name.
-    """
+    """Return the file of a recipe."""
     if name.endswith(".yaml"):
         if not Path(name).is_file():
             raise InputError(f"there is no recipe {name}: the file does not exist")
@@ -190,25 +171,13 @@ def find_recipe(name: str, family: Optional[str] = None) -> Path:
 
 
 def read_heading(path: Path) -> List[str]:
-    """Return the lines of the comment at the top of a recipe, without hydra directives.
-
-    Args:
-        path: file of the recipe.
-    """
+    """Return the lines of the comment at the top of a recipe, without hydra directives."""
     lines = takewhile(lambda line: line.startswith("#"), path.read_text(encoding="utf-8").splitlines())
     return [line[1:].strip() for line in lines if not line.startswith("# @package")]
 
 
 def _read_gpu_count(path: Path, heading: List[str]) -> int:
-    """Return N from the line "Batch: N GPUs x ..." of a recipe's comment, or 1 if there is no such line.
-
-    Args:
-        path: file of the recipe, for the error message.
-        heading: lines of the comment at the top of the recipe.
-
-    Raises:
-        InputError: The line has a different format.
-    """
+    """Return N from the line "Batch: N GPUs x ..." of a recipe's comment, or 1 if there is no such line."""
     for line in heading:
         if line.startswith("Batch:"):
             match = re.match(r"Batch: ([1-9]\d*) GPUs? x ", line)
@@ -219,16 +188,7 @@ def _read_gpu_count(path: Path, heading: List[str]) -> int:
 
 
 def _format_option(option: str, value: Any) -> Iterator[str]:
-    """Yield an option and its value as command-line arguments: ``("--lr", 0.1)`` gives "--lr" and "0.1".
-
-    Args:
-        option: name of the option, such as "--lr".
-        value: value of the option. None and False yield nothing. True yields the option alone. A list yields
-            its items as separate words.
-
-    Yields:
-        Command-line argument.
-    """
+    """Yield an option and its value as command-line arguments: ``("--lr", 0.1)`` gives "--lr" and "0.1"."""
     # False is the default of every flag.
     if value is None or value is False:
         return

@@ -23,15 +23,6 @@ def run_and_report(program: str, function: Callable[[], Any], location: Optional
     """Call a function, and print user errors as one line on standard error.
 
     Other exceptions are raised.
-
-    Args:
-        program: name of the command, which begins the line.
-        function: callable that takes no arguments and raises InputError for bad input.
-        location: file or folder to name if an OSError names no file, as when the disk is full (default:
-            None).
-
-    Returns:
-        Exit status: 0, or 1 after an error.
     """
     try:
         with exit_if_unread():
@@ -57,11 +48,7 @@ def _prepare_output() -> None:
 
 
 def offer_quiet(parser: argparse.ArgumentParser) -> None:
-    """Add the option ``--quiet``, which hides progress bars.
-
-    Args:
-        parser: parser to extend.
-    """
+    """Add the option ``--quiet``, which hides progress bars."""
     parser.add_argument("--quiet", action="store_true", help="hide progress bars, also on a terminal")
 
 

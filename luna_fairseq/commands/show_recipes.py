@@ -32,11 +32,7 @@ def build_parser() -> CommandParser:
 
 
 def _recipes(words: List[str]) -> None:
-    """Run the command: list the recipes, show one of them, or print their folder.
-
-    Args:
-        words: command-line arguments after the program name.
-    """
+    """Run the command: list the recipes, show one of them, or print their folder."""
     if words == ["--folder"]:
         print(recipe_folder())
     elif words and words[0].startswith("-"):
@@ -49,12 +45,7 @@ def _recipes(words: List[str]) -> None:
 
 
 def _show(name: str, user_options: List[str]) -> None:
-    """Print a recipe's description and options, and the commands that train it.
-
-    Args:
-        name: name or file of the recipe.
-        user_options: options of fairseq-train that override the recipe.
-    """
+    """Print a recipe's description and options, and the commands that train it."""
     recipe = read_recipe(name)
     # Imported here so that listing the recipes is fast.
     from omegaconf import OmegaConf
@@ -74,14 +65,7 @@ def _show(name: str, user_options: List[str]) -> None:
 
 
 def _format_command(words: List[str]) -> str:
-    """Format a command for a shell, with a line break before each option.
-
-    Args:
-        words: program and its arguments.
-
-    Returns:
-        The command, on several lines joined by backslashes.
-    """
+    """Format a command for a shell, with a line break before each option."""
     lines = [""]
     for word in words:
         if word.startswith("--") or ("=" in word and lines[-1]):

@@ -48,17 +48,8 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 
     Lines that explain the batch and the precision are printed.
 
-    Args:
-        words: RECIPE, DATA, and options of fairseq-train.
-        should_record: record the options and the data in the checkpoint folder. A resumed run is compared
-            with this record (default: True).
-        option: name of the option that sets this folder, for error messages (default: "--save-dir").
-
-    Returns:
-        The program and its arguments.
-
-    Raises:
-        InputError: An argument is missing or invalid, or the folder contains checkpoints from another run.
+    A resumed run is compared with the record of its beginning, which a new run writes if ``should_record``.
+    Error messages name ``option`` as the one that sets the folder.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")
@@ -88,14 +79,7 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
     """Return the options and the data that must not change when a run is resumed.
 
-    Args:
-        recipe: recipe of the run.
-        data: folders with the prepared data, separated by colons.
-        user_options: the user's options for fairseq-train.
-
-    Returns:
-        Values keyed by option, and a checksum as "training data". None if the user chooses another
-        checkpoint, or resets parts of the checkpoint.
+    It is None if the user chooses another checkpoint, or resets parts of the checkpoint.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):
@@ -110,18 +94,7 @@ def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Opt
 
 
 def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
-    """Compute the options that train a recipe with its batch size on this machine's GPUs.
-
-    Args:
-        recipe: recipe to train.
-        user_options: options of fairseq-train that override the recipe. ``--fp32`` is also allowed.
-
-    Returns:
-        The options for fairseq-train and fairseq-hydra-train, and lines that explain them.
-
-    Raises:
-        InputError: The recipe's batch cannot be divided among the GPUs.
-    """
+    """Compute the options that train a recipe with its batch size on this machine's GPUs."""
     # Imported here so that --help is fast.
     import torch
 
@@ -131,11 +104,7 @@ def launch_here(recipe: Recipe, user_options: Sequence[str]) -> Launch:
 
 
 def _train(words: List[str]) -> None:
-    """Replace this process with fairseq-train. With ``--dry-run``, only print its command.
-
-    Args:
-        words: command-line arguments after the program name.
-    """
+    """Replace this process with fairseq-train. With ``--dry-run``, only print its command."""
     if "--dry-run" in words:
         words = [word for word in words if word != "--dry-run"]
         print(*map(shlex.quote, build_command(words, should_record=False)))

@@ -30,19 +30,7 @@ INCOMPLETE_BATCHES = Patch(
 
 @INCOMPLETE_BATCHES.replaces("fairseq.data.data_utils:batch_by_size")
 def _append_dropped_batch(batch_by_size: Function, indices: Any, *args: Any, **kwargs: Any) -> Any:
-    """Group sentences into batches, and keep the last batch even if it is incomplete.
-
-    Replaces fairseq's ``data_utils.batch_by_size``, which drops the last sentences.
-
-    Args:
-        batch_by_size: fairseq's original function.
-        indices: sentence indices, in the order in which they are batched.
-        args: remaining arguments of the original function.
-        kwargs: remaining keyword arguments of the original function.
-
-    Returns:
-        List of batches, each an array of sentence indices.
-    """
+    """Group sentences into batches, and keep the last batch even if it is incomplete."""
     if not isinstance(indices, numpy.ndarray):
         indices = numpy.fromiter(indices, dtype=numpy.int64)
     batches = batch_by_size(indices, *args, **kwargs)

@@ -69,12 +69,7 @@ def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedSt
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.checkpoint_utils:load_checkpoint_to_cpu")
 def _load_and_check(load: Function, path: str, arg_overrides: Any = None, *args: Any, **kw: Any) -> Any:
-    """Load a checkpoint file, check it, and note its origin for the task and the trainer.
-
-    Raises:
-        InputError: The file is damaged, is not a checkpoint, or was trained with an option that no longer
-            exists; or the model does not support 8-bit weights or a shortlist.
-    """
+    """Load a checkpoint file, check it, and note its origin for the task and the trainer."""
     if is_damaged_archive(Path(path)):
         raise InputError(f"{path} is damaged{advise_intact(Path(path))}")
     languages = same_training.overridden_languages(arg_overrides)
@@ -155,11 +150,7 @@ def _save_with_training_info(
 
 @CHECKED_CHECKPOINTS.replaces("fairseq.trainer:Trainer.load_checkpoint")
 def _compare_with_run(load: Function, self: Any, filename: str, *args: Any, **kwargs: Any) -> Any:
-    """Load a checkpoint into the trainer, and check that it belongs to this run.
-
-    Raises:
-        InputError: The checkpoint was saved by a run with different settings.
-    """
+    """Load a checkpoint into the trainer, and check that it belongs to this run."""
     arguments = inspect.signature(load).bind(self, filename, *args, **kwargs).arguments
     reset_optimizer = arguments.get("reset_optimizer", False)
     # Only messages of this logger are written to --log-file.

@@ -51,18 +51,7 @@ def _allow_checkpoint_classes() -> None:
 def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, dist_device: Any) -> Any:
     """Broadcast a Python object to all processes with torch's function.
 
-    Replaces fairseq's ``distributed.utils._broadcast_object_slow``, which loads the object with torch.load
-    and may reject its classes. The object can be trusted, because the sender is a process of this run.
-
-    Args:
-        broadcast: fairseq's original function.
-        obj: object to send; ignored in the receiving processes.
-        src_rank: rank of the process that sends the object.
-        group: process group.
-        dist_device: device used for the transfer.
-
-    Returns:
-        The object, in every process.
+    The object can be trusted, because the sender is a process of this run.
     """
     if not isinstance(group, torch.distributed.ProcessGroup):  # a process group of TPUs
         return broadcast(obj, src_rank, group, dist_device)
@@ -75,20 +64,7 @@ def _broadcast_object(broadcast: Function, obj: Any, src_rank: int, group: Any, 
 def _write_once(save: Function, obj: Any, f: Any) -> Any:
     """Write a checkpoint to a file in a single attempt.
 
-    Replaces fairseq's ``checkpoint_utils._torch_persistent_save``. fairseq makes up to three attempts, each
-    of which appends to the bytes of the failed attempt.
-
-    Args:
-        save: fairseq's original function.
-        obj: checkpoint contents.
-        f: open file. If it is a path, the original function is called.
-
-    Returns:
-        None, or the result of the original function.
-
-    Raises:
-        InputError: The file cannot be written, for example because the disk is full. The incomplete file is
-            removed.
+    fairseq makes up to three attempts, each of which appends to the bytes of the failed attempt.
     """
     if isinstance(f, str):
         return save(obj, f)
@@ -112,17 +88,7 @@ def _write_once(save: Function, obj: Any, f: Any) -> Any:
 def _copy_whole(copy: Function, src_path: str, dst_path: str, overwrite: bool = False) -> Any:
     """Copy a file so that the copy is either complete or absent.
 
-    Replaces fairseq's ``PathManager.copy``. The copy is written under a temporary name and renamed when it is
-    complete.
-
-    Args:
-        copy: fairseq's original function.
-        src_path: path of the source file.
-        dst_path: path of the copy.
-        overwrite: overwrite an existing file (default: False).
-
-    Returns:
-        Result of the original function.
+    The copy is written under a temporary name and renamed when it is complete.
     """
     from fairseq.file_io import PathManager
 

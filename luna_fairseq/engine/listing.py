@@ -15,14 +15,7 @@ from luna_fairseq.engine.versions import installed_version
 
 
 def main(argv: Optional[Sequence[str]] = None) -> int:
-    """Run the command ``luna-engine``.
-
-    Args:
-        argv: command-line arguments (default: None, the arguments of this process).
-
-    Returns:
-        Exit status.
-    """
+    """Run the command ``luna-engine``."""
     parser = argparse.ArgumentParser(
         prog="luna-engine",
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -53,14 +46,7 @@ def format_report() -> Iterator[str]:
 
 
 def _format_patch(patch: Patch) -> Iterator[str]:
-    """Yield lines that describe a fairseq patch: name, purpose, versions and replaced functions.
-
-    Args:
-        patch: patch to describe.
-
-    Yields:
-        Single lines, or wrapped paragraphs of several lines.
-    """
+    """Yield lines that describe a fairseq patch: name, purpose, versions and replaced functions."""
     targets = ", ".join(target.replace(":", ".") for target, _ in patch.replacements if target)
     yield f"  {patch.name}"
     for title, text in (

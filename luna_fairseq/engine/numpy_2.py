@@ -22,12 +22,6 @@ def _add_compat(np: Any) -> Any:
     """Return a copy of the numpy module with the attribute ``compat.long`` added.
 
     The copy replaces ``np`` in fairseq's ``token_block_dataset``.
-
-    Args:
-        np: the numpy module.
-
-    Returns:
-        The extended copy.
     """
     extended = types.ModuleType("numpy")
     vars(extended).update(vars(np), compat=types.SimpleNamespace(long=int))

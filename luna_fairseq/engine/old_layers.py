@@ -38,16 +38,7 @@ OLD_LAYERS = Patch(
 
 @OLD_LAYERS.replaces(f"{_ENCODER_LAYER}.__init__")
 def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
-    """Build an encoder layer, and remove the second copy of its weights.
-
-    Replaces the constructor of fairseq's ``TransformerEncoderLayerBase``.
-
-    Args:
-        init: original constructor of the layer.
-        self: encoder layer.
-        args: arguments of the constructor.
-        kwargs: keyword arguments of the constructor.
-    """
+    """Build an encoder layer, and remove the second copy of its weights."""
     init(self, *args, **kwargs)
     for name in _DUPLICATES:
         delattr(self, name)
@@ -57,19 +48,7 @@ def _build_without_duplicates(init: Function, self: Any, *args: Any, **kwargs: A
 def _load_without_duplicates(
     load: Function, self: Any, state_dict: Any, prefix: str, *args: Any, **kw: Any
 ) -> None:
-    """Load an encoder layer from a checkpoint that may contain the second copy of its weights.
-
-    Replaces ``_load_from_state_dict`` of fairseq's ``TransformerEncoderLayerBase``, and calls the
-    corresponding method of :class:`torch.nn.Module` instead.
-
-    Args:
-        load: fairseq's original method, which is not called.
-        self: encoder layer.
-        state_dict: checkpoint parameters keyed by name, modified in place.
-        prefix: prefix of the layer's parameters.
-        args: remaining arguments of the original method.
-        kw: remaining keyword arguments of the original method.
-    """
+    """Load an encoder layer from a checkpoint that may contain the second copy of its weights."""
     from fairseq.modules.transformer_layer import TransformerEncoderLayerBase
 
     for name in _DUPLICATES:
@@ -81,14 +60,7 @@ def _load_without_duplicates(
 def _build_without_saved_buffer(init: Function, self: Any, *args: Any, **kwargs: Any) -> None:
     """Build a sinusoidal position embedding whose uninitialized buffer ``_float_tensor`` is not saved.
 
-    Replaces the constructor of fairseq's ``SinusoidalPositionalEmbedding``. Otherwise, identical runs write
-    different checkpoints.
-
-    Args:
-        init: original constructor of the embedding.
-        self: position embedding.
-        args: arguments of the constructor.
-        kwargs: keyword arguments of the constructor.
+    Otherwise, identical runs write different checkpoints.
     """
     init(self, *args, **kwargs)
     if "_float_tensor" in self._buffers:
@@ -100,10 +72,5 @@ def _remove_float_tensor(state_dict: Any, prefix: str, *args: Any) -> None:
     """Remove the buffer ``_float_tensor`` of a position embedding from the state dict of an older checkpoint.
 
     torch calls this hook before loading the embedding.
-
-    Args:
-        state_dict: checkpoint parameters keyed by name, modified in place.
-        prefix: prefix of the embedding's parameters.
-        args: ignored.
     """
     state_dict.pop(f"{prefix}_float_tensor", None)

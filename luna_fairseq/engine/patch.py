@@ -75,14 +75,7 @@ class Patch:
         return register
 
     def at_import(self, function: Function) -> Function:
-        """Register a callable that takes no arguments and is called once, when the patch is applied.
-
-        Args:
-            function: decorated function.
-
-        Returns:
-            The same function.
-        """
+        """Register a callable that takes no arguments and is called once, when the patch is applied."""
         self.replacements.append(("", function))
         return function
 
@@ -91,9 +84,6 @@ class Patch:
 
         A second call does nothing. If fairseq lacks any of the functions to replace, nothing is replaced, and
         a warning names the missing function.
-
-        Args:
-            leave_out: skip the patch, because the user has disabled it (default: False).
         """
         if self.state:
             return
@@ -118,11 +108,8 @@ class Patch:
 
         If another copy of luna_fairseq has already applied this patch, nothing happens.
 
-        Args:
-            owner: module or class.
-            name: attribute name.
-            function: replacement for a function, called as ``function(original, *args, **kwargs)``. For any
-                other attribute, ``function(value)`` returns the new value.
+        A replacement of a function is called as ``function(original, *args, **kwargs)``. For any other
+        attribute, ``function(value)`` returns the new value.
         """
         original = getattr(owner, name)
         earlier = getattr(original, "patched_by", ())
@@ -141,15 +128,8 @@ def find_target(target: str) -> Tuple[Any, str]:
 
     For "fairseq.trainer:Trainer.clip_grad_norm", the result is (class Trainer, "clip_grad_norm").
 
-    Args:
-        target: name ``module:function`` or ``module:Class.method``.
-
-    Returns:
-        The module or class that owns the attribute, and the attribute name. The module or class is None if
-        the target is empty, or if it is a fairseq command that this process is not running.
-
-    Raises:
-        AttributeError: fairseq has no such attribute.
+    The owner is None if the target is empty or belongs to a fairseq command that this process does not run.
+    Raises AttributeError if fairseq has no such attribute.
     """
     module, _, path = target.partition(":")
     *parents, name = path.split(".")
@@ -183,15 +163,7 @@ def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
 
 
 def _wrap(original: Function, function: Function) -> Function:
-    """Combine a fairseq function with its replacement.
-
-    Args:
-        original: fairseq function.
-        function: replacement, called as ``function(original, *args, **kwargs)``.
-
-    Returns:
-        Function with the name and docstring of ``original``.
-    """
+    """Combine a fairseq function with its replacement."""
     # The attributes of a class must not be copied to the function that replaces the class.
     updated = () if isinstance(original, type) else ("__dict__",)
 

@@ -30,18 +30,8 @@ _PROCESSES, _BATCHES = "processes", "batches"
 def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any, **kwargs: Any) -> Any:
     """Build the same batches in a resumed run as in an uninterrupted run.
 
-    Replaces fairseq's ``FairseqTask.get_batch_iterator``. An uninterrupted run builds its batches once, in
-    the first epoch, and shuffles them in each epoch. A resumed run therefore also builds the batches of the
-    first epoch, and then advances to its current epoch.
-
-    Args:
-        get_batch_iterator: fairseq's original method.
-        self: fairseq task.
-        args: arguments of the original method.
-        kwargs: keyword arguments of the original method.
-
-    Returns:
-        fairseq's ``EpochBatchIterator``.
+    An uninterrupted run builds its batches once, in the first epoch, and shuffles them in each epoch. A
+    resumed run therefore also builds the batches of the first epoch, and then advances to its current epoch.
     """
     call = inspect.signature(get_batch_iterator).bind(self, *args, **kwargs)
     arguments, dataset = call.arguments, call.arguments["dataset"]
@@ -63,15 +53,7 @@ def _batch_as_in_first_epoch(get_batch_iterator: Function, self: Any, *args: Any
 def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
     """Return the state of a batch iterator for a checkpoint, with data for verifying the batches later.
 
-    Replaces fairseq's ``EpochBatchIterator.state_dict``. The number of processes and a checksum of the
-    batches are added.
-
-    Args:
-        state_dict: fairseq's original method.
-        self: fairseq's batch iterator.
-
-    Returns:
-        Iterator state.
+    The number of processes and a checksum of the batches are added.
     """
     return {**state_dict(self), _PROCESSES: self.num_shards, _BATCHES: _fingerprint(self)}
 
@@ -80,16 +62,7 @@ def _save_batches(state_dict: Function, self: Any) -> Dict[str, Any]:
 def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str, Any]) -> Any:
     """Restore a batch iterator so that it continues after the batches that were already read.
 
-    Replaces fairseq's ``EpochBatchIterator.load_state_dict``. If the batches have changed, the epoch is
-    repeated and a warning is logged.
-
-    Args:
-        load_state_dict: fairseq's original method.
-        self: fairseq's batch iterator.
-        state_dict: iterator state from a checkpoint.
-
-    Returns:
-        Result of the original method.
+    If the batches have changed, the epoch is repeated and a warning is logged.
     """
     # In states with a version less than 2, the end of an epoch is a position past the last batch.
     if not state_dict.get("iterations_in_epoch") or state_dict.get("version", 1) < 2:
@@ -115,14 +88,7 @@ def _restore_position(load_state_dict: Function, self: Any, state_dict: Dict[str
 
 
 def _fingerprint(iterator: Any) -> int:
-    """Return a checksum of all batches, in their order before shuffling.
-
-    Args:
-        iterator: fairseq's ``EpochBatchIterator``, which caches the checksum in an attribute.
-
-    Returns:
-        CRC-32 of the sentence indices.
-    """
+    """Return a checksum of all batches, in their order before shuffling."""
     batches = iterator.frozen_batches
     # The checksum is computed once per list of batches, because such a list never changes.
     if getattr(iterator, "fingerprinted", None) is not batches:

@@ -25,15 +25,7 @@ _COUNTERS = ("_iter", "_last_overflow_iter", "_last_rescale_iter", "_overflows_s
 def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
     """Return the state of a half-precision optimizer for a checkpoint, including its float32 weights.
 
-    Replaces ``state_dict`` of fairseq's fp16 optimizers. fairseq saves weights rounded to 16 bits, without
-    the loss-scale counters.
-
-    Args:
-        state_dict: fairseq's original method.
-        self: fairseq's half-precision optimizer.
-
-    Returns:
-        Optimizer state, with float32 weights and the loss-scale counters.
+    fairseq saves weights rounded to 16 bits, without the loss-scale counters.
     """
     state = state_dict(self)
     state["fp32_params"] = [p.detach() for p in _float32_weights(self)]
@@ -47,15 +39,8 @@ def _save_float32_weights(state_dict: Function, self: Any) -> Dict[str, Any]:
 def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: Any, **kwargs: Any) -> None:
     """Restore a half-precision optimizer from a checkpoint, including its float32 weights.
 
-    Replaces ``load_state_dict`` of fairseq's fp16 optimizers. A float32 weight is restored only if it rounds
-    to the weight in the model, because the model may have loaded different weights, such as an average.
-
-    Args:
-        load: fairseq's original method.
-        self: fairseq's half-precision optimizer.
-        state_dict: optimizer state from the checkpoint.
-        args: remaining arguments of the original method.
-        kwargs: remaining keyword arguments of the original method.
+    A float32 weight is restored only if it rounds to the weight in the model, because the model may have
+    loaded different weights, such as an average.
     """
     load(self, state_dict, *args, **kwargs)
     weights, saved = _float32_weights(self), state_dict.get("fp32_params", [])
@@ -70,32 +55,14 @@ def _restore_float32_weights(load: Function, self: Any, state_dict: Any, *args: 
 
 
 def _float32_weights(optimizer: Any) -> Any:
-    """Return the float32 weights of a half-precision optimizer as a list of tensors.
-
-    Args:
-        optimizer: fairseq's half-precision optimizer, which stores the weights in a list or a dictionary.
-
-    Returns:
-        List of tensors.
-    """
+    """Return the float32 weights of a half-precision optimizer as a list of tensors."""
     weights = optimizer.fp32_params
     return list(weights.values() if isinstance(weights, dict) else weights)
 
 
 @HALF_PRECISION.replaces("fairseq.trainer:Trainer.clip_grad_norm")
 def _clip_once(clip: Function, self: Any, clip_norm: float) -> Any:
-    """Clip the gradients to a maximum total norm, unless the optimizer clips each parameter separately.
-
-    Replaces fairseq's ``Trainer.clip_grad_norm``.
-
-    Args:
-        clip: fairseq's original method.
-        self: fairseq's trainer.
-        clip_norm: maximum total norm of all gradients; 0 for no limit.
-
-    Returns:
-        Total norm of the gradients before clipping.
-    """
+    """Clip the gradients to a maximum total norm, unless the optimizer clips each parameter separately."""
     wrapped = (getattr(self.optimizer, name, None) for name in ("fp32_optimizer", "wrapped_optimizer"))
     optimizers = (self.optimizer, *wrapped)
     clips_tensors = any(getattr(optimizer, "clips_each_parameter", False) for optimizer in optimizers)

@@ -16,22 +16,7 @@ CHECKED_DATA = Patch(
 
 @CHECKED_DATA.replaces("fairseq.data.indexed_dataset:make_dataset")
 def _check_and_make_dataset(make_dataset: Function, path: str, *args: Any, **kwargs: Any) -> Any:
-    """Verify the checksums of a dataset's files, and load the dataset.
-
-    Replaces fairseq's ``indexed_dataset.make_dataset``.
-
-    Args:
-        make_dataset: fairseq's original function.
-        path: path of the dataset, without file extension.
-        args: remaining arguments of the original function.
-        kwargs: remaining keyword arguments of the original function.
-
-    Returns:
-        fairseq's dataset.
-
-    Raises:
-        InputError: A file does not match its checksum.
-    """
+    """Verify the checksums of a dataset's files, and load the dataset."""
     from fairseq.distributed.utils import get_global_rank
 
     if get_global_rank() == 0:  # an error in one process terminates all processes

@@ -40,20 +40,7 @@ PROCESSES = Patch(
 def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: Any) -> Any:
     """Start distributed training: run ``main`` in every process of the job.
 
-    Replaces fairseq's ``distributed.utils.call_main``. The number of processes comes from the configuration
-    or from torchrun's environment variables.
-
-    Args:
-        call_main: fairseq's original function.
-        cfg: command configuration, updated in place.
-        main: main function of the command.
-        kwargs: additional keyword arguments for ``main``.
-
-    Returns:
-        Result of ``main``; None if ``main`` runs in other processes.
-
-    Raises:
-        InputError: Apollo is used with sharded parameters.
+    The number of processes comes from the configuration or from torchrun's environment variables.
     """
     distributed = cfg.distributed_training
     if distributed.ddp_backend == "fully_sharded" and getattr(cfg.optimizer, "_name", None) == "apollo":
@@ -87,12 +74,6 @@ def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> 
     """Run ``main`` in a spawned process, and print user errors as a single line in place of a traceback.
 
     If several processes fail, only the first prints its error.
-
-    Args:
-        main: main function of the command.
-        reported: shared multiprocessing value, set to 1 when a process has printed an error.
-        cfg: command configuration.
-        kwargs: additional keyword arguments for ``main``.
     """
     try:
         main(cfg, **kwargs)
@@ -112,12 +93,6 @@ def check_world_size(cfg: Any) -> None:
 
     Under fairseq-hydra-train, the plugin is imported too late to read the number of processes from torchrun.
     Each process would then train a separate model.
-
-    Args:
-        cfg: command configuration.
-
-    Raises:
-        InputError: torchrun started several processes, but the configured world size is 1.
     """
     if is_command() and count_processes() > 1 and cfg.distributed_training.distributed_world_size == 1:
         raise InputError(
@@ -130,11 +105,6 @@ def _spawn(cfg: Any, main: Function, kwargs: Any) -> None:
     """Spawn one CPU training process per rank.
 
     fairseq does the same for GPUs.
-
-    Args:
-        cfg: command configuration, updated in place.
-        main: main function of the command.
-        kwargs: additional keyword arguments for ``main``.
     """
     from fairseq.distributed.utils import distributed_main
 
@@ -153,19 +123,7 @@ def _wrap_on_any_device(
 ) -> Any:
     """Wrap a model in torch's DistributedDataParallel, on GPUs or CPUs.
 
-    Replaces the class used in fairseq's ``distributed_fairseq_model``. torch rejects device IDs for a model
-    on the CPU, so they are omitted there.
-
-    Args:
-        ddp: torch's original class.
-        module: model to wrap.
-        device_ids: device IDs, for GPUs only (default: None).
-        output_device: device ID of the output, for GPUs only (default: None).
-        args: remaining arguments of the constructor.
-        kw: remaining keyword arguments of the constructor.
-
-    Returns:
-        The wrapped model.
+    torch rejects device IDs for a model on the CPU, so they are omitted there.
     """
     if all(p.device.type == "cpu" for p in module.parameters()):
         device_ids = output_device = None
@@ -174,14 +132,7 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager that forwards SIGTERM to all child processes, and exits if any of them fails.
-
-    Args:
-        reported: shared multiprocessing value, 1 if a process has already printed an error.
-
-    Raises:
-        SystemExit: A process has failed or was terminated by SIGTERM.
-    """
+    """Context manager that forwards SIGTERM to all child processes, and exits if any of them fails."""
     from torch.multiprocessing import ProcessExitedException
 
     def terminate(*_: Any) -> None:
@@ -213,9 +164,6 @@ def _kill_remaining_processes(stop_event: threading.Event) -> None:
 
     Before torch 2.4, ``spawn`` sends only SIGTERM to them. A process waiting for the failed process would
     never terminate.
-
-    Args:
-        stop_event: event that stops this function.
     """
     seen: Set[Any] = set()
     deadline = math.inf

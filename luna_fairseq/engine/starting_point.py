@@ -33,21 +33,8 @@ _DEFAULT_FILE = "checkpoint_last.pt"
 def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthrough_args: Any) -> Any:
     """Prepare for training, and load the checkpoint to start from.
 
-    Replaces fairseq's ``checkpoint_utils.load_checkpoint``. First, the checkpoint folder is locked and the
-    validation batches are built, so that errors appear before the first epoch.
-
-    Args:
-        load_checkpoint: fairseq's original function.
-        cfg: checkpoint options.
-        trainer: fairseq's trainer.
-        passthrough_args: remaining arguments of the original function.
-
-    Returns:
-        The ``extra_state`` entry of the checkpoint (or None) and the batch iterator.
-
-    Raises:
-        InputError: Another training run uses the folder, a validation sentence is too long, or the file given
-            by --restore-file does not exist.
+    First, the checkpoint folder is locked and the validation batches are built, so that errors appear before
+    the first epoch.
     """
     from fairseq.distributed.utils import get_global_rank
     from fairseq.trainer import Trainer
@@ -69,18 +56,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Choose the checkpoint to load: the file given by --restore-file, or the newest intact checkpoint.
-
-    Args:
-        cfg: checkpoint options.
-        trainer: fairseq's trainer.
-
-    Returns:
-        Checkpoint options with ``restore_file`` set to the chosen file.
-
-    Raises:
-        InputError: The file given by --restore-file does not exist.
-    """
+    """Choose the checkpoint to load: the file given by --restore-file, or the newest intact checkpoint."""
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")

@@ -51,9 +51,6 @@ def patch_fairseq() -> None:
     """Apply every patch that the installed versions need, except those that the user has disabled.
 
     The environment variable LUNA_FAIRSEQ_LEAVE_OUT lists the disabled patches. A second call does nothing.
-
-    Raises:
-        InputError: The variable contains an unknown patch name.
     """
     left_out = left_out_patches()
     for patch in TABLE:
@@ -61,14 +58,7 @@ def patch_fairseq() -> None:
 
 
 def left_out_patches() -> FrozenSet[str]:
-    """Return the names of the patches that the user has disabled.
-
-    Returns:
-        Names listed in the environment variable LUNA_FAIRSEQ_LEAVE_OUT, separated by commas.
-
-    Raises:
-        InputError: The variable contains an unknown patch name.
-    """
+    """Return the names of the patches that the user has disabled."""
     names = [name.strip() for name in os.environ.get(SWITCH, "").split(",")]
     known = [patch.name for patch in TABLE]
     unknown = [name for name in names if name and name not in known]

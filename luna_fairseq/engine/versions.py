@@ -6,14 +6,7 @@ from luna_fairseq.requirements import version_numbers
 
 
 def installed_version(package: str) -> str:
-    """Import an installed package, and return its version.
-
-    Args:
-        package: name of the package.
-
-    Returns:
-        ``__version__`` of the package, or "unknown" if it is not set.
-    """
+    """Import an installed package, and return its version."""
     return str(getattr(importlib.import_module(package), "__version__", "unknown"))
 
 
@@ -21,9 +14,5 @@ def is_at_least(package: str, *numbers: int) -> bool:
     """Return True if an installed package has at least the given version.
 
     ``is_at_least("torch", 2, 6)`` is True for torch 2.6 and newer.
-
-    Args:
-        package: name of the package.
-        numbers: components of the minimum version, most significant first.
     """
     return version_numbers(installed_version(package)) >= numbers

@@ -21,16 +21,7 @@ LARGEST_EXPANSION = 200
 
 
 def extract(archive: Path, members: Mapping[str, Path]) -> None:
-    """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive.
-
-    Args:
-        archive: path to the archive.
-        members: paths to write to, keyed by file name in the archive.
-
-    Raises:
-        InputError: The archive is damaged or incomplete, or contains no file with that name. Some files may
-            already be written.
-    """
+    """Extract selected files of a ``.tgz`` archive, and verify the checksum of the archive."""
     missing = dict(members)
     with reporting_damage(archive):
         for name, content in read_members(archive):
@@ -47,15 +38,6 @@ def read_members(archive: Path) -> Iterator[Tuple[str, IO[bytes]]]:
 
     Files that operating systems and editors create beside data are skipped, and their number is printed. Use
     this function within :func:`reporting_damage`, so that damage raises InputError.
-
-    Args:
-        archive: path to the archive.
-
-    Yields:
-        Name and open file of each member. The file can be read until the next member is requested.
-
-    Raises:
-        InputError: The archive expands to 200 times its size, unlike any published archive.
     """
     with ExitStack() as stack:
         file = stack.enter_context(require_regular_file(archive).open("rb"))
@@ -88,17 +70,7 @@ class _LimitedReader:
         self.file, self.archive, self.left = file, archive, most + PIECE
 
     def read(self, size: int = -1) -> bytes:
-        """Read the next bytes of the file.
-
-        Args:
-            size: maximum number of bytes (default: -1, all bytes).
-
-        Returns:
-            The bytes that were read.
-
-        Raises:
-            InputError: More than the maximum number of bytes was read in total.
-        """
+        """Read the next bytes of the file."""
         content = self.file.read(size)
         self.left -= len(content)
         if self.left < 0:
@@ -111,14 +83,7 @@ class _LimitedReader:
 
 @contextmanager
 def reporting_damage(archive: Path) -> Iterator[None]:
-    """Context manager that turns errors of a damaged or incomplete archive into InputError.
-
-    Args:
-        archive: path to the archive that is read in the context.
-
-    Raises:
-        InputError: The archive is damaged or incomplete.
-    """
+    """Context manager that turns errors of a damaged or incomplete archive into InputError."""
     try:
         yield
     except (EOFError, zlib.error, gzip.BadGzipFile, tarfile.TarError) as error:

@@ -19,11 +19,7 @@ _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
 def is_damaged_archive(path: Path) -> Optional[bool]:
     """Verify the checksums inside a checkpoint. torch saves checkpoints as zip archives.
 
-    Args:
-        path: path to the checkpoint.
-
-    Returns:
-        True if the archive is damaged, False if it is intact, and None if the file is not a zip archive.
+    The result is None if the file is not a zip archive.
     """
     try:
         if not zipfile.is_zipfile(str(path)):
@@ -35,15 +31,7 @@ def is_damaged_archive(path: Path) -> Optional[bool]:
 
 
 def describe_damage(path: Path) -> Optional[str]:
-    """Describe how a checkpoint is damaged.
-
-    Args:
-        path: path to the checkpoint.
-
-    Returns:
-        Phrase that follows the file name in a message, such as "is damaged". None if the checkpoint is
-        intact.
-    """
+    """Return a phrase for the damage of a checkpoint, such as "is damaged", or None if it is intact."""
     is_damaged = is_damaged_archive(path)
     if is_damaged is not None:
         return "is damaged" if is_damaged else None
@@ -55,16 +43,9 @@ def describe_damage(path: Path) -> Optional[str]:
 
 
 def explain_unreadable(path: Path, error: Exception) -> str:
-    """Explain why ``torch.load`` could not load a file.
+    """Return a phrase that explains why ``torch.load`` could not load a file.
 
     torch's own message is not repeated, because it suggests loading arbitrary code.
-
-    Args:
-        path: path to the file.
-        error: exception that ``torch.load`` raised.
-
-    Returns:
-        Phrase that follows the file name in a message, such as "cannot be read, because ...".
     """
     if is_damaged_archive(path) is not False:
         return "cannot be read, because it is truncated or not a checkpoint"
@@ -76,13 +57,9 @@ def explain_unreadable(path: Path, error: Exception) -> str:
 
 
 def explain_no_checkpoint(path: str) -> Optional[str]:
-    """Explain why a file is not a checkpoint of fairseq.
+    """Return a phrase that explains why a file is not a checkpoint of fairseq.
 
-    Args:
-        path: path to the file.
-
-    Returns:
-        Phrase that follows the file name in a message. None if the file is a checkpoint or cannot be opened.
+    It is None if the file is a checkpoint or cannot be opened.
     """
     try:
         state = torch.load(path, map_location="cpu")
@@ -96,14 +73,7 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
 
 
 def advise_intact(path: Path) -> str:
-    """Return advice to use the newest intact checkpoint of a folder in place of a damaged one.
-
-    Args:
-        path: path to the damaged checkpoint.
-
-    Returns:
-        End of an error message, such as "; the folder has no intact checkpoint".
-    """
+    """Return advice to use the newest intact checkpoint of a folder in place of a damaged one."""
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
         if other.name != path.name and describe_damage(other) is None:
@@ -121,16 +91,7 @@ def find_intact(folder: Path, suffix: str = "") -> Optional[Path]:
     missing, training starts from the beginning. In both cases, a warning names a newer checkpoint that has
     more updates, if there is one.
 
-    Args:
-        folder: checkpoint folder of the run.
-        suffix: suffix of the file names before ".pt", as in ``--checkpoint-suffix`` (default: "").
-
-    Returns:
-        The newest intact checkpoint. None if ``checkpoint_last.pt`` is intact or missing, or if no checkpoint
-        is intact.
-
-    Raises:
-        InputError: ``checkpoint_last.pt`` is a folder.
+    The result is None if ``checkpoint_last.pt`` is intact or missing, or if no checkpoint is intact.
     """
     last = folder / f"checkpoint_last{suffix}.pt"
     exists = last.is_file()
@@ -166,12 +127,6 @@ def _age(path: Path) -> Any:
     """Return a key that sorts checkpoints by age, oldest first.
 
     Copied checkpoints may have the same modification time. The numbers in their names then decide.
-
-    Args:
-        path: path to the checkpoint.
-
-    Returns:
-        Modification time, and the numbers in the name, such as [2, 500] for ``checkpoint_2_500.pt``.
     """
     return path.stat().st_mtime_ns, [int(number) for number in re.findall(r"\d+", path.stem)]
 
@@ -179,11 +134,7 @@ def _age(path: Path) -> Any:
 def count_updates(path: Path) -> Optional[int]:
     """Return the number of updates after which a checkpoint was saved.
 
-    Args:
-        path: path to the checkpoint.
-
-    Returns:
-        The number of updates, or None if training cannot continue from the file.
+    It is None if training cannot continue from the file.
     """
     if describe_damage(path) is not None:
         return None

@@ -22,26 +22,14 @@ _DATA = (".bin", ".idx", ".npy", ".src", ".label", ".txt")
 
 
 def write_checksums(folder: Path, names: Iterable[str]) -> str:
-    """Compute the checksums of files in a folder, and write them to ``checksums.sha256``.
-
-    Args:
-        folder: folder that contains the files.
-        names: names of the files, relative to the folder.
-
-    Returns:
-        Name of the list, "checksums.sha256".
-    """
+    """Compute the checksums of files in a folder, and write them to ``checksums.sha256``."""
     lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(set(names))]
     write_text(folder / CHECKSUMS, "".join(lines))
     return CHECKSUMS
 
 
 def remove_checksums(folder: Path) -> None:
-    """Remove a folder's list of checksums, before its files change.
-
-    Args:
-        folder: folder that contains the files.
-    """
+    """Remove a folder's list of checksums, before its files change."""
     (folder / CHECKSUMS).unlink(missing_ok=True)
 
 
@@ -50,12 +38,6 @@ def check_files(path: Path) -> None:
 
     They are compared with the list of checksums in their folder. The dictionaries, the labels and the other
     language of the split are checked as well. If there is no list, nothing is checked.
-
-    Args:
-        path: path to a file of the split, with or without its extension, such as ``train.en-de.en``.
-
-    Raises:
-        InputError: A file has changed or is missing.
     """
     path = path.absolute()
     for folder in list(path.parents)[:2]:  # Python 3.8 cannot slice parents
@@ -71,14 +53,7 @@ def check_files(path: Path) -> None:
 def read_checksums(folder: Path) -> Dict[str, str]:
     """Read the list of checksums of a folder.
 
-    Args:
-        folder: folder that contains the files.
-
-    Returns:
-        Checksums keyed by file name relative to the folder. Empty if the folder has no list.
-
-    Raises:
-        InputError: The list is damaged.
+    It is empty if the folder has no list.
     """
     path = folder / CHECKSUMS
     if not path.is_file():
@@ -90,16 +65,7 @@ def read_checksums(folder: Path) -> Dict[str, str]:
 
 
 def _check(folder: Path, name: str, expected: str) -> None:
-    """Check that a file exists and has the listed checksum.
-
-    Args:
-        folder: folder with the list of checksums.
-        name: name of the file, relative to the folder.
-        expected: SHA-256 in the list.
-
-    Raises:
-        InputError: The file is missing, or its checksum differs.
-    """
+    """Check that a file exists and has the listed checksum."""
     path = folder / name
     if not path.is_file():
         raise InputError(f"{path} is missing, but {folder / CHECKSUMS} lists it. Prepare the data again.")
@@ -113,41 +79,18 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file. The result is cached as long as the file has not changed.
-
-    Args:
-        path: path to the file.
-        about: size, modification time and inode of the file, which are part of the cache's key.
-
-    Returns:
-        64 hexadecimal digits.
-    """
+    """Return the SHA-256 of a file. The result is cached as long as the file has not changed."""
     return sha256(path)
 
 
 def sha256(path: Path) -> str:
-    """Compute the SHA-256 of a file's content.
-
-    Args:
-        path: path to the file.
-
-    Returns:
-        64 hexadecimal digits.
-    """
+    """Compute the SHA-256 of a file's content."""
     with path.open("rb") as file:
         return checksum("sha256", file)
 
 
 def checksum(algorithm: str, file: Any) -> str:
-    """Compute the checksum of an open file.
-
-    Args:
-        algorithm: name of the algorithm in ``hashlib``, such as "sha256".
-        file: file opened in binary mode.
-
-    Returns:
-        Hexadecimal digits.
-    """
+    """Compute the checksum of an open file."""
     state = hashlib.new(algorithm)
     for piece in iter(lambda: file.read(PIECE), b""):
         state.update(piece)
@@ -156,12 +99,6 @@ def checksum(algorithm: str, file: Any) -> str:
 
 def digest(*values: Any) -> str:
     """Compute the SHA-256 of JSON values, such as the options of a step in :class:`FinishedSteps`.
-
-    Args:
-        *values: JSON-serializable values.
-
-    Returns:
-        64 hexadecimal digits.
 
     Example:
         >>> digest("train", 1)[:8]
@@ -175,12 +112,6 @@ def file_stamps(paths: Iterable[Path]) -> List[List[Any]]:
 
     These three values stand for the content of a file in :func:`digest`, and are faster to obtain than a
     checksum.
-
-    Args:
-        paths: paths to the files.
-
-    Returns:
-        A list [path, size in bytes, time in nanoseconds] for each file.
     """
     return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in paths]
 
@@ -189,13 +120,6 @@ def checksum_of_data(folders: Sequence[Path], splits: Sequence[str] = ("train",)
     """Compute one checksum of all texts, labels and dictionaries in folders of prepared data.
 
     Files of subfolders are included. A file in the folder's list of checksums is not read again.
-
-    Args:
-        folders: folders of prepared data.
-        splits: names of the splits (default: the training data only).
-
-    Returns:
-        The checksum with the prefix "sha256:".
     """
     beginnings = tuple(f"{split}." for split in (*splits, "dict"))
     state = hashlib.sha256()

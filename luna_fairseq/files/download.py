@@ -44,18 +44,9 @@ class RemoteFile:
 def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
     """Return the path to a published file, and download the file first if it is missing.
 
-    Args:
-        file: file to download. Size and checksum are verified only for the public address, because a mirror
-            may have a different version.
-        folder: download folder. An incomplete download is named NAME.part.
-        mirror: local folder that contains the file, or an address ``http://...`` to which the name is
-            appended. None for the public address.
-
-    Returns:
-        Path to the complete file.
-
-    Raises:
-        InputError: The file cannot be downloaded, or differs from the published file.
+    ``mirror`` is a local folder, an address ``http://...`` to which the name is appended, or None for the
+    public address. Size and checksum are verified only for the public address, because a mirror may have
+    another version.
     """
     if mirror is not None and "://" not in mirror:
         path = Path(mirror) / file.name
@@ -76,15 +67,7 @@ def fetch(file: RemoteFile, folder: Path, mirror: Optional[str]) -> Path:
 
 
 def _download(url: str, part: Path) -> None:
-    """Download a file, in up to five attempts.
-
-    Args:
-        url: address of the file.
-        part: path to write to. If it holds the beginning of the file, the download continues there.
-
-    Raises:
-        InputError: All attempts failed.
-    """
+    """Download a file, in up to five attempts."""
     for attempt in range(ATTEMPTS):
         try:
             _transfer(url, part)
@@ -102,15 +85,7 @@ def _download(url: str, part: Path) -> None:
 
 
 def _transfer(url: str, part: Path) -> None:
-    """Request the missing bytes of a file, and append them to an incomplete download.
-
-    Args:
-        url: address of the file.
-        part: path to the incomplete download, which may not exist yet.
-
-    Raises:
-        OSError: The server cannot be reached, reports an error, or ends the connection too early.
-    """
+    """Request the missing bytes of a file, and append them to an incomplete download."""
     start = part.stat().st_size if part.exists() else 0
     try:
         response = urlopen(
@@ -137,15 +112,7 @@ def _transfer(url: str, part: Path) -> None:
 
 
 def _check(remote: RemoteFile, path: Path) -> None:
-    """Compare a download with the published size and checksum, and remove it if it differs.
-
-    Args:
-        remote: the published file.
-        path: path to the download.
-
-    Raises:
-        InputError: The size or the checksum differs.
-    """
+    """Compare a download with the published size and checksum, and remove it if it differs."""
     size = path.stat().st_size
     problem = None
     if remote.size not in (None, size):

@@ -61,12 +61,7 @@ class FinishedSteps:
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
         """Return the results of a step if it is finished.
 
-        Args:
-            step: name of the step.
-            key: checksum of the step's input and options, from :func:`~luna_fairseq.files.checksums.digest`.
-
-        Returns:
-            The recorded results, or None if the step must run.
+        It is None if the step must run.
         """
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
@@ -78,25 +73,11 @@ class FinishedSteps:
         return recorded["facts"]
 
     def results(self, step: str) -> Dict[str, Any]:
-        """Return the latest recorded results of a step, whatever its input and options were.
-
-        Args:
-            step: name of the step.
-
-        Returns:
-            The results, keyed by name, or an empty dictionary if the step has never been recorded.
-        """
+        """Return the latest recorded results of a step, whatever its input and options were."""
         return self._steps.get(step, {}).get("facts", {})
 
     def record(self, step: str, key: str, files: List[str], results: Dict[str, Any]) -> None:
-        """Record a step as finished, and remove files that only an earlier run of the step needed.
-
-        Args:
-            step: name of the step.
-            key: checksum of the step's input and options.
-            files: names of the files that the step wrote, relative to the folder.
-            results: JSON-serializable values that later steps need, such as scores.
-        """
+        """Record a step as finished, and remove files that only an earlier run of the step needed."""
         sizes = {name: (self.folder / name).stat().st_size for name in files}
         outdated = set(self._steps.get(step, {}).get("files", ())).difference(
             sizes, *(recorded["files"] for other, recorded in self._steps.items() if other != step)
@@ -138,18 +119,7 @@ class FinishedSteps:
 
 
 def _check_record(steps: Any) -> Dict[str, Any]:
-    """Return the content of a record if its structure is valid.
-
-    Args:
-        steps: content of the JSON file.
-
-    Returns:
-        Dictionary keyed by step name. Each value is a dictionary with "key", "files" and "facts" (its
-        results).
-
-    Raises:
-        ValueError: The content is not a record of steps.
-    """
+    """Return the content of a record if its structure is valid."""
     values: List[Any] = list(steps.values()) if isinstance(steps, dict) else [None]
     for step in values:
         is_complete = isinstance(step, dict) and {"key", "files", "facts"}.issubset(step)

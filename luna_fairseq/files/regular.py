@@ -20,9 +20,6 @@ _OTHER_FILES = re.compile(
 def is_data(name: str) -> bool:
     """Return False for files that operating systems and editors create beside data, such as ``.DS_Store``.
 
-    Args:
-        name: path in an archive or a folder, with "/" between its parts. Each part is tested.
-
     Example:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")
         (True, False)
@@ -32,14 +29,7 @@ def is_data(name: str) -> bool:
 
 @contextmanager
 def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
-    """Context manager that counts files that are not data, and prints their number at the end.
-
-    Args:
-        location: name of the archive or folder, for the printed line.
-
-    Yields:
-        Function like :func:`is_data`. It also counts the names for which it returns False.
-    """
+    """Context manager that counts files that are not data, and prints their number at the end."""
     skipped: List[str] = []
 
     def is_data_counted(name: str) -> bool:
@@ -53,17 +43,7 @@ def count_other_files(location: str) -> Iterator[Callable[[str], bool]]:
 
 
 def require_regular_file(path: Path) -> Path:
-    """Check that a path is a regular file, which can be read more than once.
-
-    Args:
-        path: path to the file.
-
-    Returns:
-        ``path`` itself.
-
-    Raises:
-        InputError: The path does not exist, is not accessible, or is a folder, a pipe or a device.
-    """
+    """Check that a path is a regular file, which can be read more than once."""
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:

@@ -75,13 +75,6 @@ def check_same_run(
 def differences(before: Mapping[str, str], now: Mapping[str, str]) -> List[str]:
     """Describe the differences between recorded and current options.
 
-    Args:
-        before: recorded values, keyed by name.
-        now: current values, keyed by name.
-
-    Returns:
-        One string per difference. Checksums are not shown.
-
     Example:
         >>> differences({"--lr": "1"}, {"--lr": "2"})
         ['--lr 1 before, --lr 2 now']
@@ -102,12 +95,8 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
 
     Only words that begin with two dashes start an option.
 
-    Args:
-        words: command-line arguments.
-
-    Returns:
-        Values keyed by option. The last value of a repeated option counts. Several values are joined by
-        spaces, and a flag has an empty value.
+    The last value of a repeated option counts. Several values are joined by spaces, and a flag has an empty
+    value.
 
     Example:
         >>> parse_options(["data-bin", "--lr", "1", "--fp16"])
@@ -129,9 +118,6 @@ def select_fixed_options(words: Sequence[str]) -> Dict[str, str]:
 
     Duration, devices, checkpoints and logging may change, and so may options of the model that are marked
     ``may_change``.
-
-    Returns:
-        Values keyed by option, as returned by :func:`parse_options`.
     """
     return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, MAY_CHANGE)
 

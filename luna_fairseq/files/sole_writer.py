@@ -24,9 +24,6 @@ def lock_folder(folder: Path) -> None:
     end that hold its handle: this one, a program that replaces it, and children that are given
     :func:`handles`. A process whose parent holds the lock may write as well. Locks have no effect on Windows
     and on file systems without locks.
-
-    Raises:
-        InputError: Another process holds the lock, and does not release it within five seconds.
     """
     try:
         import fcntl

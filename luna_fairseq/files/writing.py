@@ -15,12 +15,6 @@ def replacing(path: Path) -> Iterator[Path]:
 
     If the block raises an exception, the temporary file is removed and ``path`` is unchanged.
 
-    Args:
-        path: path to the file, replaced if it exists. Missing parent folders are created.
-
-    Yields:
-        The temporary path, to which the block writes.
-
     Example:
         >>> with replacing(Path("report.txt")) as temporary:  # doctest: +SKIP
         ...     temporary.write_text("done")
@@ -38,12 +32,8 @@ def replacing(path: Path) -> Iterator[Path]:
 def scratch_folder(folder: Path) -> Iterator[Path]:
     """Context manager that creates an empty folder, and removes it at the end.
 
-    Args:
-        folder: path to the folder. Files that a killed process left there are removed first. The parent
-            folder must exist: if it were created here, nobody would notice that its other files are lost.
-
-    Yields:
-        The folder.
+    Files that a killed process left there are removed first. The parent folder must exist: if it were created
+    here, nobody would notice that its other files are lost.
     """
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir()
@@ -59,11 +49,7 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
     If the block raises an exception, the temporary folder is removed.
 
-    Args:
-        folder: path to the folder, which must be empty or absent. Missing parent folders are created.
-
-    Yields:
-        The temporary folder, to which the block writes.
+    ``folder`` must be empty or absent.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.with_name(folder.name + ".tmp")) as temporary:
@@ -74,52 +60,27 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text to a file in UTF-8. An existing file is replaced only once the new file is complete.
-
-    Args:
-        path: path to the file.
-        text: content of the file. Line endings are preserved.
-    """
+    """Write text to a file in UTF-8. An existing file is replaced only once the new file is complete."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file. An existing copy is replaced only once the new one is complete.
-
-    Args:
-        source: path to the file to copy.
-        target: path to the copy.
-    """
+    """Copy the content of a file. An existing copy is replaced only once the new one is complete."""
     with replacing(target) as temporary:
         shutil.copyfile(str(source), str(temporary))
 
 
 @contextmanager
 def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
-    """Context manager that opens text files for writing, and renames them to ``paths`` on success.
-
-    Args:
-        paths: paths to the files, replaced if they exist.
-
-    Yields:
-        The open files, in the order of ``paths``.
-    """
+    """Context manager that opens text files for writing, and renames them to ``paths`` on success."""
     with ExitStack() as stack:
         temporary = [stack.enter_context(replacing(path)) for path in paths]
         yield [stack.enter_context(path.open("w", encoding="utf-8", newline="\n")) for path in temporary]
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that a file can be written, before the long computation of its content.
-
-    Args:
-        path: path to the file.
-        option: option that names the path, such as "--output", for the error message.
-
-    Raises:
-        InputError: The path is a folder, or its parent folder is missing or not writable.
-    """
+    """Check that a file can be written, before the long computation of its content."""
     folder = path.resolve().parent
     for is_wrong, reason in (
         (path.is_dir(), f"{path} is a folder"),

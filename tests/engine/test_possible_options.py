@@ -31,7 +31,6 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
         ({"arch": "luna_lm", "word_dropout": -0.1}, "--word-dropout -0.1: must be at least 0"),
         ({"arch": "peer_transformer", "attention_dropout": float("nan")}, "--attention-dropout nan: must be"),
         ({"optimizer": "apollo", "clip_norm": -1.0}, "--clip-norm -1: must be at least 0"),
-        ({"label_smoothing": 2.0}, "--label-smoothing 2: must be at least 0 and below 1"),
         (
             {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "cross_attention": "linear"},
             "--criterion label_smoothed_cross_entropy_with_alignment needs weights over the source",
@@ -57,10 +56,6 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
             "--rfa-gate has no effect without --decoder-attention rfa.",
         ),
         (
-            {**TRAIN, "best_checkpoint_metric": "bleu", "task": "translation"},
-            "--best-checkpoint-metric bleu needs --eval-bleu",
-        ),
-        (
             {**WIDTHS, "share_all_embeddings": True, "decoder_output_dim": 16},
             "--decoder-output-dim 16 differs",
         ),
@@ -71,13 +66,6 @@ CRITERION = "label_smoothed_cross_entropy_with_alignment"
         (
             {"decoder_embed_dim": 32, "decoder_input_dim": 16, "quant_noise_pq": 0.1},
             "--quant-noise-pq quantizes embeddings of the width --decoder-embed-dim 32",
-        ),
-        ({"eval_bleu_args": "{x"}, "--eval-bleu-args {x is not a JSON object"),
-        ({"eval_bleu_args": "[4]"}, "--eval-bleu-args [4] is not a JSON object"),
-        ({"eval_bleu_args": '{"bem": 4}'}, "--eval-bleu-args: there is no option bem. Did you mean beam?"),
-        (
-            {"eval_bleu_detok": "moses", "eval_bleu_detok_args": '{"moses_no_escap": true}'},
-            "--eval-bleu-detok-args: there is no option moses_no_escap. Did you mean moses_no_escape?",
         ),
         ({**PROMPTS, "sample_break_mode": "none"}, "fairseq-generate needs one prompt per line"),
         ({**PROMPTS, "add_bos_token": True}, "fairseq-generate mistakes the </s> of --add-bos-token"),
@@ -102,11 +90,10 @@ def test_invalid_options_are_refused(given, message):
 @pytest.mark.parametrize(
     "given",
     [
-        {"arch": "luna", "dropout": 0, "activation_dropout": 0.99, "label_smoothing": 0.0},
+        {"arch": "luna", "dropout": 0, "activation_dropout": 0.99},
         {"arch": "transformer", "dropout": 1.5, "encoder_layers": 0},  # fairseq's own
         {"optimizer": "adam", "clip_norm": -1.0},
         {"arch": "luna", "encoder_layers": 1, "max_tokens": None, "encoder_layers_to_keep": "0,2"},
-        {**TRAIN, "best_checkpoint_metric": "bleu", "task": "translation", "eval_bleu": True},
         {**TRAIN, "criterion": CRITERION, "arch": "luna", "cross_attention": "luna"},
         {**TRAIN, "criterion": CRITERION, "arch": "peer_transformer", "cross_attention": "softmax"},
         {

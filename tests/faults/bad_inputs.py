@@ -32,7 +32,7 @@ OPTIONS = {
         |--pack-activation gelu|--luna-backend fast|--clip-norm -1
         |--restore-file nowhere.pt|--arch luna_none|--task nothing
         |--optimizer none|--lr-scheduler none|--criterion none|--warmup-init-lr 9|--apollo-rebound none
-        |--label-smoothing 2|--encoder-layerdrop 2|--seed x|--lr x|--word-dropout 2|--encoder-embed-dim 0
+        |--encoder-layerdrop 2|--seed x|--lr x|--word-dropout 2|--encoder-embed-dim 0
         |--max-source-positions 0|--max-update x""",
     "luna-prepare-bitext": """
         --vocab-size 0|--vocab-size x|--vocab-size 5|--vocab-size 99999|--source-lang tgt|--source-lang xx
