@@ -79,23 +79,8 @@ class SoftmaxCrossAttention(AnchoredAttention):
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
         """Compute pack attention, and cache the keys and values of the source tokens.
 
-        In pack attention, the packed sequence P attends to the source.
-
-        Shapes: S source tokens, L rows of P, batch size B, width C, H heads of dimension K.
-
-        Args:
-            packed: packed sequence P [L, B, C].
-            context: encoder output [S, B, C].
-            source: padding masks of the encoder output and of P (default: no padding).
-            geometry: distances between tokens and segments, and target positions, if this module needs them
-                (default: None).
-            need_weights: unused, because softmax attention provides weights over the source without P.
-
-        Returns:
-            Tuple of two values:
-
-            - packed context [L, B, C], or None if this module does not update P.
-            - keys and values [B, H, S, K] of the source tokens.
+        The packed context is None if this module does not update P. ``need_weights`` has no effect, because
+        the weights of softmax attention are over the source already.
         """
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
