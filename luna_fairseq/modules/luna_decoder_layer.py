@@ -153,7 +153,14 @@ class LunaDecoderLayer(CausalLayer):
 
 
 class LanguageModelLayer(CausalLayer):
-    """Layer of a causal language model, which has a learned packed sequence P in place of a source."""
+    """Layer of a causal language model, which has a learned packed sequence P in place of a source.
+
+    Args:
+        options: options of the decoder.
+        self_attn: causal self-attention, which reads P.
+        packed_embedding: learned vectors of P.
+        builders: functions that build norms, dropout and linear layers.
+    """
 
     def __init__(
         self,
