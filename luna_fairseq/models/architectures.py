@@ -11,7 +11,7 @@ Presets = Dict[str, Dict[str, Any]]
 def register_architectures(model: str, presets: Presets) -> None:
     """Register architectures of a model with fairseq: options that differ from the defaults, by name.
 
-    fairseq itself registers the architecture with the model's name, which has the default options.
+    fairseq itself registers the architecture with the model's name.
     """
     for name, preset in presets.items():
         if name != model:
@@ -26,12 +26,7 @@ def _set_missing_options(preset: Dict[str, Any], args: Any) -> None:
 
 
 def encoder_sizes(layers: int, embed_dim: int, ffn_embed_dim: int, heads: int) -> Dict[str, int]:
-    """Return the fairseq options that set the size of an encoder.
-
-    Example:
-        >>> encoder_sizes(2, 128, 512, 4)["encoder_layers"]
-        2
-    """
+    """Return the fairseq options that set the size of an encoder."""
     return {
         "encoder_layers": layers,
         "encoder_embed_dim": embed_dim,

@@ -37,13 +37,7 @@ _AUTHORS_ONLY = "projected_embeddings"
 
 
 def translate_name(name: str) -> str:
-    """Translate a parameter name from the authors' code into the name used in this project.
-
-    Args:
-        name: parameter name in a state dict.
-
-    Returns:
-        Name used in this project. Names shared by both projects are returned unchanged.
+    """Translate a parameter name of the authors' code into this project's; other names stay unchanged.
 
     Example:
         >>> translate_name("encoder.layers.0.self_attn.pq_proj.weight")
@@ -69,12 +63,8 @@ def translate_name(name: str) -> str:
 def translate_names(state_dict: Dict[str, Tensor]) -> None:
     """Rename the parameters in a state dict from the authors' code, in place.
 
-    State dicts of this project are left unchanged. Two entries of the authors' code have no counterpart here
-    and are removed: the position embeddings of the packed sequence P, and a decoder layer norm that receives
-    no gradient.
-
-    Args:
-        state_dict: parameters keyed by name, modified in place.
+    Two entries without a counterpart are removed: the position embeddings of the packed sequence P, and a
+    decoder layer norm that receives no gradient.
     """
     if not any(name.endswith(_AUTHORS_ONLY) for name in state_dict):
         return

@@ -14,10 +14,7 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head, applied to one vector to which a subclass pools P (:meth:`pool`).
-
-    The constructor takes the arguments of fairseq's ``RobertaClassificationHead``.
-    """
+    """RoBERTa's classification head, applied to one vector per sentence, to which a subclass pools P."""
 
     def forward(
         self,
@@ -30,21 +27,12 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Pool token features [B, T, C] and P [B, L, C] to one vector [B, C] per sentence."""
+        """Pool token features and P to vectors [B, C]."""
         raise NotImplementedError
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on the element-wise maximum of P, to which a linear layer is applied before.
-
-    Example:
-        >>> import torch
-        >>> sizes = {"input_dim": 8, "inner_dim": 8, "num_classes": 3}
-        >>> options = {"activation_fn": "tanh", "pooler_dropout": 0.0}
-        >>> head = MaxPoolingHead(**sizes, **options)
-        >>> head(torch.ones(2, 5, 8), packed=torch.ones(2, 4, 8)).shape
-        torch.Size([2, 3])
-    """
+    """Classification head on the element-wise maximum of P, to which a linear layer is applied before."""
 
     def __init__(self, input_dim: int, *args: Any, **kwargs: Any):
         super().__init__(input_dim, *args, **kwargs)
@@ -65,10 +53,7 @@ class MeanPoolingHead(PackedClassificationHead):
 
 
 class AttentionPoolingHead(PackedClassificationHead):
-    """Classification head on the output of attention from the token ``<s>`` to P, with a layer norm.
-
-    ``num_heads`` and ``attention_dropout`` are options of this attention.
-    """
+    """Classification head on the output of attention from the token ``<s>`` to P, with a layer norm."""
 
     def __init__(
         self, input_dim: int, *args: Any, num_heads: int, attention_dropout: float = 0.0, **kwargs: Any

@@ -14,20 +14,10 @@ from luna_fairseq.errors import InputError
 
 
 def compile_in_training(layer: nn.Module) -> nn.Module:
-    """Run the methods of a layer through torch.compile in training mode, and uncompiled in evaluation mode.
+    """Run a layer's methods ``forward`` and ``read`` through torch.compile in training; return the layer.
 
-    The methods are ``forward`` and, in a decoder layer, ``read``. Parameters keep their names. All layers of
-    the same class share the compiled code.
-
-    Args:
-        layer: layer to compile, modified in place.
-
-    Returns:
-        The layer itself.
-
-    Raises:
-        InputError: torch is older than 2.5. Older versions compile each layer separately, and stop compiling
-            after a few layers.
+    Layers of the same class share the compiled code. Versions of torch before 2.5 would compile each layer
+    separately, and stop after a few.
     """
     if tuple(int(part) for part in torch.__version__.split(".")[:2]) < (2, 5):
         raise InputError(
@@ -61,5 +51,5 @@ def _call(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
 
 @lru_cache(maxsize=None)
 def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
-    """Compile a method of a layer class once; every call returns the same function ``(layer, *args)``."""
+    """Compile a method of a layer class once."""
     return torch.compile(getattr(layer_class, name))

@@ -18,21 +18,15 @@ def translate_document(
 ) -> List[str]:
     """Translate a document, and return one translation per sentence.
 
-    The document is split into pieces of several sentences, each of which is translated as a whole. If the
-    translation of a piece has a different number of sentences, the piece is translated again, sentence by
-    sentence.
+    The document is split into pieces of several sentences, translated as a whole. If the translation of a
+    piece has a different number of sentences, the piece is translated again, sentence by sentence.
 
     Args:
         hub: interface returned by ``LunaModel.from_pretrained``.
         sentences: sentences of one document, as plain text.
-        tokens: maximum number of tokens per piece. Use the same value as for the training data
-            (``luna-prepare-bitext --documents``).
+        tokens: maximum number of tokens per piece, as in ``luna-prepare-bitext --documents``.
         beam: beam size.
         kwargs: generation options, such as ``lenpen``.
-
-    Raises:
-        InputError: The dictionary has no sentence separator, a sentence is empty or contains it, or a piece
-            exceeds the model's maximum length.
 
     Example::
 
@@ -92,9 +86,6 @@ def check_separator(*dictionaries: Any) -> None:
 
 
 def group_lines(lines: Sequence[str], pieces: Sequence[DocumentPiece]) -> List[List[str]]:
-    """Group the sentences of a document by piece.
-
-    Pieces of two and one sentences group ``["a", "b", "c"]`` as ``[["a", "b"], ["c"]]``.
-    """
+    """Group the sentences of a document by piece, such as ``[["a", "b"], ["c"]]``."""
     remaining = iter(lines)
     return [[next(remaining) for _ in range(piece.sentences)] for piece in pieces]

@@ -46,15 +46,7 @@ _OPTIONS_OF_COMMANDS = ("lm_path", "lm_weight", "prefix_size", "replace_unk", "r
 class GeneratorHub(hub_utils.GeneratorHubInterface):
     """Interface to a trained translation model, which takes and returns plain text.
 
-    Use :func:`from_pretrained` to create it.
-
-    Args:
-        cfg: training configuration.
-        task: fairseq task of the training run.
-        models: list of models, used as an ensemble.
-
-    Raises:
-        InputError: The tokenizer does not match the dictionaries.
+    :func:`from_pretrained` creates it. Several models are used as an ensemble.
 
     Example::
 
@@ -90,22 +82,18 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
 
         The length of a translation is limited to 1.5 times the source length plus 20 tokens, unless
         ``max_len_a``, ``max_len_b`` or ``min_len`` is given. With constraints, sentences are translated one
-        at a time and without this limit.
+        by one without a limit.
 
         Args:
             tokenized_sentences: token indices of a sentence, or a list of such tensors.
             beam: beam size.
             args: remaining positional arguments of fairseq's ``GeneratorHubInterface.generate``.
             constraints: for each sentence, a list of plain-text phrases that the translation must contain in
-                this order; None: no constraints.
+                this order.
             kwargs: generation options, such as ``lenpen``.
 
         Returns:
-            One list of hypotheses per sentence, best first. For a single sentence, a single list is returned.
-
-        Raises:
-            InputError: The numbers of constraints and sentences differ, or an option is unknown, has an
-                invalid value, has no effect in Python, or is not possible with this model.
+            Hypotheses of each sentence, best first; a single list for a single sentence.
         """
         arguments = signature(hub_utils.GeneratorHubInterface.generate).parameters
         known = {*GenerationConfig.__dataclass_fields__, *arguments}
@@ -143,10 +131,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return options that limit the translation length, unless the user has set a limit.
-
-        Limits that the user gave at loading are in the configuration.
-        """
+        """Return options that limit the translation length, unless a limit was given here or at loading."""
         if not self.is_limited_by_source:
             return {}
         loaded, defaults = self.cfg.generation, GenerationConfig()
@@ -184,15 +169,8 @@ class LanguageModelHub(GeneratorHub):
     def read(self, text: str, stream: Optional[Stream] = None) -> Stream:
         """Feed a line of text to the model, and return the model state after this line.
 
-        Args:
-            text: one line of plain text.
-            stream: state after the preceding lines, updated in place. None if the line begins a new text.
-
-        Returns:
-            The state, from which :meth:`sample` and later calls to :meth:`read` continue.
-
-        Raises:
-            InputError: The hub contains more than one model.
+        ``stream`` is the state after the preceding lines, updated in place; None if the line begins a new
+        text.
         """
         model, stream = self._get_only_model(), Stream() if stream is None else stream
         tokens = self.encode(text).to(self.device)
@@ -210,21 +188,10 @@ class LanguageModelHub(GeneratorHub):
         stream: Optional[Stream] = None,
         **kwargs: Any,
     ) -> Any:
-        """Generate continuations of texts.
+        """Generate continuations of a text or of a list of texts, and return each text with its continuation.
 
-        Args:
-            sentences: a text, or a list of texts.
-            beam: beam size.
-            verbose: print the hypotheses.
-            stream: state returned by :meth:`read`, not modified. If it is given, each text continues the text
-                read so far.
-            kwargs: generation options, such as ``sampling``.
-
-        Returns:
-            Each text followed by its best continuation. For a single text, a single string is returned.
-
-        Raises:
-            InputError: A stream is given, but the hub contains more than one model.
+        If ``stream`` is given, a state returned by :meth:`read`, each text continues the text read so far.
+        The state is not modified. ``kwargs`` are generation options, such as ``sampling``.
         """
         if stream is None or isinstance(sentences, str):  # for a single text, fairseq calls this method again
             options = kwargs if stream is None else {**kwargs, "stream": stream}
@@ -246,10 +213,7 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that writes the averages of ``--store-ema`` to checkpoints in a temporary folder.
-
-    names: file names, separated by ``:`` as in fairseq (``;`` on Windows). They stay the same.
-    """
+    """Context manager that writes the averages of ``--store-ema`` under the same names elsewhere."""
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
             write_ema(folder / name, Path(temporary) / name)
@@ -269,24 +233,20 @@ def from_pretrained(
 
     If ``bpe`` is not given, the tokenizer is inferred from the files in the checkpoint or dictionary folder:
     ``sentencepiece.bpe.model``, ``encoder.json`` and ``vocab.bpe`` of GPT-2, or ``bpe.codes`` for text
-    tokenized with Moses. If there are no such files, input text must already consist of words or subwords
-    separated by spaces.
+    tokenized with Moses. Without such files, input text consists of words or subwords separated by spaces.
 
     Args:
         model_name_or_path: checkpoint folder.
         checkpoint_file: checkpoint file name; separate several names with ``:``.
         data_name_or_path: dictionary folder. A path that starts with ``.`` is relative to the checkpoint
-            folder (default: the checkpoint folder).
+            folder.
         hub: class of the returned interface.
         ema: load the moving average of the weights that ``fairseq-train --store-ema`` saved.
         kwargs: options such as ``bpe`` that override the options stored in the checkpoint.
 
-    Returns:
-        An instance of ``hub``.
-
     Raises:
-        InputError: A folder does not exist, the checkpoint contains no averaged weights, ``hub`` does not
-            support this kind of model, or an option in ``kwargs`` is unknown.
+        InputError: A folder or the averaged weights are missing, ``hub`` does not support this kind of
+            model, or an option is unknown.
     """
     given = ParsedOptions(Namespace(**kwargs))
     for fault in chain(check_int8_precision(given), check_shortlist(given)):

@@ -38,14 +38,7 @@ class IdentityTokenizer:
 
 
 class MaskTokenizer:
-    """Tokenizer that keeps ``<mask>`` as one token, and applies another tokenizer to the text around it.
-
-    Example:
-        >>> from types import SimpleNamespace
-        >>> letters = MaskTokenizer(SimpleNamespace(encode=" ".join))
-        >>> letters.encode("ab<mask>cd")
-        'a b <mask> c d'
-    """
+    """Tokenizer that keeps ``<mask>`` as one token, and applies another tokenizer to the text around it."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -63,14 +56,9 @@ class MaskTokenizer:
 class MaskedLMHub(RobertaHubInterface):
     """Interface to a trained masked language model, returned by :meth:`LunaMaskedLM.from_pretrained`.
 
-    A ``<mask>`` in the text becomes the mask token. The ``tokens`` argument of the methods has one of three
-    formats:
-
-    - token indices [length] of one sentence, as returned by ``encode``
-    - a list of such tensors
-    - a batch [batch size, length], padded on the right
-
-    The result for a sentence does not depend on the other sentences in the batch.
+    A ``<mask>`` in the text becomes the mask token. ``tokens`` are those of one sentence [T], as returned by
+    ``encode``, a list of such tensors, or a batch [B, T] padded on the right. The result for a sentence does
+    not depend on the other sentences in the batch.
 
     Example::
 
@@ -121,18 +109,10 @@ class MaskedLMHub(RobertaHubInterface):
         return mean_pool(packed, mask)
 
     def predict(self, head: str, tokens: Tokens, return_logits: bool = False) -> Tensor:
-        """Classify sentences with a classification head.
+        """Return log-probabilities or logits [B, classes] of the classification head named ``head``.
 
-        Sentences that exceed the model's maximum length are truncated, as in ``luna-evaluate-task``. A
-        warning reports how many were truncated.
-
-        Args:
-            head: name of the classification head.
-            tokens: tokens of one or more sentences.
-            return_logits: return logits in place of log-probabilities.
-
-        Returns:
-            Log-probabilities or logits [batch size, number of classes].
+        Sentences that exceed the model's maximum length are truncated with a warning, as in
+        ``luna-evaluate-task``.
         """
         sentences, positions = self._split_batch(tokens), self.model.max_positions()
         longer = sum(int(sentence.ne(self.dictionary.pad()).sum()) > positions for sentence in sentences)
@@ -147,15 +127,10 @@ class MaskedLMHub(RobertaHubInterface):
         return logits if return_logits else F.log_softmax(logits, dim=-1)
 
     def fill_mask(self, masked_input: str, topk: int = 5) -> List[Tuple[str, float, str]]:
-        """Predict the token at the ``<mask>`` in a text.
+        """Predict the token at the only ``<mask>`` in a text.
 
-        Args:
-            masked_input: text with exactly one ``<mask>``.
-            topk: number of predictions.
-
-        Returns:
-            List of predictions, most probable first. Each is a tuple: the text with the mask replaced, the
-            probability, and the predicted token.
+        Returns tuples of the text with the mask replaced, the probability and the token, most probable
+        first.
         """
         if masked_input.count(MASK) != 1:
             raise InputError(
@@ -191,10 +166,7 @@ class MaskedLMHub(RobertaHubInterface):
         return self.model(batch.to(device=self.device), **options)
 
     def _decode_symbol(self, symbol: str) -> str:
-        """Convert a dictionary symbol to plain text, with a leading space if the symbol begins a word.
-
-        With sentencepiece, "\u2581dog" becomes " dog".
-        """
+        """Convert a symbol to plain text, with a leading space if it begins a word (as "\u2581dog" does)."""
         text = self.bpe.decode(symbol)
         begins_word = isinstance(self.bpe.tokenizer, IdentityTokenizer) or symbol.startswith("\u2581")
         return f" {text}" if begins_word else text

@@ -1,11 +1,8 @@
-"""Groups of command-line options shared by several models.
+"""Groups of command-line options shared by several models; the help text of each field describes the option.
 
-A model's configuration dataclass inherits the groups that it needs. Every option is declared once, here or in
-the configuration of its model. The command line, Hydra and the code that loads checkpoints all use this
-declaration (see ``checks/model_options.py``).
-
-The dataclasses are flat, with prefixes such as ``encoder_`` in the names. fairseq's command line would ignore
-the options of nested dataclasses.
+A model's configuration dataclass inherits the groups that it needs. The command line, Hydra and the code
+that loads checkpoints all use these declarations (see ``checks/model_options.py``). The dataclasses are
+flat, because fairseq's command line ignores the options of nested dataclasses.
 """
 
 from dataclasses import dataclass, field
@@ -31,26 +28,13 @@ def option(
     default_from: Optional[str] = None,
     **metadata: Any,
 ) -> Any:
-    """Declare a command-line option as a dataclass field.
+    """Declare a command-line option as a dataclass field, whose default may come from another option.
 
-    Args:
-        default: default value.
-        help: help text. If ``default_from`` is given, "(default: --OPTION)" is appended.
-        may_change: whether a trained model still computes the same function if the value changes, as with
-            dropout. Training may then resume with a different value, and checkpoints with different values
-            may be averaged (default: False).
-        costs_only: whether the option also leaves training as it is, and changes only its time or memory
-            (default: False). It implies ``may_change``.
-        default_from: name of the option whose value is used if this option is None (default: None).
-        metadata: bounds for numeric options (see ``checks/bounds.py``), or fairseq metadata such as
-            ``argparse_alias``.
-
-    Returns:
-        Dataclass field.
-
-    Example:
-        >>> option(6, "number of layers", least=1).metadata["help"]
-        'number of layers'
+    With ``may_change``, a trained model still computes the same function if the value changes, as with
+    dropout: training may resume with a different value, and checkpoints with different values may be
+    averaged. With ``costs_only``, the option changes nothing but the time or memory of training.
+    ``metadata`` are bounds for numeric options (see ``checks/bounds.py``), or fairseq's metadata such as
+    ``argparse_alias``.
     """
     if default_from is not None:
         help += f" (default: --{default_from.replace('_', '-')})"
@@ -60,10 +44,7 @@ def option(
 
 @dataclass
 class LayerOptions(FairseqDataclass):
-    """Options for the layers of every model: activation, dropout, precision and memory.
-
-    The help text of each field describes the option.
-    """
+    """Options for the layers of every model: activation, dropout, precision and memory."""
 
     activation_fn: Activation = option("relu", "activation function to use")
     dropout: float = option(0.1, "dropout probability", may_change=True, **PROBABILITY)
@@ -109,10 +90,7 @@ class LayerOptions(FairseqDataclass):
 
 @dataclass
 class LunaOptions(LayerOptions):
-    """Options for the layers of every Luna model.
-
-    The help text of each field describes the option.
-    """
+    """Options for the layers of every Luna model."""
 
     untie_luna_kv: bool = option(False, "use separate projections for keys and values")
     torch_compile: bool = option(
@@ -122,10 +100,7 @@ class LunaOptions(LayerOptions):
 
 @dataclass
 class EncoderOptions(FairseqDataclass):
-    """Options for the size of the encoder, in Luna and Transformer models.
-
-    The help text of each field describes the option.
-    """
+    """Options for the size of the encoder, in Luna and Transformer models."""
 
     encoder_layers: int = option(6, "number of encoder layers", least=1)
     encoder_embed_dim: int = option(512, "encoder embedding dimension", least=1)
@@ -197,10 +172,7 @@ class CrossOptions(FairseqDataclass):
 
 @dataclass
 class LunaEncoderOptions(AnchorOptions, EncoderOptions):
-    """Options for every Luna encoder, including the options for anchored attention.
-
-    The help text of each field describes the option.
-    """
+    """Options for every Luna encoder, including the options for anchored attention."""
 
     fix_projection_length: bool = option(
         False, "always use the whole packed sequence P (default: at most as many vectors as tokens)"
@@ -209,10 +181,7 @@ class LunaEncoderOptions(AnchorOptions, EncoderOptions):
 
 @dataclass
 class DecoderOptions(FairseqDataclass):
-    """Options for the size and the embeddings of the decoder, in Luna and Transformer models.
-
-    The help text of each field describes the option.
-    """
+    """Options for the size and the embeddings of the decoder, in Luna and Transformer models."""
 
     decoder_embed_dim: Optional[int] = option(
         None,
@@ -258,10 +227,7 @@ class DecoderOptions(FairseqDataclass):
 
 @dataclass
 class LunaDecoderOptions(DecayOptions, DecoderOptions):
-    """Options for every Luna decoder.
-
-    The help text of each field describes the option.
-    """
+    """Options for every Luna decoder."""
 
     projection_length: int = option(32, "l, the length of the packed sequence P", least=1)
     pack_activation: ChoiceEnum(list(PACK_ACTIVATIONS)) = option(

@@ -14,14 +14,7 @@ from luna_fairseq.models.fairseq_layers import RepeatedLayers, activation_functi
 
 
 class PixelEmbedding(nn.Module):
-    """Linear embedding of pixel intensities, which replaces the token embedding of an encoder.
-
-    With ``prepend_cls``, a learned vector precedes each sequence.
-
-    Example:
-        >>> PixelEmbedding(embed_dim=8, prepend_cls=True)(torch.zeros(2, 9)).shape
-        torch.Size([2, 10, 8])
-    """
+    """Linear embedding of pixel intensities, preceded by a learned vector with ``prepend_cls``."""
 
     padding_idx = 0
 
@@ -57,10 +50,7 @@ class TransformerSequenceLayer(TransformerEncoderLayerBase):
 
 
 class TransformerSequenceEncoder(TransformerEncoderBase):
-    """fairseq's Transformer encoder, whose layers are applied ``layer_repeats`` times with shared weights.
-
-    It can replace :class:`FairseqLunaEncoder` in a classifier.
-    """
+    """fairseq's Transformer encoder, whose layers are applied ``layer_repeats`` times with shared weights."""
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
         super().__init__(cfg, dictionary, embed_tokens)
@@ -68,5 +58,4 @@ class TransformerSequenceEncoder(TransformerEncoderBase):
             self.layers: nn.ModuleList = RepeatedLayers(self.layers, layer_repeats)
 
     def build_encoder_layer(self, cfg: Any) -> nn.Module:
-        """Build a layer, compiled, checkpointed or sharded if the options request it."""
         return wrap_layer(TransformerSequenceLayer(cfg), cfg)

@@ -1,13 +1,11 @@
 """Beam search for the models of this project.
 
-The search returns the hypotheses and the scores of fairseq's ``SequenceGenerator``, in fewer passes over the
-dictionary. fairseq adds the score of each hypothesis to the log-probabilities of all tokens, and sorts the
-sums. Here, the best tokens of each hypothesis are found first: no other token can be among the best of its
+It returns the hypotheses and scores of fairseq's ``SequenceGenerator``. Instead of sorting the sums of all
+tokens, it first finds the best tokens of each hypothesis: no other token can be among the best of its
 sentence.
 
 Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
-log-probabilities, one per token that the search may choose. N is V, or the number of candidates of a
-vocabulary shortlist.
+log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist).
 """
 
 import math
@@ -31,9 +29,9 @@ class EncodedBatch(NamedTuple):
     """What the decoders of an ensemble read.
 
     Attributes:
-        outputs: encoder output of each model; empty if the models have no encoder.
+        outputs: encoder output of each model; empty for language models.
         candidates: tokens [N] that the search may choose, in increasing order; None: any token.
-        projections: for each model, the output projection to the candidates; empty without candidates.
+        projections: output projection of each model to the candidates; empty without candidates.
     """
 
     outputs: Any
@@ -45,15 +43,14 @@ class EncodedBatch(NamedTuple):
         return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
 
     def find_tokens(self, columns: Tensor) -> Tensor:
-        """Return the tokens of columns."""
         return columns if self.candidates is None else self.candidates[columns]
 
 
 class Ensemble(EnsembleModel):
     """fairseq's ensemble, with output projections that may be restricted to the candidates of a batch.
 
-    begin_from: function that returns the state of the decoders after earlier text, for a number of
-    hypotheses; None: no earlier text.
+    begin_from: function that returns the decoder state after earlier text for a number of hypotheses, or
+    None.
     """
 
     def __init__(self, models: Sequence[nn.Module], begin_from: Optional[Callable[[int], Any]] = None):
@@ -61,7 +58,6 @@ class Ensemble(EnsembleModel):
         self.begin_from = begin_from
 
     def forward_encoder(self, net_input: Dict[str, Any]) -> EncodedBatch:
-        """Encode the sources of a batch."""
         inputs = {name: value for name, value in net_input.items() if name != _CANDIDATES}
         candidates, projections = net_input.get(_CANDIDATES), []
         if candidates is not None:
@@ -70,7 +66,6 @@ class Ensemble(EnsembleModel):
         return EncodedBatch(super().forward_encoder(inputs), candidates, projections)
 
     def reorder_encoder_out(self, encoded: EncodedBatch, new_order: Tensor) -> EncodedBatch:
-        """Select the source of each new hypothesis."""
         return encoded._replace(outputs=super().reorder_encoder_out(encoded.outputs, new_order))
 
     def compute_lprobs(
@@ -118,8 +113,8 @@ class Ensemble(EnsembleModel):
 class RepeatBlock(NGramRepeatBlock):
     """Prevents the repetition of n-grams (``--no-repeat-ngram-size``).
 
-    fairseq's own class compares the last positions of a row, which are padding until the row is full, and
-    therefore never finds a repetition.
+    fairseq's own class compares the padding at the end of unfinished rows, and therefore finds no
+    repetition.
     """
 
     def __init__(self, no_repeat_ngram_size: int):
@@ -142,12 +137,10 @@ class RepeatBlock(NGramRepeatBlock):
 
 
 class Generator(SequenceGenerator):
-    """Beam search with models of this project. Takes the arguments of fairseq's ``SequenceGenerator``.
+    """Beam search with models of this project, with the arguments of fairseq's ``SequenceGenerator``.
 
-    Sampling, diverse search, constraints and language model fusion run in fairseq's own loop. If the models
-    have a vocabulary shortlist, it restricts every kind of search.
-
-    begin_from: as in :class:`Ensemble`.
+    Sampling, diverse search, constraints and language model fusion run in fairseq's own loop. A vocabulary
+    shortlist restricts every kind of search.
     """
 
     model: Any
@@ -199,13 +192,7 @@ class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
 
 
 class Candidates(NamedTuple):
-    """Best continuations of each sentence [B, up to 2 K], best first.
-
-    Attributes:
-        scores: sums of log-probabilities.
-        tokens: next tokens.
-        rows: hypotheses that they continue.
-    """
+    """Best continuations [B, up to 2 K] of each sentence, best first: scores, tokens and continued rows."""
 
     scores: Tensor
     tokens: Tensor
@@ -216,7 +203,6 @@ class BatchSearch:
     """Beam search for one batch.
 
     Args:
-        generator: generator with the options of the search.
         net_input: inputs of the encoder; for a language model, those of the decoder.
         prefix: forced first tokens [B, length], padded on the right; or None.
         bos_token: symbol before the first token; None: the end-of-sentence symbol.
@@ -226,9 +212,6 @@ class BatchSearch:
         tokens: symbol before the first token, and the tokens so far [R, last + 2].
         scores: sums of log-probabilities up to each token [R, last + 1].
         attention: attention weights over the source [R, S, last + 2]; None if the models return none.
-
-    Raises:
-        InputError: ``--min-len`` exceeds the maximum length.
     """
 
     def __init__(
@@ -322,7 +305,7 @@ class BatchSearch:
     def _find_best_tokens(self, step: int, lprobs: Tensor) -> Tuple[Tensor, Tensor]:
         """Return the log-probabilities [R, n] of the best next tokens of each hypothesis, and their columns.
 
-        Modifies lprobs [R, N]. n is at most 2 K, and 1 in the last step.
+        Modifies lprobs. n is at most 2 K, and 1 in the last step.
         """
         options = self.generator
         lprobs[:, self.pad_column].fill_(-math.inf)
@@ -351,10 +334,7 @@ class BatchSearch:
         return remove_nan(values), columns
 
     def _force_tokens(self, tokens: Tensor, lprobs: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """Return where the next token is forced, its log-probability and its column, each [R, 1].
-
-        tokens: next tokens [B] of the prefixes, padding after their ends.
-        """
+        """Return where tokens [B] of prefixes are forced, their log-probabilities and columns, all [R, 1]."""
         tokens = tokens.repeat_interleave(self.beam_size)[:, None]
         columns = self.encoded.find_columns(tokens)
         values = lprobs.gather(1, columns)
@@ -375,10 +355,7 @@ class BatchSearch:
         return ends
 
     def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
-        """Store the hypotheses that end among the first K candidates.
-
-        Returns the places in the batch of the sentences that have all their hypotheses.
-        """
+        """Store the hypotheses that end among the first K candidates, and return the finished sentences."""
         K = self.beam_size
         rows = candidates.rows[:, :K][ends[:, :K]]
         if not len(rows):
@@ -430,12 +407,7 @@ def remove_nan(lprobs: Tensor) -> Tensor:
 def find_largest(x: Tensor, k: int) -> Tuple[Tensor, Tensor]:
     """Return the k largest values of each row of x [R, N], in decreasing order, and their columns.
 
-    On a CPU, ``topk`` of long rows is slow. The k largest values lie in the k blocks with the largest maxima,
-    so that only these blocks are sorted. Of equal values, any may be returned, as with ``topk``.
-
-    Example:
-        >>> find_largest(torch.tensor([[3.0, 1.0, 2.0]]), 2)[1]
-        tensor([[0, 2]])
+    On a CPU, ``topk`` of long rows is slow. Only the k blocks with the largest maxima are sorted.
     """
     R, N = x.shape
     blocks = N // _BLOCK

@@ -1,10 +1,8 @@
 """Vocabulary shortlist: restrict beam search to target subwords that may translate the sources of a batch.
 
 A lexicon lists these candidates per source subword, plus candidates for every sentence. Special symbols are
-always candidates.
-
-The output projection is computed for the candidates only, so no tensor is as wide as the whole dictionary.
-Log-probabilities are normalized over the candidates.
+always candidates. The output projection is computed for the candidates only, and log-probabilities are
+normalized over them.
 """
 
 import logging
@@ -30,18 +28,12 @@ class Shortlist:
     """Target subwords that may translate each source subword.
 
     Args:
-        candidates: target subwords that may translate each source subword. The key :data:`EVERY_SENTENCE`
-            holds the candidates of every sentence.
-        source: source dictionary.
-        target: target dictionary.
+        candidates: target subwords by source subword. The key :data:`EVERY_SENTENCE` holds the candidates of
+            every sentence.
 
     Attributes:
-        table: target indices of the candidates, one row per entry of the source dictionary, padded with the
-            padding index.
+        table: target indices of the candidates, one row per entry of the source dictionary, padded.
         always: mask [V], True at candidates of every sentence.
-
-    Raises:
-        InputError: A candidate is not in the target dictionary.
 
     Example:
         >>> dictionary = Dictionary()
@@ -72,10 +64,7 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str, source: Dictionary, target: Dictionary, languages: str = "") -> "Shortlist":
-        """Load a file that ``luna-make-shortlist`` wrote for these dictionaries.
-
-        languages: source and target language of the model, such as "de-en"; "" if unknown.
-        """
+        """Load a file written by ``luna-make-shortlist``, for languages such as "de-en" ("" if unknown)."""
         lexicon = read_lexicon(Path(path))
         if not lexicon.languages:
             logger.warning(
@@ -101,10 +90,9 @@ class Shortlist:
         return cls(lexicon.candidates, source, target)
 
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
-        """Return the candidates of a batch with the source ``tokens``, in increasing order.
+        """Return the candidates for source ``tokens``, and the ``extra`` tokens, in increasing order.
 
-        extra: further candidates, tensors of any shape. If there are fewer than ``minimum`` candidates, the
-        first other entries of the dictionary are added.
+        If there are fewer than ``minimum`` candidates, the first other entries of the dictionary are added.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique()].long().flatten()] = True

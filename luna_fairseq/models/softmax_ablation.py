@@ -33,23 +33,9 @@ class SoftmaxState(NamedTuple):
 
 
 class SoftmaxCausalAttention(nn.Module):
-    """Causal softmax attention with the interface of :class:`LunaCausalAttention`.
+    """Causal softmax attention with the interface of :class:`LunaCausalAttention`. P is ignored.
 
-    Every position attends to itself and to all earlier positions. The packed sequence P is ignored.
-
-    Args:
-        embed_dim: model width.
-        num_heads: number of heads.
-        dropout: dropout probability of the attention weights (default: 0).
-        q_noise: amount of fairseq's quantization noise on the projections (default: 0).
-        qn_block_size: block size of the quantization noise (default: 8).
-
-    Example:
-        >>> import torch
-        >>> attention = SoftmaxCausalAttention(embed_dim=8, num_heads=2)
-        >>> output, _ = attention(torch.ones(5, 1, 8), None)  # 5 positions, one sequence
-        >>> output.shape
-        torch.Size([5, 1, 8])
+    ``q_noise`` and ``qn_block_size`` are fairseq's quantization noise on the projections.
     """
 
     def __init__(
@@ -76,19 +62,9 @@ class SoftmaxCausalAttention(nn.Module):
         keep_state: Optional[bool] = None,
         counts: Any = None,
     ) -> Tuple[Tensor, Optional[SoftmaxState]]:
-        """Apply causal attention to whole sequences, or to the next position after a state.
+        """Apply causal attention to sequences [T, B, C], or to the next position [1, B, C] after a state.
 
-        Args:
-            query: sequences [length, batch size, width], or one position [1, batch size, width] if a state is
-                given or kept.
-            memory: ignored.
-            state: keys and values of earlier positions (default: None, no earlier positions).
-            key_padding_mask: boolean mask [batch size, length], True at padding (default: None, no padding).
-            keep_state: return the state after these positions (default: None, True if ``state`` is given).
-            counts: ignored.
-
-        Returns:
-            Output of the shape of ``query``, and the state including the new position, or None.
+        Returns the output and the state. The state is None unless one is given or ``keep_state`` is True.
         """
         if state is None and not keep_state:
             future = utils.fill_with_neg_inf(query.new_empty(query.size(0), query.size(0))).triu(1)
@@ -142,9 +118,6 @@ def choose_softmax_attentions(cfg: Any, options: DecoderOptions) -> SoftmaxCausa
 
 @register_model("luna_softmax_causal", dataclass=LunaConfig)
 class LunaSoftmaxCausal(LunaModel):
-    """Luna translation model with softmax attention in place of the decoder's causal self-attention.
-
-    Takes the same arguments as :class:`LunaModel`.
-    """
+    """:class:`LunaModel` with softmax attention in place of the decoder's causal self-attention."""
 
     decoder_class = staticmethod(partial(FairseqLunaDecoder, choose_attentions=choose_softmax_attentions))

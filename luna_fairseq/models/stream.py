@@ -12,12 +12,8 @@ from luna_fairseq.modules.state import DecoderState, LunaCausalState
 class Stream:
     """State of a causal language model after the text processed so far.
 
-    ``model(tokens, stream=stream)`` processes the next segment of the text and updates the state. The size of
-    the state does not grow with the text (section 3.3 of the paper). Gradients do not flow into earlier
-    segments.
-
-    Attributes:
-        state: decoder state; None at the beginning of a text.
+    ``model(tokens, stream=stream)`` processes the next segment and updates the state, whose size does not
+    grow with the text (section 3.3 of the paper). Gradients do not flow into earlier segments.
 
     Example::
 
@@ -39,31 +35,15 @@ class Stream:
         self.state = None
 
     def store(self, state: DecoderState) -> None:
-        """Store the decoder state, detached from the autograd graph.
-
-        Args:
-            state: state after the latest segment.
-        """
+        """Store the decoder state, detached from the autograd graph."""
         self.state = state.detach()
 
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
-        """Compute the logits of the next segment, and update the state.
+        """Compute the logits of the next segment, and update the state. Returns what the decoder returns.
 
-        Segments may overlap. If the next segment begins inside this segment, set ``keep_after`` to the number
-        of tokens between the two starting points; the state at the second starting point is then stored.
-
-        Args:
-            decoder: :class:`luna_fairseq.models.fairseq_decoder.FairseqLunaDecoder` without an encoder.
-            tokens: tokens [batch size, length] of the segment, shifted right by one.
-            keep_after: number of tokens after which the state is stored (default: None, after all tokens). If
-                0, the state is left unchanged.
-
-        Returns:
-            Logits [batch size, length, vocabulary size], and the dictionary returned by the decoder.
-
-        Raises:
-            InputError: The state belongs to a model with a different number of layers, or to a different
-                batch size.
+        The tokens [batch size, length] are shifted right by one. For overlapping segments, ``keep_after`` is
+        the number of tokens after which the next segment begins, and the state is stored there (0: no state
+        is stored).
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)
@@ -80,15 +60,7 @@ class Stream:
         return torch.cat([first, second], dim=1), extra
 
     def check(self, layers: int, batch_size: int) -> None:
-        """Check that the state matches a model and a batch.
-
-        Args:
-            layers: number of layers in the model.
-            batch_size: number of texts in the batch.
-
-        Raises:
-            InputError: The number of layers or texts does not match the state.
-        """
+        """Raise InputError if the state has another number of layers or texts."""
         if self.state is None:
             return
         own_layers, own_batch = len(self.state.layers), self.state.count.size(0)
@@ -99,17 +71,7 @@ class Stream:
             )
 
     def repeat(self, hypotheses: int) -> Optional[DecoderState]:
-        """Repeat the state of a single text for several hypotheses that continue this text.
-
-        Args:
-            hypotheses: number of hypotheses.
-
-        Returns:
-            State with batch size ``hypotheses``; None at the beginning of a text.
-
-        Raises:
-            InputError: The stream contains more than one text.
-        """
+        """Repeat the state of a single text for several hypotheses; None at the beginning of a text."""
         if self.state is None:
             return None
         self.check(len(self.state.layers), 1)

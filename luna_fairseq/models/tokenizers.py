@@ -18,10 +18,9 @@ CODES = "bpe.codes"  # BPE merges that luna-prepare-bitext learns with subword-n
 
 
 def find_folders(model_name_or_path: Any, data_name_or_path: Any) -> List[Path]:
-    """Return the checkpoint folder and the dictionary folder, which are searched for a tokenizer.
+    """Return the checkpoint folder and the dictionary folder, which must exist unless the model is a URL.
 
-    A dictionary folder that starts with ``.`` is relative to the checkpoint folder. Raises InputError if a
-    folder does not exist, unless the model is a URL.
+    A dictionary folder that starts with ``.`` is relative to the checkpoint folder.
     """
     folder, data = Path(str(model_name_or_path)), str(data_name_or_path)
     folders = [folder, folder / data if data.startswith(".") else Path(data)]
@@ -42,12 +41,7 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return the options of SentencePiece or GPT-2's BPE in the first folder that contains one of them.
-
-    Example:
-        >>> find_tokenizer([Path("a folder without a tokenizer")])
-        {}
-    """
+    """Return the options of SentencePiece or GPT-2's BPE in the first folder that contains one of them."""
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
@@ -60,10 +54,9 @@ def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
 
 
 def find_text_pipeline(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return the fairseq options for all steps from plain text to subwords.
+    """Return fairseq's options for all steps from plain text to subwords, as :func:`find_tokenizer` does.
 
-    In addition to the files of :func:`find_tokenizer`, this function looks for ``bpe.codes``, which
-    luna-prepare-bitext writes if it tokenizes text with Moses and splits words with subword-nmt.
+    Also finds ``bpe.codes``, which luna-prepare-bitext writes for text tokenized with Moses.
     """
     options = find_tokenizer(folders)
     codes = next((folder / CODES for folder in folders if (folder / CODES).is_file()), None)
@@ -95,19 +88,14 @@ class MosesText:
         tokenize("", cfg.source_lang)  # reports a missing package before the model is loaded
 
     def encode(self, text: str) -> str:
-        """Tokenize plain text in the source language."""
         return " ".join(tokenize(normalize(text, self.cfg.source_lang), self.cfg.source_lang))
 
     def decode(self, text: str) -> str:
-        """Convert tokens in the target language to plain text."""
         return detokenize(text.split(), self.cfg.target_lang)
 
 
 def set_languages(tokenizer: Any, task: Any) -> None:
-    """Copy the languages of a task to a tokenizer's configuration, if both have them.
-
-    Otherwise, ``from_pretrained`` would use fairseq's default language, English.
-    """
+    """Copy the languages of a task to a tokenizer's configuration, in place of fairseq's default, English."""
     for side in ("source_lang", "target_lang"):
         language = getattr(getattr(task, "cfg", None), side, None)
         if language and isinstance(tokenizer, DictConfig) and side in tokenizer:

@@ -16,18 +16,13 @@ METHODS = ("forward", "read")
 
 
 def checkpoint_methods(layer: nn.Module, offload: bool = False) -> nn.Module:
-    """Recompute the activations of a decoder layer in the backward pass; return the layer itself.
-
-    ``offload`` stores the inputs of its methods on the CPU.
-    """
+    """Recompute the layer's activations in the backward pass. ``offload`` stores its inputs on the CPU."""
     for name in METHODS:
         setattr(layer, name, partial(_checkpoint, getattr(layer, name), offload))
     return layer
 
 
 def _checkpoint(function: Callable[..., Any], offload: bool, *inputs: Any) -> Any:
-    """Call a method of a layer, and recompute its activations in the backward pass."""
-
     def run(call: Callable[..., Any], *tensors: Tensor) -> Any:
         return CheckpointFunction.apply(call, {"offload": offload}, [], *tensors)
 
