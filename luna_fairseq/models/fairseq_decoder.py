@@ -226,7 +226,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         if not encoder_out["sentences"]:
             return memory, None
         remaining, sentences = group_by_sentence(encoder_out["sentences"][0])
-        return memory.select_sources(remaining), sentences
+        if not torch.equal(remaining, torch.arange(encoder_out["encoder_out"][0].size(1)).to(remaining)):
+            memory = memory.select_sources(remaining)
+        return memory, sentences
 
     def convert_source(self, encoder_out: Dict[str, List[Any]]) -> EncoderOutput:
         """Convert the output of :class:`FairseqLunaEncoder` to the format of :class:`LunaDecoder`."""

@@ -29,10 +29,6 @@ class Source(NamedTuple):
     packed_padding_mask: Optional[Tensor] = None
     sentence_numbers: Optional[Tensor] = None
 
-    def stride(self, step: int) -> "Source":
-        """Return the masks of every ``step``-th example, such as one of each sentence's hypotheses."""
-        return self if step == 1 else Source(*(None if x is None else x[::step] for x in self))
-
 
 NO_PADDING = Source()
 

@@ -207,7 +207,3 @@ class DecoderMemory(NamedTuple):
         if self.is_shared:
             return self
         return map_tensors(lambda x: x.index_select(0, sentences), self)
-
-    def to(self, device: torch.device) -> "DecoderMemory":
-        """Copy the memory to a device."""
-        return map_tensors(lambda x: x.to(device), self)
