@@ -49,13 +49,18 @@ class EncodedBatch(NamedTuple):
 class Ensemble(EnsembleModel):
     """fairseq's ensemble, with output projections that may be restricted to the candidates of a batch.
 
-    begin_from: function that returns the decoder state after earlier text for a number of hypotheses, or
-    None.
+    needs_weights: return attention weights over the source. begin_from: function that returns the decoder
+    state after earlier text for a number of hypotheses, or None.
     """
 
-    def __init__(self, models: Sequence[nn.Module], begin_from: Optional[Callable[[int], Any]] = None):
+    def __init__(
+        self,
+        models: Sequence[nn.Module],
+        needs_weights: bool = False,
+        begin_from: Optional[Callable[[int], Any]] = None,
+    ):
         super().__init__(models)
-        self.begin_from = begin_from
+        self.needs_weights, self.begin_from = needs_weights, begin_from
 
     def forward_encoder(self, net_input: Dict[str, Any]) -> EncodedBatch:
         inputs = {name: value for name, value in net_input.items() if name != _CANDIDATES}
@@ -73,12 +78,13 @@ class Ensemble(EnsembleModel):
     ) -> Tuple[Tensor, Optional[Tensor]]:
         """Return log-probabilities [R, N] of the next token, and attention weights [R, S] or None."""
         lprobs, weights = [], []
+        options = {} if self.needs_weights else {"alignment_layer": -1}  # the weights of no layer
         for i, (model, state) in enumerate(zip(self.models, states)):
             output = encoded.outputs[i] if self.has_encoder() else None
             if self.begin_from is not None and not state:
                 model.decoder.continue_from(state, self.begin_from(len(tokens)))
             features, extra = model.decoder(
-                tokens, encoder_out=output, incremental_state=state, features_only=True
+                tokens, encoder_out=output, incremental_state=state, features_only=True, **options
             )
             project = model.decoder.output_layer if encoded.candidates is None else encoded.projections[i]
             logits = project(features[:, -1:])
@@ -87,7 +93,7 @@ class Ensemble(EnsembleModel):
             # torch's log-softmax takes less time than its log-sum-exp.
             lprobs.append(model.get_normalized_probs((logits, extra), log_probs=True, sample=None)[:, -1])
             attention = extra["attn"][0] if extra and extra.get("attn") else None
-            if attention is not None:
+            if attention is not None and self.needs_weights:
                 weights.append(attention[:, -1])
         mean_weights = torch.stack(weights).mean(dim=0) if weights else None
         if len(lprobs) == 1:
@@ -145,6 +151,7 @@ class Generator(SequenceGenerator):
 
     model: Any
     repeat_ngram_blocker: Any
+    needs_weights = False
 
     def __init__(
         self,
@@ -155,7 +162,7 @@ class Generator(SequenceGenerator):
         **kwargs: Any,
     ):
         super().__init__(models, tgt_dict, *args, **kwargs)
-        self.model = Ensemble(list(self.model.models), begin_from)
+        self.model = Ensemble(list(self.model.models), self.needs_weights, begin_from)
         if self.repeat_ngram_blocker is not None:
             self.repeat_ngram_blocker = RepeatBlock(self.repeat_ngram_blocker.no_repeat_ngram_size)
 
@@ -189,6 +196,8 @@ class Generator(SequenceGenerator):
 
 class AlignedGenerator(SequenceGeneratorWithAlignment, Generator):
     """Beam search that also aligns words (``--print-alignment``)."""
+
+    needs_weights = True
 
 
 class Candidates(NamedTuple):

@@ -37,19 +37,21 @@ def run(kind, models, source, **options):
     """Return the hypotheses of a generator class. "call" holds keyword arguments of ``generate``."""
     call = options.pop("call", {})
     models = models if isinstance(models, list) else [models]
+    for module in (module for model in models for module in model.modules() if hasattr(module, "need_attn")):
+        module.need_attn = kind in ALIGNMENT  # as in fairseq-generate
     generator = kind(models, models[0].decoder.dictionary, **{"beam_size": 5, "max_len_b": 12, **options})
     sample = {"net_input": {"src_tokens": source, "src_lengths": source.ne(PAD).sum(dim=1)}}
     return generator.generate(models, sample, **call)
 
 
-def assert_same_search(models, source, kinds=(SequenceGenerator, Generator), **options):
-    expected, found = (run(kind, models, source, **options) for kind in kinds)
+def assert_same_search(models, source, **options):
+    expected, found = (run(kind, models, source, **options) for kind in (SequenceGenerator, Generator))
     assert [len(hypotheses) for hypotheses in found] == [len(hypotheses) for hypotheses in expected]
     for one, other in zip(sum(found, []), sum(expected, [])):
         assert one["tokens"].tolist() == other["tokens"].tolist()
-        for name in ("score", "positional_scores", "attention"):
+        for name in ("score", "positional_scores"):
             torch.testing.assert_close(one[name], other[name], rtol=0, atol=1e-6)
-        assert list(one["alignment"]) == list(other["alignment"])
+        assert not len(one["attention"]) and not len(one["alignment"])  # only computed for alignments
 
 
 PREFIX = torch.tensor([[7, 32, 5], [4, PAD, PAD], [38, 6, PAD], [9, PAD, PAD]])
