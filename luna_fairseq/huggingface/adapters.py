@@ -1,8 +1,6 @@
-"""Adapters between transformers and the plain PyTorch modules of Luna.
+"""Adapters between transformers and ``LunaEncoder`` and ``LunaDecoder`` of ``luna_fairseq.modules``.
 
-The exported encoder and decoder subclass ``LunaEncoder`` and ``LunaDecoder`` of ``luna_fairseq.modules``. The
-functions in this file translate a transformers configuration into the options of these classes.
-:class:`TransformersStack` adds the methods that transformers calls.
+Functions translate a transformers configuration into the options of these classes.
 """
 
 from functools import partial
@@ -59,12 +57,7 @@ def decoder_options(config: Any) -> DecoderOptions:
 
 
 class TransformersStack(TokenEmbedding):
-    """Base class of the exported encoder and decoder, with the methods that transformers expects.
-
-    Attributes:
-        gradient_checkpointing: True if the backward pass recomputes the layers to save memory. Set by
-            ``gradient_checkpointing_enable`` of transformers.
-    """
+    """Base class of the exported encoder and decoder, with the methods that transformers expects."""
 
     gradient_checkpointing = False
 
@@ -85,9 +78,7 @@ class TransformersStack(TokenEmbedding):
     ) -> Tensor:
         """Compute the padding mask [B, T], True at padding, of token ids [B, T] or token vectors [B, T, C].
 
-        Without an attention mask, positions with the padding id are padding, and token vectors contain none.
-        Only the last T columns of an attention mask are used, because it may cover the cached positions as
-        well.
+        An attention mask may cover the cached positions as well. Without it, token vectors have no padding.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Expected either input_ids or inputs_embeds, got both or neither.")

@@ -9,13 +9,7 @@ from luna_fairseq.errors import InputError
 
 
 class Checkpoint(NamedTuple):
-    """Contents of a fairseq checkpoint.
-
-    Attributes:
-        model: fairseq model in float32 and evaluation mode.
-        task: fairseq task, including its dictionaries.
-        state: remaining contents of the file, without parameters or optimizer state.
-    """
+    """Model in float32 and evaluation mode, its task, and the rest of its file without parameters."""
 
     model: Any
     task: Any

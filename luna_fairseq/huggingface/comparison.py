@@ -28,9 +28,7 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
     """Return the sequence lengths of two batches that together cover every case of the computation.
 
-    Some steps are computed differently for short and for long sequences. The lengths lie on both sides of
-    these thresholds: the length of the packed sequence P, and ``DENSE_LENGTH``, the largest source length at
-    which cross-attention with a token lookup is dense. The first batch contains only short sequences.
+    The lengths lie on both sides of two thresholds: the length of P, and ``DENSE_LENGTH`` of a token lookup.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -39,32 +37,20 @@ def batch_lengths(config: Any, longest: int) -> List[List[int]]:
 
 
 def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
-    """Return random token ids from 4 to ``size`` - 1, padded on the right. Equal arguments give equal ids.
-
-    Example:
-        >>> random_tokens(5, [3, 1], pad=1)
-        tensor([[4, 4, 4],
-                [4, 1, 1]])
-    """
+    """Return random token ids from 4 to ``size`` - 1, padded on the right. Equal arguments give equal ids."""
     generator = torch.Generator().manual_seed(lengths[0])
     tokens = torch.randint(4, size, (len(lengths), max(lengths)), generator=generator)
     return tokens.masked_fill(torch.arange(tokens.size(1)) >= torch.tensor(lengths)[:, None], pad)
 
 
 def length_to_compare(config: Any, side: str) -> int:
-    """Return the length of the longest sequence that the encoder or decoder of two models is compared on.
-
-    It exceeds the length of the packed sequence P if the model accepts that many tokens.
-    """
+    """Return the longest sequence length to compare, greater than the length of P if the model accepts it."""
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits [N, V] of the fairseq model and of the exported model on the same random batches.
-
-    N is the number of tokens in all batches, or of sequences for a classifier.
-    """
+    """Compute the logits [N, V] of both models on the same random batches of N tokens (or sequences)."""
     config = exported.config
     if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)

@@ -1,7 +1,6 @@
 """Luna decoder for Hugging Face's transformers, and its cache for ``generate``.
 
-In a translation model, the decoder attends to the output of an encoder. A causal language model consists of
-the decoder alone.
+A causal language model consists of the decoder alone.
 """
 
 from typing import Any, Dict, Optional, Tuple, Union
@@ -28,13 +27,11 @@ from luna_fairseq.modules.state import DecoderState
 class LunaCache:
     """Cache of a Luna decoder, passed to the model as ``past_key_values``.
 
-    The cache contains sums over the earlier positions instead of one entry per position. Its size is
-    therefore independent of the text length. A forward pass returns a new cache and leaves the given cache
-    unchanged, so the same cache can be continued several times.
+    The cache contains sums over the earlier positions, so its size does not depend on the text length. A
+    forward pass returns a new cache and leaves the given cache unchanged.
 
     Attributes:
         memory: what the decoder has read of the source; the learned P of a language model.
-        state: decoding state of all layers.
     """
 
     is_compileable = False
@@ -63,10 +60,7 @@ class LunaCache:
         return LunaCache(self.memory.select_sources(indices), self.state.reorder(indices))
 
     def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Reorder the hypotheses in place, as beam search does after each step.
-
-        ``beam_idx`` [batch size] has the index of the hypothesis that each new one continues.
-        """
+        """Reorder the hypotheses in place. ``beam_idx`` has the indices of the hypotheses that go on."""
         selected = self.select(beam_idx)
         self.memory, self.state = selected.memory, selected.state
 
@@ -103,9 +97,8 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
     ) -> Union[BaseModelOutputWithPastAndCrossAttentions, Tuple[Any, ...]]:
         """Compute the hidden states of a text, or of the tokens that follow the cached text.
 
-        The arguments are those of the causal language model, and ``encoder_outputs``, the output of the
-        encoder :class:`LunaModel`. ``past_key_values`` of the output is a :class:`LunaCache` or None. Only
-        ``cross_attentions``, the weights over the source, are available.
+        The arguments are those of the causal language model, and ``encoder_outputs`` of :class:`LunaModel`.
+        Of the attention weights, only ``cross_attentions`` are available.
         """
         states, weights, as_dict = self.resolve_output_options(output_options)
         padding = self.compute_padding_mask(input_ids, inputs_embeds, attention_mask)
@@ -175,13 +168,8 @@ class CachedGeneration(nn.Module):
     ) -> Dict[str, Any]:
         """Return the arguments of the next forward pass, which processes the positions after the cached ones.
 
-        Args:
-            input_ids: token ids [B, T] of the text, which is the target in a translation model. A language
-                model also accepts only the new ids if the attention mask covers the whole text.
-            past_key_values: cache for the first positions of each text. It may contain one hypothesis per
-                group of beams.
-            inputs_embeds: token vectors [B, T, C] of a language model's prompt.
-            **kwargs: remaining arguments that ``generate`` passes from step to step.
+        ``input_ids`` [B, T] are those of the whole text, or only the new ones of a language model whose
+        attention mask covers the whole text. ``inputs_embeds`` are the vectors of a language model's prompt.
         """
         has_source = self.config.is_encoder_decoder
         names = ["use_cache", "output_hidden_states", "output_attentions"]
@@ -213,7 +201,6 @@ class CachedGeneration(nn.Module):
         """Create no cache, because the first forward pass creates it."""
 
     def _reorder_cache(self, past_key_values: LunaCache, beam_idx: Tensor) -> LunaCache:
-        """Reorder the hypotheses of a cache in place, as beam search does after each step."""
         past_key_values.reorder_cache(beam_idx)
         return past_key_values
 

@@ -28,14 +28,7 @@ EXAMPLE = "luna-export-huggingface exported --path checkpoints/checkpoint_best.p
 
 
 class ConvertedCheckpoint(NamedTuple):
-    """Checkpoint with its model and tokenizer converted for transformers.
-
-    Attributes:
-        checkpoint: a :class:`luna_fairseq.huggingface.checkpoint.Checkpoint`.
-        kind: a :class:`luna_fairseq.huggingface.conversion.ModelKind`.
-        model: transformers model with the weights of the checkpoint.
-        tokenizer: transformers tokenizer, or None if the model takes images as input.
-    """
+    """Checkpoint, its :class:`ModelKind`, and its model and tokenizer for transformers (None for images)."""
 
     checkpoint: Any
     kind: Any
@@ -86,8 +79,6 @@ def export(
 ) -> Any:
     """Export a checkpoint to a folder that transformers loads. Return its :class:`ModelKind`.
 
-    Raises InputError if the model cannot be exported, or its logits differ from those of the checkpoint.
-
     Args:
         path: checkpoint file.
         data: folder that contains the dictionaries and the tokenizer. For a fine-tuned model, this is the
@@ -95,13 +86,9 @@ def export(
         folder: folder to write, which must not exist yet.
         head: classification head of a masked language model, or "none" for the language model. Default: the
             only head, or the language model.
-        scores: scores.json to show in README.md. Default: the file in the run folder of the checkpoint, if it
-            has the scores of this checkpoint.
+        scores: scores.json to show in README.md. Default: the file of the checkpoint's run, if it has the
+            scores of this checkpoint.
         ema: export the moving average of the weights stored by ``fairseq-train --store-ema``.
-
-    Example:
-        >>> from pathlib import Path
-        >>> export(Path("checkpoint_best.pt"), Path("data-bin"), Path("exported"))  # doctest: +SKIP
     """
     if scores is not None and not scores.is_file():
         raise InputError(f"--scores {scores} does not exist. Give a scores.json that luna-evaluate wrote.")
@@ -123,10 +110,7 @@ def export(
 def convert_checkpoint(
     path: Path, data: Path, folder: Path, head: Optional[str], ema: bool
 ) -> ConvertedCheckpoint:
-    """Load a checkpoint, and convert its model and tokenizer to transformers; see :func:`export`.
-
-    ``folder`` is not written. It must not exist yet.
-    """
+    """Load a checkpoint, and convert its model and tokenizer to transformers, without writing ``folder``."""
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
     if not path.is_file():

@@ -47,13 +47,9 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
 
     Args:
         folder: folder written by ``save_pretrained`` or luna-export-huggingface.
-        like: fairseq checkpoint from which the folder was exported. Its options, task and other contents are
-            copied, except for the optimizer state.
+        like: checkpoint from which the folder was exported. Its contents are copied, except for the
+            optimizer state.
         path: checkpoint to write, which must not exist yet.
-
-    Example:
-        >>> from pathlib import Path
-        >>> import_folder(Path("tuned"), Path("checkpoint_best.pt"), Path("back.pt"))  # doctest: +SKIP
     """
     if path.exists():
         raise InputError(f"--path {path} exists already. Give another name, or remove this file.")
@@ -100,10 +96,7 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
 
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
-    """Add the tied parameters that safetensors omitted, in place. ``names`` are those of all parameters.
-
-    If ``all_shared``, the source embedding is tied to the target embedding as well.
-    """
+    """Add the tied parameters that safetensors omitted, in place. ``names`` are those of all parameters."""
     untied = () if all_shared else ("luna.encoder.",)
     tied = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(untied)]
     stored = next((weights[name] for name in tied if name in weights), None)
@@ -114,9 +107,7 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
     """Map the checkpoint parameters that are tied to an imported embedding to its exported name.
 
-    A fine-tuned classifier is exported without the LM head, whose weight is tied to the embedding in the
-    checkpoint. fairseq loads the LM head after the embedding, so the old weight of the head would overwrite
-    the imported embedding.
+    A classifier is exported without the LM head, whose old weight would overwrite the imported embedding.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
@@ -131,11 +122,7 @@ def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor])
 def _check_same_training(
     exported: Dict[str, Any], original: Dict[str, Any], folder: Path, like: Path
 ) -> None:
-    """Raise InputError if a folder was exported from a checkpoint of another training.
-
-    The parameters of a different model may have the same shapes. They would then be used with the wrong
-    languages or dictionary.
-    """
+    """Raise InputError if a folder was exported from another training, even if its parameters would fit."""
     for name, value in exported.items():
         if name in original and original[name] != value:
             raise InputError(

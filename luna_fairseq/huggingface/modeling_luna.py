@@ -37,19 +37,16 @@ from luna_fairseq.modules.positions import sinusoidal_table
 class LunaModelOutput(ModelOutput):
     """Output of the Luna encoder.
 
-    Shapes: B batch size, T sequence length, C model width, L length of the packed sequence P, H number of
-    attention heads.
+    Shapes: B batch size, T sequence length, C model width, L length of the packed sequence P, H heads.
 
     Attributes:
         last_hidden_state: output [B, T, C] of the last layer.
         packed: normalized packed sequence P [B, L, C] after the last layer.
         packed_mask: mask [B, L] of P, 1 at vectors in use and 0 at padding.
-        source_mask: mask [B, T] of the tokens, 1 at tokens and 0 at padding. If ``config.separators`` is set,
-            each token has its one-based sentence number instead of 1.
-        hidden_states: outputs [B, T, C] of the embedding and of each layer (None if ``output_hidden_states``
-            is False).
-        attentions: self-attention weights [B, H, T, T] of each layer (None if ``output_attentions`` is
-            False).
+        source_mask: mask [B, T] of the tokens, 0 at padding. 1 at tokens, or their one-based sentence
+            numbers if ``config.separators`` is set.
+        hidden_states: outputs [B, T, C] of the embedding and of each layer, or None.
+        attentions: self-attention weights [B, H, T, T] of each layer, or None.
     """
 
     # The first four are always set. transformers requires a default for every field.
@@ -90,8 +87,7 @@ class LunaPreTrainedModel(PreTrainedModel):
     def _init_weights(self, module: nn.Module) -> None:
         """Initialize parameters as in BERT: normal distribution, standard deviation 0.02.
 
-        Sinusoidal tables are also computed here, because transformers first creates models with uninitialized
-        tensors.
+        Sinusoidal tables are computed here too, because transformers first creates uninitialized tensors.
         """
         if isinstance(module, (nn.Linear, nn.Embedding, PackedEmbedding)):
             nn.init.normal_(module.weight, std=0.02)
@@ -109,10 +105,7 @@ class LunaPreTrainedModel(PreTrainedModel):
             nn.init.zeros_(module.bias)
 
     def resolve_output_options(self, options: Dict[str, Optional[bool]]) -> Tuple[bool, ...]:
-        """Return ``output_hidden_states``, ``output_attentions`` and ``return_dict`` of a call.
-
-        Options that are missing or None are taken from the configuration. Unknown ones raise TypeError.
-        """
+        """Return the values of ``OUTPUT_OPTIONS``, from the configuration if a call does not set them."""
         unknown = sorted(set(options) - set(OUTPUT_OPTIONS))
         if unknown:
             raise TypeError(f"{type(self).__name__} got an unexpected keyword argument {unknown[0]!r}")
@@ -124,12 +117,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
     """Luna encoder that returns hidden states, without a task-specific head.
 
     If the model has no decoder, the padding vectors of the initial packed sequence P are zero, and P is
-    normalized after the last layer. The normalization has a gain and a bias if ``config.packed_is_read`` is
-    set. The layers are applied ``config.layer_repeats`` times (default: 1).
-
-    Args:
-        config: configuration of the model.
-        embed_tokens: embedding in place of a token embedding, with the attribute ``padding_idx``.
+    normalized after the last layer. ``embed_tokens`` replaces the token embedding.
 
     Example:
         >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
@@ -194,10 +182,7 @@ class LunaModel(TransformersStack, LunaEncoder, LunaPreTrainedModel):
 
 
 def require_input_ids(input_ids: Optional[Tensor]) -> Tensor:
-    """Return the token ids of a call, or raise ValueError if token vectors were passed in their place.
-
-    If ``config.separators`` is set, the model needs the ids to find the separators between sentences.
-    """
+    """Return the token ids, in which the model finds separators of sentences, or raise ValueError."""
     if input_ids is None:
         raise ValueError(
             "Expected input_ids, got inputs_embeds. This model finds sentences by the ids of separators."
@@ -222,9 +207,6 @@ class LunaLMHead(nn.Module):
 
 class LunaForMaskedLM(LunaPreTrainedModel):
     """Luna encoder with a language modeling head that predicts masked tokens.
-
-    Args:
-        config: configuration of the model.
 
     Example:
         >>> config = LunaConfig(vocab_size=20, hidden_size=8, encoder_layers=1, encoder_attention_heads=2,
@@ -258,13 +240,8 @@ class LunaForMaskedLM(LunaPreTrainedModel):
     ) -> Union[MaskedLMOutput, Tuple[Any, ...]]:
         """Compute the logits [B, T, V] at every position, and the mean cross-entropy if labels are given.
 
-        Args:
-            input_ids: token ids [B, T].
-            attention_mask: as in :meth:`LunaModel.forward`, like the next two.
-            position_ids: positions [B, T].
-            inputs_embeds: token vectors in place of ``input_ids``.
-            labels: ids [B, T] of the tokens to predict, -100 at all other positions.
-            **output_options: as in :meth:`LunaModel.forward`.
+        ``labels`` [B, T] are -100 at all positions that are not predicted. :meth:`LunaModel.forward`
+        describes the other arguments.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})

@@ -19,12 +19,7 @@ from luna_fairseq.ops.softmax import softmax_attention
 
 
 def masked_mean(x: Tensor, mask: Tensor) -> Tensor:
-    """Compute the means [B, C] of vectors [B, T, C], ignoring positions where ``mask`` [B, T] is 0.
-
-    Example:
-        >>> masked_mean(torch.tensor([[[1.0], [3.0], [9.0]]]), torch.tensor([[1, 1, 0]]))
-        tensor([[2.]])
-    """
+    """Compute the means [B, C] of vectors [B, T, C], ignoring positions where ``mask`` [B, T] is 0."""
     weights = mask.unsqueeze(-1).to(x.dtype)
     return (x * weights).sum(dim=1) / weights.sum(dim=1)
 
@@ -58,12 +53,11 @@ class AttentionToPacked(nn.Module):
 class LunaClassificationHead(nn.Module):
     """RoBERTa's classification head: dropout, dense layer, activation, dropout and output projection.
 
-    The head classifies one vector per sequence. ``config.classifier_reads`` selects this vector:
+    ``config.classifier_reads`` selects the vector that represents a sequence:
 
-    - "first": hidden state of the first token.
-    - "mean": mean of the vectors of the packed sequence P after the last layer.
-    - "maximum": elementwise maximum of the projected vectors of P.
-    - "attention": output of attention with the first token as query and P as keys and values.
+    - "first": hidden state of the first token. - "mean": mean of the vectors of the packed sequence P after
+    the last layer. - "maximum": elementwise maximum of the projected vectors of P. - "attention": output of
+    attention with the first token as query and P as keys and values.
     """
 
     def __init__(self, config: LunaConfig):
@@ -141,13 +135,8 @@ class LunaForSequenceClassification(LunaClassifier):
     ) -> Union[SequenceClassifierOutput, Tuple[Any, ...]]:
         """Compute logits [B, ``config.num_labels``], and a loss if labels are given.
 
-        Args:
-            input_ids: token ids [B, T].
-            attention_mask: as in :meth:`LunaModel.forward`, like the next two.
-            position_ids: positions [B, T].
-            inputs_embeds: token vectors in place of ``input_ids``.
-            labels: class indices [B] for a cross-entropy, or target values for a squared error.
-            **output_options: as in :meth:`LunaModel.forward`.
+        ``labels`` are class indices [B] for a cross-entropy, or target values for a squared error.
+        :meth:`LunaModel.forward` describes the other arguments.
         """
         inputs = input_ids, attention_mask, position_ids, inputs_embeds
         out = self.luna(*inputs, **{**output_options, "return_dict": True})
@@ -171,8 +160,8 @@ class LunaPixelEmbedding(nn.Module):
 class LunaLongClassifierHead(nn.Module):
     """Classification head for Long Range Arena: hidden layers and an output projection.
 
-    The input is one vector of width C per sequence. For a pair of sequences with vectors x and y, it is
-    [x, y] if ``config.pair_combination`` is "concat", and [x, y, x * y, x - y] if it is "nli".
+    The input for a pair of sequences with vectors x and y is [x, y] if ``config.pair_combination`` is
+    "concat", and [x, y, x * y, x - y] if it is "nli".
     """
 
     def __init__(self, config: LunaConfig):
@@ -224,11 +213,12 @@ class LunaForLongSequenceClassification(LunaClassifier):
 
         Args:
             input_ids: token ids [B, T].
-            attention_mask: mask [B, T], 1 at tokens and 0 at padding. Default: all ids except the padding id.
+            attention_mask: mask [B, T], 1 at tokens and 0 at padding. Default: all ids except the padding
+                id.
             second_input_ids: token ids [B, U] of the second sequences, for a model of pairs.
             second_attention_mask: mask [B, U] of the second sequences.
             pixel_values: normalized intensities [B, T] of images, in place of ``input_ids``.
-            inputs_embeds: token vectors [B, T, C] of width C in place of ``input_ids``.
+            inputs_embeds: token vectors [B, T, C] in place of ``input_ids``.
             labels: class indices [B].
             **output_options: as in :meth:`LunaModel.forward`.
         """

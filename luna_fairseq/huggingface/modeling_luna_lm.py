@@ -54,8 +54,8 @@ class LunaForCausalLM(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
             position_ids: position [B, T] of each token. Default: counted from 0, skipping padding.
             inputs_embeds: token vectors in place of ``input_ids``.
             past_key_values: cache returned by the preceding call. Default: a new text.
-            labels: token ids [B, T], usually a copy of ``input_ids``, with -100 at positions to ignore. The
-                model shifts them.
+            labels: token ids [B, T], usually ``input_ids``, with -100 at positions to ignore. The model
+                shifts them.
             use_cache: return a cache. Default: only if ``past_key_values`` is given.
             **output_options: as in :meth:`LunaModel.forward`.
         """

@@ -42,7 +42,6 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         return self.decoder
 
     def get_input_embeddings(self) -> nn.Module:
-        """Return the token embedding of the decoder, which may be shared with the encoder."""
         return self.decoder.embed_tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
@@ -63,10 +62,9 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
         use_cache: Optional[bool] = None,
         **output_options: Optional[bool],
     ) -> Union[Seq2SeqModelOutput, Tuple[Any, ...]]:
-        """Encode the source, and compute the hidden states of the target.
+        """Encode the source, and compute the input [B, T, C] of the output projection.
 
-        The arguments are those of :meth:`LunaForConditionalGeneration.forward`. ``last_hidden_state`` [B, T,
-        ``config.decoder_output_dim``] is the input to the output projection.
+        :meth:`LunaForConditionalGeneration.forward` describes the arguments.
         """
         options = {**output_options, "return_dict": True}
         source = encoder_outputs
@@ -96,9 +94,7 @@ class LunaEncoderDecoder(LunaPreTrainedModel):
 
 
 class LunaForConditionalGeneration(CachedGeneration, LunaPreTrainedModel, GenerationMixin):
-    """Luna translation model: encoder, decoder and an output projection to the target vocabulary.
-
-    The configuration is that of :class:`LunaEncoderDecoder`.
+    """Luna translation model: :class:`LunaEncoderDecoder` and an output projection to the target vocabulary.
 
     Example:
         >>> import torch

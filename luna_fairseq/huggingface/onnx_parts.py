@@ -1,8 +1,8 @@
 """PyTorch modules that are exported to ONNX graphs.
 
-A masked language model or classifier is exported as one graph (:class:`WholeModel`). A translation model is
-exported as two graphs: :class:`InitialState` and :class:`DecodingStep`. They take and return the decoding
-state as separate named tensors, because ONNX graphs do not support other data structures.
+A masked language model or classifier is one graph (:class:`WholeModel`). A model with a decoder has the
+graph :class:`DecodingStep`, and a translation model :class:`ReadSource` before it. They take and return the
+decoding state as separate named tensors, because ONNX graphs do not support other data structures.
 """
 
 from typing import Any, List, Tuple
@@ -18,7 +18,7 @@ from luna_fairseq.modules.memory import DecoderMemory, flatten_tensors
 
 
 def random_source(model: Any, batch: int, length: int) -> Tensor:
-    """Return random token ids [batch, length] as input for an exported model, padded on the right.
+    """Return random token ids [batch, length], padded on the right, for an exported model.
 
     The sequence lengths repeat the pattern ``length``, ``length`` // 2, ``length`` // 6.
     """
@@ -32,7 +32,7 @@ def source_vocabulary_size(config: Any) -> int:
 
 
 class WholeModel(nn.Module):
-    """Module for the graph of a model without a decoder, which maps token ids to logits."""
+    """Graph of a model without a decoder, which maps token ids [B, T] to logits."""
 
     input_names, output_names = ["input_ids"], ["logits"]
 
@@ -41,15 +41,11 @@ class WholeModel(nn.Module):
         self.model = model
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor]:
-        """Return the logits of token ids [B, T], the only input."""
         return (self.model(inputs[0], return_dict=True).logits,)
 
 
 def name_tensors(prefix: str, values: Any) -> List[str]:
-    """Return a name for each different tensor of a nested named tuple, in the order of ``flatten_tensors``.
-
-    A name consists of the prefix and the path to the tensor, such as ``state_layers_0_key_sum``.
-    """
+    """Return names such as ``state_layers_0_key_sum``, in the order of the tensors of ``flatten_tensors``."""
     names: List[str] = []
     seen: List[Tensor] = []
 
@@ -66,14 +62,10 @@ def name_tensors(prefix: str, values: Any) -> List[str]:
 
 
 class ReadSource(nn.Module):
-    """Module for the graph that encodes a source and reads it once for the decoder.
-
-    Args:
-        model: exported translation model.
+    """Graph that encodes a source and reads it once for the decoder.
 
     Attributes:
         example: memory of an example batch, whose structure all batches share.
-        output_names: names of the tensors of the memory.
     """
 
     input_names = ["input_ids"]
@@ -103,18 +95,12 @@ class ReadSource(nn.Module):
 
 
 class DecodingStep(nn.Module):
-    """Module for the graph of one decoding step, which processes one token per sentence.
+    """Graph of one decoding step, which processes one token per sentence.
 
     A padding token leaves the state of its sentence unchanged. A state of zeros is the beginning of a text.
-
-    Args:
-        model: exported model with a decoder.
-        memory: example of a memory of the source. A language model's own memory, which becomes a part of the
-            graph.
-
-    Attributes:
-        input_names: "token", and the names of the tensors of the memory and of the state.
-        output_names: "logits", followed by "next_NAME" for each tensor NAME of the state.
+    The names of the inputs are "token", those of the memory and those of the state; ``memory`` is an
+    example. The memory of a language model becomes a part of the graph. The names of the outputs are
+    "logits" and "next_NAME" for each tensor NAME of the state.
     """
 
     def __init__(self, model: Any, memory: DecoderMemory):
@@ -135,10 +121,7 @@ class DecodingStep(nn.Module):
         return tuple(x.new_zeros(batch, *x.shape[1:]) for x in flatten_tensors(self.state)[0])
 
     def forward(self, *inputs: Tensor) -> Tuple[Tensor, ...]:
-        """Compute the logits [B, V] of the next token, and the tensors of the next state.
-
-        The inputs are token ids [B, 1] and the tensors that ``input_names`` names.
-        """
+        """Compute the logits [B, V] after token ids [B, 1], and the tensors of the next state."""
         token, given, state = (
             inputs[0],
             inputs[1 : 1 + len(self.memory_names)],

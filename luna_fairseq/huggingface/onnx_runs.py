@@ -18,8 +18,7 @@ Arrays = Dict[str, np.ndarray]
 def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
     """Return (batch size, length) of the example that traces each graph, and of two more to compare.
 
-    The traced example has more tokens than rows of P. Otherwise each segment of a window has a single token,
-    and the graph would be correct for such short inputs only.
+    The example has more tokens than rows of P, so that no segment of a window has a single token.
     """
     longest = length_to_compare(config, "decoder" if config.model_type == "luna_lm" else "encoder")
     length = min(max(11, config.projection_length + 1), longest)
@@ -29,8 +28,8 @@ def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
 def batches_to_compare(config: Any) -> List[Tensor]:
     """Return random batches of token ids on which a model and its graphs are compared.
 
-    These are sequences padded on the right, single sequences and, for a model with a decoder, sequences
-    padded on the left. The lengths cover every case of the computation; see :func:`batch_lengths`.
+    Sequences are padded on the right, single or, for a decoder, padded on the left. The lengths cover every
+    case of the computation; see :func:`batch_lengths`.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_vocabulary_size(config), config.pad_token_id
@@ -47,8 +46,8 @@ def batches_to_compare(config: Any) -> List[Tensor]:
 def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
     """Compute the logits of an exported model for token ids [B, T].
 
-    Their shape is [B, target tokens, V] for a translation model, [B, V] for a classifier, and [tokens without
-    padding, V] for a language model.
+    They are [B, target tokens, V], [B, V] for a classifier, or [tokens without padding, V] for a language
+    model.
     """
     config = model.config
     if config.is_encoder_decoder:
@@ -77,16 +76,7 @@ def target_tokens(config: Any, batch: Tensor) -> Tensor:
 
 
 class Graph:
-    """ONNX graph, called with input arrays by name; arrays that are not inputs of the graph are ignored.
-
-    Raises InputError if onnxruntime fails.
-
-    Args:
-        path: graph file.
-
-    Attributes:
-        inputs: inputs of the graph, with the attributes ``name`` and ``shape``.
-    """
+    """ONNX graph, called with input arrays by name. Arrays that are not inputs of the graph are ignored."""
 
     def __init__(self, path: Path):
         import onnxruntime
@@ -116,10 +106,7 @@ class Graph:
 
 
 def decode_step_by_step(decode: Graph, memory: Arrays, tokens: Tensor) -> Tensor:
-    """Compute the logits [B, T, V] of token ids [B, T], for V tokens of the vocabulary.
-
-    Each step processes one position. ``memory`` has the outputs of the graph that reads the source.
-    """
+    """Compute the logits [B, T, V] of token ids [B, T], one position in each step."""
     logits, state = [], decode.first_state(len(tokens))
     for token in tokens.t():
         outputs = decode({"token": token[:, None].numpy(), **memory, **state})

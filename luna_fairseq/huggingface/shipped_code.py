@@ -186,12 +186,7 @@ def _defined_names(node: ast.stmt) -> Iterator[str]:
 
 
 def _file_name(module: str) -> str:
-    """Return the name of the file to which a module is copied, without ".py".
-
-    Example:
-        >>> _file_name("luna_fairseq.ops.softmax"), _file_name("luna_fairseq.huggingface.decoder")
-        ('luna_ops', 'decoder')
-    """
+    """Return the name of the file to which a module is copied, without ".py", such as "luna_ops"."""
     if module.startswith(f"{_ADAPTERS}."):
         return module[len(_ADAPTERS) + 1 :]
     return "luna_" + module.split(".")[1]

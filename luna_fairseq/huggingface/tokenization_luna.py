@@ -32,10 +32,7 @@ class _LunaTokenizer(PreTrainedTokenizerFast):
         self.target.encode_special_tokens = True
 
     def _add_tokens(self, new_tokens: Any, special_tokens: bool = False) -> int:
-        """Add the mask token as an ordinary token that absorbs the preceding space, as in RoBERTa.
-
-        Special tokens in input text are not recognized, but the mask token must be.
-        """
+        """Add the mask token as an ordinary token that absorbs the preceding space, as in RoBERTa."""
         masks = [token for token in new_tokens if str(token) == MASK]
         others = [token for token in new_tokens if str(token) != MASK]
         if masks:
