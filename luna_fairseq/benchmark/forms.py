@@ -26,8 +26,9 @@ FORM_TABLES: Dict[str, FormTable] = {
 }
 if importlib.util.find_spec("fairseq") is not None:
     from luna_fairseq.models.int8 import LINEAR8_FORMS
+    from luna_fairseq.models.onednn_linear import LINEAR_FORMS
 
-    FORM_TABLES["int8"] = LINEAR8_FORMS
+    FORM_TABLES.update(linear=LINEAR_FORMS, int8=LINEAR8_FORMS)
 FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form in table.forms]
 
 

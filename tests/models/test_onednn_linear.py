@@ -11,7 +11,7 @@ from tiny_models import language_model as tiny_model
 from torch import nn
 
 from luna_fairseq.models import onednn_linear
-from luna_fairseq.models.onednn_linear import FusedOneDnnLinear, OneDnnLinear, use_onednn
+from luna_fairseq.models.onednn_linear import LINEAR_FORMS, FusedOneDnnLinear, OneDnnLinear, use_onednn
 
 needs_onednn = pytest.mark.skipif(not onednn_linear.has_onednn(), reason="needs torch 2.1 with oneDNN")
 
@@ -29,7 +29,10 @@ def test_outputs_are_the_same(bias, shape):
     x = torch.randn(*shape, 40)
     assert ours.copied is not None
     with torch.no_grad():
-        torch.testing.assert_close(ours(x), linear(x))
+        for form in ("plain", "onednn"):
+            with LINEAR_FORMS.force(form) as taken:
+                torch.testing.assert_close(ours(x), linear(x))
+            assert taken == [form]
         torch.testing.assert_close(ours(x.transpose(0, -2)), linear(x.transpose(0, -2)))
 
 
