@@ -45,11 +45,7 @@ def handle_stop_signals(handler: Any) -> Dict[int, Any]:
 def forward_stop_signals(children: List[Any]) -> Iterator[List[int]]:
     """Context manager that sends SIGTERM to child processes if this process is asked to stop.
 
-    Args:
-        children: running processes, to which the block adds. Each has a method ``send_signal``.
-
-    Yields:
-        The signals received so far.
+    The block adds its processes to ``children``. Yields the list of the signals received.
     """
     received: List[int] = []
 

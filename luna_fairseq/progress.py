@@ -30,12 +30,7 @@ def is_shown() -> bool:
 def progress(
     items: Iterable[Item], description: str, unit: str = "lines", total: Optional[int] = None
 ) -> Iterator[Item]:
-    """Iterate over items with a progress bar.
-
-    Example:
-        >>> sum(progress([1, 2, 3], "add", "numbers"))
-        6
-    """
+    """Iterate over items with a progress bar."""
     return iter(progress_bar(description, total, unit, items))
 
 

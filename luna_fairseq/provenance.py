@@ -24,8 +24,7 @@ def provenance() -> str:
 def commit(git: Path) -> Optional[str]:
     """Return the commit that is checked out, or None outside a git checkout.
 
-    The commit is read from git's own files, because git may not be installed. Uncommitted changes are not
-    detected.
+    It is read from git's own files, because git may not be installed.
     """
     try:
         if git.is_file():

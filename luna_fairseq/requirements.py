@@ -65,27 +65,13 @@ def require_fairseq() -> None:
 
 
 def version_numbers(text: str) -> Tuple[int, ...]:
-    """Return the numbers at the beginning of a version.
-
-    The result is empty if the version does not begin with a number.
-
-    Example:
-        >>> version_numbers("2.13.0+cpu")
-        (2, 13, 0)
-    """
+    """Return the leading numbers of a version, such as (2, 13, 0) for "2.13.0+cpu"."""
     found = re.match(r"\d+(\.\d+)*", text)
     return tuple(int(part) for part in found.group().split(".")) if found else ()
 
 
 def install_advice(module: Optional[str]) -> Optional[str]:
-    """Return the name of a missing package and the command that installs it.
-
-    The words follow "needs" in a message. None if no extra installs the module.
-
-    Example:
-        >>> install_advice("sacremoses")
-        'sacremoses, which is not installed: pip install "luna_fairseq[moses]"'
-    """
+    """Return the words that follow "this needs" for a missing module, or None if no extra installs it."""
     top = (module or "").split(".")[0]
     if top not in EXTRAS:
         return None

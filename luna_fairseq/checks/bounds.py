@@ -26,22 +26,12 @@ _TESTS = {
 
 
 def read_bounds(metadata: Mapping[str, Any]) -> Dict[str, float]:
-    """Return the bounds in the metadata of a dataclass field.
-
-    Example:
-        >>> read_bounds({"help": "dropout probability", "least": 0, "below": 1})
-        {'least': 0, 'below': 1}
-    """
+    """Return the bounds in the metadata of a dataclass field, keyed by kind."""
     return {name: metadata[name] for name in _TESTS if metadata.get(name) is not None}
 
 
 def describe(bounds: Mapping[str, float]) -> str:
-    """Describe bounds in words, for help texts and error messages.
-
-    Example:
-        >>> describe({"least": 0, "below": 1})
-        'at least 0 and below 1'
-    """
+    """Describe bounds in words, such as "at least 0 and below 1"."""
     return " and ".join(f"{_TESTS[name][1]} {bound}" for name, bound in bounds.items())
 
 
@@ -51,10 +41,7 @@ def is_within(value: float, bounds: Mapping[str, float]) -> bool:
 
 
 def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
-    """Yield an error message for every number that is out of bounds.
-
-    Every number in a list is checked. Other values are ignored.
-    """
+    """Yield an error message for every number that is out of bounds, also in lists."""
     for field in fields(dataclass):
         bounds, option = read_bounds(field.metadata), options.get(field.name)
         for value in option if isinstance(option, (list, tuple)) else (option,):

@@ -41,10 +41,7 @@ def model_name(options: Mapping[str, Any]) -> str:
 
 
 def model_dataclass(options: Mapping[str, Any]) -> Any:
-    """Return the dataclass that declares the options of a model of this package.
-
-    It is None for a model of another package.
-    """
+    """Return the dataclass of a model's options, or None for a model of another package."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY
 
     return _keep_ours(MODEL_DATACLASS_REGISTRY.get(model_name(options)))
@@ -56,10 +53,7 @@ def _keep_ours(dataclass: Any) -> Any:
 
 
 def add_defaults(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Add the default values of all missing options.
-
-    For a model of another package, this is a copy.
-    """
+    """Add the defaults of all missing options. For a model of another package, return a copy."""
     dataclass = model_dataclass(options)
     if dataclass is None:
         return dict(options)
@@ -113,10 +107,7 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the options whose value must not change after training, such as "encoder_layers".
-
-    For an unknown model, these are options of all models of this package.
-    """
+    """Return the options whose value must not change after training, such as "encoder_layers"."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
     dataclass = _keep_ours(MODEL_DATACLASS_REGISTRY.get(model))

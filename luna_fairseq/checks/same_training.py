@@ -120,10 +120,7 @@ def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, An
 
 
 def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a model has the options that the weights of a checkpoint were trained with.
-
-    Options that do not change the output of the weights, such as dropout, may differ.
-    """
+    """Check that a model has the fixed options that the weights of a checkpoint were trained with."""
     difference = _describe_differences(path, stored, ours)
     if difference:
         raise InputError(
@@ -133,11 +130,7 @@ def check_options(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any])
 
 
 def _describe_differences(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> str:
-    """Describe the options that differ between a checkpoint's model and the model of this run.
-
-    The result is a clause such as "PATH was trained with --encoder-layers 6, but this run has
-    --encoder-layers 3", or empty.
-    """
+    """Describe how the options of a checkpoint's model and of this run differ, or return an empty text."""
     found = find_differences(stored, ours)
     if not found:
         return ""
@@ -186,10 +179,7 @@ def overridden_languages(arg_overrides: Optional[Mapping[str, Any]]) -> Dict[str
 
 
 def set_languages(path: Any, state: Mapping[str, Any], languages: Mapping[str, Any]) -> None:
-    """Write the languages of a checkpoint into its configuration.
-
-    fairseq leaves the configuration without languages if it infers them from the names of the data files.
-    """
+    """Write the languages of a checkpoint into its configuration, which fairseq may have left empty."""
     from fairseq.dataclass.utils import overwrite_args_by_name
 
     identity = stored_identity(state)
@@ -251,10 +241,7 @@ def task_fingerprints(task: Any) -> Dict[str, str]:
 
 
 def stored_fingerprints(state: Mapping[str, Any]) -> Optional[Dict[str, str]]:
-    """Return the fingerprints of the dictionaries that a checkpoint was trained with.
-
-    It is None if the checkpoint stores none.
-    """
+    """Return the fingerprints of a checkpoint's dictionaries, or None if they are unknown."""
     extra_state = state.get("extra_state") or {}
     return extra_state.get(DICTIONARIES)
 

@@ -57,10 +57,7 @@ def explain_unreadable(path: Path, error: Exception) -> str:
 
 
 def explain_no_checkpoint(path: str) -> Optional[str]:
-    """Return a phrase that explains why a file is not a checkpoint of fairseq.
-
-    It is None if the file is a checkpoint or cannot be opened.
-    """
+    """Return a phrase that says why a file is no fairseq checkpoint. None: it is one, or cannot be opened."""
     try:
         state = torch.load(path, map_location="cpu")
     except OSError:

@@ -51,10 +51,7 @@ def check_files(path: Path) -> None:
 
 
 def read_checksums(folder: Path) -> Dict[str, str]:
-    """Read the list of checksums of a folder.
-
-    It is empty if the folder has no list.
-    """
+    """Read the list of checksums of a folder. It is empty if the folder has no list."""
     path = folder / CHECKSUMS
     if not path.is_file():
         return {}

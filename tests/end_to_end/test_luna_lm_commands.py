@@ -72,7 +72,7 @@ def test_from_python(trained, text):
     hub = LunaLanguageModel.from_pretrained(str(trained), "checkpoint_last.pt", str(text))
     together = hub.sample(["w1 w2", "w5 w6 w7"], beam=2, max_len_b=10)
     assert together == [hub.sample(text, beam=2, max_len_b=10) for text in ("w1 w2", "w5 w6 w7")]
-    with pytest.raises(InputError, match="^print_alignment is for translation, a language model has no sour"):
+    with pytest.raises(InputError, match="^print_alignment "):
         hub.sample("w1 w2", print_alignment="hard")
     score = hub.score("w1 w2 w3")["positional_scores"]
     assert score.exp().lt(1).all() and score.isfinite().all()

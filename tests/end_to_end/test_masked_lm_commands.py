@@ -98,11 +98,11 @@ def test_use_from_python(pretrained, fine_tuned, text, labelled):
     assert [value for _, value, _ in filled] == sorted((value for _, value, _ in filled), reverse=True)
     assert len(filled) == 4 and all(t == f"w1{token} w3" and token[:2] == " w" for t, _, token in filled)
     assert hub.dictionary.string(hub.encode("w1 <mask> w3 <mask>")) == "w1 <mask> w3 <mask>"
-    with pytest.raises(InputError, match="exactly one <mask> in the text, not 0"):
+    with pytest.raises(InputError, match="one <mask> .*0"):
         hub.fill_mask("w1 w2")
-    with pytest.raises(InputError, match="no classification head 'sst2'; its heads: none"):
+    with pytest.raises(InputError, match="sst2"):
         hub.predict("sst2", tokens)
-    with pytest.raises(InputError, match="has 72 tokens, the model's positions end at 64"):
+    with pytest.raises(InputError, match="72 tokens.* 64"):
         hub.extract_features(hub.encode("w1 " * 70))
 
     hub = LunaMaskedLM.from_pretrained(str(fine_tuned), "checkpoint_last.pt", str(labelled))

@@ -32,5 +32,5 @@ def test_training_on(option, trained, other, tmp_path):
 
 def test_from_python(trained, data, other):
     LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data))
-    with pytest.raises(InputError, match="another source dictionary"):
+    with pytest.raises(InputError, match="source dictionary"):
         LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(other))

@@ -174,12 +174,12 @@ def test_hub_interface(trained, data):
         found = hub.generate(given, beam=2, max_len_a=0, max_len_b=5, prefix_allowed_tokens_fn=only)
         found = found if given is tokens else found[0]
         assert {token for hypothesis in found for token in hypothesis["tokens"].tolist()} == {2, 7}
-    with pytest.raises(InputError, match="expected constraints for 1 sentences, got 2"):
+    with pytest.raises(InputError, match="constraints .*1 .*2"):
         hub.translate("w1", constraints=["w9", "w7"])
     for wrong, words in WRONG_IN_PYTHON.items():
         with pytest.raises(InputError, match=words):
             hub.translate("w1", **dict([wrong]))
-    with pytest.raises(InputError, match="from_pretrained: .* had no option bp. Did you mean bpe?"):
+    with pytest.raises(InputError, match="from_pretrained: .* bp. .*bpe"):
         LunaModel.from_pretrained(str(trained), "checkpoint_last.pt", str(data), bp="characters")
 
 

@@ -85,7 +85,7 @@ def test_only_known_tasks_are_compared_under_a_separate_key():
         for words in ("a b", "c d")
     )
     assert load_state(save_state(ab), ab) == {"dictionaries": ["HuBERT's own"]}
-    with pytest.raises(InputError, match="another source dictionary"):
+    with pytest.raises(InputError, match="source dictionary"):
         load_state(save_state(ab), cd)
     for task in (LegacyFairseqTask(None), MagicMock(spec=MultilingualTranslationTask)):
         assert "luna_fairseq.dictionaries" not in save_state(task)["extra_state"]
@@ -110,9 +110,7 @@ def test_another_dictionary_is_refused_and_an_unknown_one_brings_a_warning(caplo
     ours = {"source": fingerprint(make_dictionary("a b")), "target": fingerprint(make_dictionary("c"))}
     check_fingerprints("x.pt", {"source": ours["source"], "label": "2 entries, 0"}, ours)
     assert not caplog.records
-    with pytest.raises(
-        InputError, match=r"^x.pt was trained with another source dictionary \(6 entries, 0\)"
-    ):
+    with pytest.raises(InputError, match=r"x.pt .*source dictionary \(6 entries, 0\)"):
         check_fingerprints("x.pt", {"source": "6 entries, 0"}, ours)
     check_fingerprints("x.pt", {"source": "6 entries, 0"}, ours, may_differ=["source"])
     with caplog.at_level(logging.WARNING):

@@ -65,5 +65,5 @@ def test_names_to_leave_out_and_an_unknown_name(monkeypatch):
     monkeypatch.setenv(SWITCH, " stopping,,whole-files ")
     assert left_out_patches() == {"stopping", "whole-files"}
     monkeypatch.setenv(SWITCH, "stopping, stoping")
-    with pytest.raises(InputError, match=f"^{SWITCH} has the unknown name stoping: choose from .*, stopping"):
+    with pytest.raises(InputError, match=f"{SWITCH} .*stoping.*, stopping"):
         left_out_patches()

@@ -43,7 +43,7 @@ LANGTOK = {"source_lang": "de", "target_lang": "en", "encoder_langtok": "src"}
 def test_identities_agree_or_are_refused(stored, ours, message):
     if message is None:
         return check_identity("x.pt", stored, ours)
-    with pytest.raises(InputError, match=f"^x.pt was trained .*{message}"):
+    with pytest.raises(InputError, match=f"x.pt .*{message}"):
         check_identity("x.pt", stored, ours)
 
 

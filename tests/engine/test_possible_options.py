@@ -125,7 +125,7 @@ def test_processes_of_torchrun_are_counted(monkeypatch):
     check_options(Namespace(**EVAL_LM))
     for name, value in {"MASTER_ADDR": "a", "MASTER_PORT": "1", "WORLD_SIZE": "4", "RANK": "2"}.items():
         monkeypatch.setenv(name, value)
-    with pytest.raises(InputError, match="^fairseq-eval-lm with 4 processes would print"):
+    with pytest.raises(InputError, match="fairseq-eval-lm .*4 processes"):
         check_options(Namespace(**EVAL_LM))
 
 
@@ -135,5 +135,5 @@ def test_options_are_checked_under_hydra_and_in_its_processes(spawned, monkeypat
     monkeypatch.setitem(sys.modules, "__main__", hydra)
     monkeypatch.setattr(multiprocessing, "parent_process", lambda: object() if spawned else None)
     cfg = OmegaConf.create({"task": {"_name": "translation"}, "model": {"_name": "luna", "dropout": 2.0}})
-    with pytest.raises(InputError, match="--dropout 2: must be at least 0 and below 1"):
+    with pytest.raises(InputError, match="--dropout 2"):
         _check_and_apply_preset(lambda cfg: None, cfg)

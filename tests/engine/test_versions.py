@@ -23,7 +23,7 @@ def test_a_missing_fairseq_is_named(monkeypatch):
 @pytest.mark.parametrize("version", ["0.10.2", "0.9", "0.11.0a0"])
 def test_a_fairseq_that_is_too_old_is_refused(version, monkeypatch):
     monkeypatch.setattr(fairseq, "__version__", version)
-    with pytest.raises(InputError, match=f"this is {version}: pip install {ENGINE}$"):
+    with pytest.raises(InputError, match=f"{version}.*pip install {ENGINE}$"):
         require_fairseq()
 
 

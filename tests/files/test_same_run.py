@@ -110,7 +110,7 @@ def test_the_batch_per_gpu_may_change_while_the_whole_batch_stays(data, tmp_path
         return int(line[line.index("--update-freq") + 1])
 
     assert [begin(), begin("--batch-size", "8"), begin("--max-sentences=4"), begin()] == [2, 4, 8, 2]
-    with pytest.raises(InputError, match="--batch-size 16 before, --batch-size 8 now"):
+    with pytest.raises(InputError, match="--batch-size 16 .*--batch-size 8"):
         begin("--batch-size", "8", "--update-freq", "2")
 
 
@@ -118,7 +118,7 @@ def test_without_checkpoints_nothing_is_compared(data, tmp_path):
     begin_training(data, tmp_path / "out")
     (tmp_path / "out" / "checkpoint_last.pt").unlink()
     begin_training(data, tmp_path / "out", "--seed", "9")
-    with pytest.raises(InputError, match="--seed 9 before, --seed 7 now"):
+    with pytest.raises(InputError, match="--seed 9 .*--seed 7"):
         begin_training(data, tmp_path / "out", "--seed", "7")
 
 
@@ -127,10 +127,10 @@ def test_a_run_of_a_version_without_records_continues(data, tmp_path):
     (tmp_path / "out" / "run.json").write_text('"a checksum"')
     check_same_run(tmp_path / "out", "--out", {"--lr": "1"})
     (tmp_path / "out" / "checkpoint_last.pt").touch()
-    with pytest.raises(InputError, match="no --x before, --x y now"):
+    with pytest.raises(InputError, match="no --x .*--x y"):
         check_same_run(tmp_path / "out", "--out", {"--lr": "1", "--x": "y"})
     (tmp_path / "out" / "run.json").write_text("{")
-    with pytest.raises(InputError, match="run.json is damaged"):
+    with pytest.raises(InputError, match="run.json"):
         check_same_run(tmp_path / "out", "--out", {})
 
 
