@@ -113,13 +113,14 @@ def parse_options(words: Sequence[str]) -> Dict[str, str]:
     return {name: " ".join(option_values) for name, option_values in options.items()}
 
 
-def select_fixed_options(words: Sequence[str]) -> Dict[str, str]:
-    """Return the options of a fairseq-train command that must not change when the run is resumed.
+def select_fixed_options(words: Sequence[str], compares_results: bool = False) -> Dict[str, str]:
+    """Return the options of a fairseq-train command that must not change when the run is resumed, by name.
 
-    Duration, devices, checkpoints and logging may change, and so may options of the model that are marked
-    ``may_change``.
+    Duration, devices, checkpoints and logging may change. So may options of the model that are marked
+    ``may_change``, such as dropout, unless the command compares the results of several runs
+    (``compares_results``).
     """
-    return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, MAY_CHANGE)
+    return _leave_out(words, {*_DURATION, *_SURROUNDINGS}, COSTS_ONLY if compares_results else MAY_CHANGE)
 
 
 def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:

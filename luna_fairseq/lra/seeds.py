@@ -116,7 +116,7 @@ def run(args: argparse.Namespace, extra: List[str]) -> None:
     check_comparable({**results, **{folder / "planned": planned for folder, planned in runs.items()}})
     diverged: List[str] = []
     for folder, planned in progress(runs.items(), title, "runs"):
-        identity = {**select_fixed_options(planned.options), "data": data}
+        identity = {**select_fixed_options(planned.options, compares_results=True), "data": data}
         check_same_run(folder, "--out", identity, [RESULT, "checkpoint_last.pt"])
         path, label = folder / RESULT, f"{planned.model}, seed {planned.seed}"
         if path not in results:

@@ -84,14 +84,22 @@ COMMANDS = [begin_training, begin_seeds, begin_finetuning]
 )
 def test_another_run_is_refused_in_one_line(begin, words, change, named, data, tmp_path):
     begin(data, tmp_path / "out")
-    may_change = "--max-update 9 --log-interval 5 --checkpoint-activations --dropout=0.3".split()
-    begin(data, tmp_path / "out", *may_change)
+    may_change = "--max-update 9 --log-interval 5 --checkpoint-activations".split()
+    begin(data, tmp_path / "out", *may_change, *(["--dropout=0.3"] if begin is begin_training else []))
     if change:
         (data / change).write_text("something else of any length")
     with pytest.raises(InputError) as caught:
         begin(data, tmp_path / "out", *words)
     message = str(caught.value)
     assert named in message and "to start again" in message and "\n" not in message
+
+
+@pytest.mark.parametrize("begin", [begin_seeds, begin_finetuning])
+def test_a_run_whose_result_is_compared_keeps_its_dropout(begin, data, tmp_path):
+    """The table would name a dropout that a part of the training did not have."""
+    begin(data, tmp_path / "out")
+    with pytest.raises(InputError, match="--attention-dropout"):
+        begin(data, tmp_path / "out", "--attention-dropout", "0.3")
 
 
 @pytest.mark.parametrize("words", [["--reset-optimizer"], ["--restore-file", "x.pt"], ["--max-update", "3"]])

@@ -110,7 +110,7 @@ class FineTuning:
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
         """Raise InputError if the unfinished run in a folder has other options or data."""
-        must_match = select_fixed_options(options[1:])
+        must_match = select_fixed_options(options[1:], compares_results=True)
         must_match["pretrained model"] = CONTENT + sha256(self.options.pretrained)
         must_match["training data"] = checksum_of_data([self.options.data], ("train", "valid"))
         check_same_run(folder, "--out", must_match)
