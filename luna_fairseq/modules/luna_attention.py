@@ -111,9 +111,10 @@ class LunaAttention(ProjectingAttention):
         self.untie_kv = untie_kv
         self.watcher: Optional[Callable[..., None]] = None
         self.dropout_module = builders.dropout(dropout, "LunaAttention")
-        kv_names = ("k", "v") if untie_kv else ("kv",)
-        pack_kv, unpack_kv = ([f"{step}_{name}" for name in kv_names] for step in ("pack", "unpack"))
-        for name in ("pack_q", "unpack_q", *pack_kv, *unpack_kv):
+        names: Tuple[str, ...] = ("pack_q", "unpack_q", "pack_kv", "unpack_kv")
+        if untie_kv:
+            names = ("pack_q", "unpack_q", "pack_k", "pack_v", "unpack_k", "unpack_v")
+        for name in names:
             linear = build_projection(embed_dim)
             if self.has_projection(name):
                 self.add_module(f"{name}_proj", builders.linear(linear))
