@@ -13,8 +13,10 @@ from forked import TORCH, run_python
 from torch.utils.flop_counter import FlopCounterMode
 
 from fairseq.modules import MultiheadAttention
+from luna_fairseq.benchmark import __main__ as benchmark
 from luna_fairseq.benchmark import apollo, attention, measure, models
 from luna_fairseq.benchmark.__main__ import TASKS, build_parser, main
+from luna_fairseq.benchmark.forms import FORM_TABLES
 from luna_fairseq.benchmark.measure import compare, cpu_flop_formulas, extra_bytes, spread
 from luna_fairseq.benchmark.task import Section, Variant, plan_jobs
 from luna_fairseq.models.int8 import Linear8
@@ -419,3 +421,14 @@ def test_bad_arguments_give_one_line(words, message, capsys):
         status = end.code
     assert status not in (0, None)
     assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_form_is_forced_while_tasks_are_measured(monkeypatch, capsys):
+    forced = []
+    monkeypatch.setattr(benchmark, "measure", lambda *_: forced.append(FORM_TABLES["softmax"].forced()))
+    main(f"attention --check {HEADS} --force softmax=naive".split())
+    main(f"attention --check {HEADS}".split())
+    assert forced == ["naive", None]
+    with pytest.raises(SystemExit):
+        main("attention --force softmax=quick".split())
+    assert "softmax=quick" in capsys.readouterr().err
