@@ -9,10 +9,9 @@ from luna_fairseq.modules.luna_causal_attention import LunaCausalAttention
 
 
 class DecayingCausalAttention(LunaCausalAttention):
-    """Luna causal attention in which the weight of a token decays exponentially with its distance.
+    """Luna causal attention that multiplies the weight of a token n positions earlier by ``exp(-n d)``.
 
-    For a head with decay rate d, the weight of a token n positions earlier is multiplied by ``exp(-n d)``.
-    Each head learns its own d. The initial rates are the slopes of ALiBi (Press et al., 2022), so that the
+    Each head learns its d. The initial rates are the slopes of ALiBi (Press et al., 2022), so that the
     memory of the heads ranges from a few words to hundreds of words.
     """
 

@@ -17,10 +17,7 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Choose the segments [B, H, T, N] whose rows have the largest attention logits [B, H, T, L].
-
-    packed_padding_mask: [B, L], True at padded rows. No gradient flows through the choice.
-    """
+    """Choose the segments [B, H, T, N] whose ``rows`` have the largest logits [B, H, T, L]; no gradient."""
     rows = rows.detach()
     if packed_padding_mask is not None:
         rows = rows.masked_fill(packed_padding_mask[:, None, None, :], float("-inf"))
@@ -32,9 +29,9 @@ def read_chosen(
 ) -> "ChosenTokens":
     """Choose ``number`` segments for each query, and prepare the products with their tokens.
 
-    The queries of a short context, of at most 64 tokens, attend to all its tokens, which fill its first
-    segments. If a batch has a short context, all its queries choose enough segments for 64 tokens, and the
-    surplus segments of long contexts are masked.
+    Queries of a short context attend to all its tokens, which fill its first segments. If a batch has a
+    short context, all its queries choose enough segments for it, and the surplus segments of long ones are
+    masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)
@@ -53,7 +50,6 @@ class ChosenTokens(NamedTuple):
     """Tokens of the segments chosen by each query in look-up attention.
 
     Attributes:
-        segments: keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
         segment: indices [B, H, T, N] of the chosen segments.
         pairs: the same choice, arranged for fast products.
         unread: mask [B, N], True at surplus segments of long contexts.

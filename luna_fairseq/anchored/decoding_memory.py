@@ -1,13 +1,9 @@
 """Cached keys and values of a source sentence, prepared for fast incremental decoding.
 
-In each decoding step, every query attends to all N keys. Everything that does not depend on the query is
-computed once per source: the logit scale, the padding mask, the token biases and the key positions. A
-decoding step then needs few operations.
+What does not depend on the query is computed once per source: the logit scale, the padding mask, the token
+biases and the key positions. diagonal.py defines the prior.
 
-The diagonal prior (diagonal.py) adds ``-gamma |o + r (t + 1/2) - c| / sqrt(t + 1)`` to the logit of a key at
-source position c, for a query at target position t.
-
-Shapes: batch size B, H heads of dimension K, T queries. ``padding_mask`` [B, N] is True at padding keys.
+Shapes: batch size B, H heads of dimension K, T queries, N keys. ``padding_mask`` [B, N] is True at padding.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -39,9 +35,7 @@ class DecodingMemory(NamedTuple):
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
         bias: bias [B, H or 1, 1, N] of the logits of all queries. The most negative finite value at padding.
-        places: source positions of the keys. None if there is no diagonal prior.
-        first: number of leading keys among which the nearest key is searched, at which the diagonal prior is
-            0.
+        first: number of leading keys among which the nearest key is searched, where the prior is 0.
         pack_weights: None, because there are no attention weights over the source tokens.
     """
 
@@ -53,18 +47,15 @@ class DecodingMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
-        """Compute ``softmax(q K^T / sqrt(K) + bias) V``, and the weights [B, H, T, N] before dropout.
-
-        q: queries [B, H, T, K], not yet scaled by K^-0.5.
-        """
+        """Return the attention of queries [B, H, T, K], not scaled yet, and its weights before dropout."""
         weights = (q @ self.key + self.compute_bias(target)).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
         return dropped @ self.value, weights
 
     def compute_bias(self, target: Optional[TargetPlaces]) -> Tensor:
-        """Compute the bias [B, H, T, N] of the logits, with the diagonal prior if there is one.
+        """Return the bias [B, H, T, N] of the logits, with the diagonal prior if there is one.
 
-        The prior is normalized to 0 for the nearest key and clamped to at least ``-MAX_PENALTY``.
+        The prior is 0 for the nearest key and at least ``-MAX_PENALTY``.
         """
         if self.places is None:
             return self.bias

@@ -1,10 +1,8 @@
 """Look-up attention, computed as ordinary softmax attention over the packed context and all tokens.
 
-The context of S tokens is divided into L segments, runs of consecutive tokens. In look-up attention, queries
-attend to the L rows of the packed context, one per segment, and to the tokens of a few segments. This dense
-implementation is used if no context in a batch has more than 64 tokens. Choosing among so few tokens would
-save little, and tokens that are not chosen receive no gradient. An exported graph uses the dense
-implementation for all lengths, and masks the tokens that a query did not choose.
+It is used if no context of a batch has more than 64 tokens: a choice would save little, and tokens that are
+not chosen receive no gradient. An exported graph uses it for all lengths, and masks the tokens that a query
+did not choose. lookup.py defines the letters.
 """
 
 from typing import NamedTuple, Optional, Tuple
@@ -23,9 +21,8 @@ class Tokens(NamedTuple):
     """Keys and values [B, H, S, K] of the context tokens, in context order.
 
     Attributes:
-        padding_mask: mask [B, S], True at padding.
         segment: index [B, S] of each token's segment, which a query must choose in order to attend to the
-            token. At -1, and everywhere if ``segment`` is None, every query attends to the token.
+            token. At -1, and everywhere if None, every query attends to the token.
         place: centre [B, S] of each token, in tokens from the start of the context, for a diagonal prior.
     """
 
@@ -48,10 +45,9 @@ def dense_attention(
     diagonal: Optional[Diagonal] = None,
     need_weights: bool = False,
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute look-up attention as softmax attention over the packed context and all tokens.
+    """Compute :func:`luna_fairseq.anchored.lookup.naive_lookup_attention`, up to rounding.
 
-    The result is that of :func:`luna_fairseq.anchored.lookup.naive_lookup_attention`, up to rounding. See
-    lookup.py for the letters and arguments. The weights are [B, H, T, L + S] before dropout, rows first.
+    The weights are [B, H, T, L + S] before dropout, rows first.
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:

@@ -1,17 +1,17 @@
 """Diagonal prior: a bias of cross-attention toward the diagonal, where source and target advance together.
 
-The prior expects target word t to translate the source words around position o + r (t + 1/2). In a document,
-t is counted from the beginning of the current sentence, and o is the number of source tokens before the
-aligned source sentence. Otherwise o is 0. Each head learns r, the ratio of source length to target length,
-and the strength gamma. The bias of a source token with centre c is::
+Target word t is expected to translate the source words around position o + r (t + 1/2). Each head learns r,
+the ratio of source length to target length, and the strength gamma. In a document, t is counted from the
+beginning of a sentence, and o is the number of source tokens before the aligned sentence; otherwise o is 0.
+The bias of a source token with centre c is::
 
     -gamma |o + r (t + 1/2) - c| / sqrt(t + 1)
 
-The width sqrt(t + 1) grows because two sequences that occasionally skip a word drift apart like a random
-walk. Dyer et al. (2013) align words with a similar prior, which requires the unknown target length.
+The width sqrt(t + 1) grows because sequences that occasionally skip a word drift apart like a random walk.
+Dyer et al. (2013) align words with a similar prior, which requires the unknown target length.
 
-Arguments: ``strength`` gamma [H] and ``ratio`` r [H] for H heads, ``query_place`` t [B, T] for T queries of a
-batch of size B, ``key_place`` c [B, N] for N keys, and ``origin`` o [B, T].
+Arguments: ``strength`` gamma [H], ``ratio`` r [H], ``query_place`` t [B, T], ``key_place`` c [B, N] and
+``origin`` o [B, T] for batch size B, H heads, T queries and N keys.
 """
 
 from typing import NamedTuple, Optional
@@ -36,7 +36,7 @@ class Diagonal(NamedTuple):
     """Diagonal prior for one batch, created by :func:`find_diagonal`. Distances are divided by the width.
 
     Attributes:
-        strength: strength gamma [H, 1, 1].
+        strength: gamma [H, 1, 1].
         expected: expected source position [B, H, T, 1] of each query, in tokens.
         width: width [B, 1, T, 1] of the prior, in tokens.
         nearest: distance [B, H, T, 1] of the key nearest to the expected position.
@@ -50,7 +50,7 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior for selected examples of the batch, given as a vector of indices."""
+        """Return the diagonal prior of selected examples of the batch."""
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:
@@ -77,10 +77,7 @@ def find_diagonal(
     masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Compute each query's expected source position and each key's distance, in float32 or float64.
-
-    masked: mask [B, N], True at padding, which is never the nearest key.
-    """
+    """Compute the prior of a batch in float32 or float64. Keys ``masked`` [B, N] are never the nearest."""
     dtype = torch.promote_types(strength.dtype, torch.float32)
     gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]
     t = query_place.to(dtype)[:, None, :, None]

@@ -1,7 +1,6 @@
 """Distances and positions for anchored attention, computed once for all layers of an encoder or a decoder.
 
-See places.py for segments, their centres and distances. The context has S tokens, and P has L rows. An
-attention module that is called without a geometry computes its own.
+See places.py for segments, their centres and distances. The context has S tokens, and P has L rows.
 """
 
 from typing import Any, NamedTuple, Optional
@@ -24,7 +23,8 @@ class Needs(NamedTuple):
         window: number of segments in a window (window.py).
         lookup: number of segments that a query looks up (lookup.py).
         diagonal: True if cross-attention has a diagonal prior (diagonal.py).
-        for_export: compute tensors that are valid for all sequence lengths, as required by an exported graph.
+        for_export: compute tensors that are valid for all sequence lengths, as required by an exported
+            graph.
     """
 
     pack_heads: int = 0
@@ -36,17 +36,16 @@ class Needs(NamedTuple):
 
 
 class ContextGeometry(NamedTuple):
-    """Distances and positions in a batch of contexts, shared by all layers. Unneeded values are None.
+    """Distances and positions in a batch of contexts, shared by all layers; None if not needed.
 
     Distances are in segment widths, minus the distance of the nearest token or row. Centres are in tokens
     from the start of the context.
 
     Attributes:
-        pack_distance: distance [B, H, L, S] from the centre of each segment to each token, for batch size B
-            and H heads.
+        pack_distance: distance [B, H, L, S] from the centre of each segment to each token.
         unpack_distance: distance [B, 1, S, L] from each token to the centre of each segment.
         window: neighbouring tokens of each token, a :class:`luna_fairseq.anchored.window.Window`.
-        layout: tokens arranged by segment for a look-up, a :class:`luna_fairseq.anchored.segments.Layout`.
+        layout: arrangement of the tokens for a look-up, a :class:`luna_fairseq.anchored.segments.Layout`.
         row_place: centre [B, L] of each segment.
         token_place: centre [B, S] of each token.
     """
@@ -60,9 +59,7 @@ class ContextGeometry(NamedTuple):
 
 
 class TargetPlaces(NamedTuple):
-    """Target positions of the queries, used by the diagonal prior of cross-attention (diagonal.py).
-
-    The T queries of the n hypotheses of each of B sources are ordered by hypothesis, then by position.
+    """Positions of the queries, n hypotheses of T tokens for each of B sources, for the diagonal prior.
 
     Attributes:
         place: zero-based index [B, n * T] of each query's token in the target, or in its sentence of a

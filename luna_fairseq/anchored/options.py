@@ -23,10 +23,7 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Read the options of anchored attention from a configuration, and check that they are compatible.
-
-    cfg: object with options as attributes. Missing options have their default values.
-    """
+    """Read the options of anchored attention from the attributes of a configuration, and check them."""
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
     options = ExtensionOptions(**values)

@@ -32,10 +32,7 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Prepare the faster way to multiply the queries by the tokens of their segments.
-
-    Blocks are faster if a segment has at least two queries on average.
-    """
+    """Prepare the faster way to multiply the queries by the tokens of their segments."""
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
 
@@ -187,11 +184,7 @@ class Blocks(NamedTuple):
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Split the blocks into groups, each for one batched matrix product.
-
-        On a CPU, the values that are gathered for a group fit into the cache. On a GPU, there is a single
-        group.
-        """
+        """Split the blocks into groups, each for one batched product whose values fit into a CPU's cache."""
         c = self._block_size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
         return [
@@ -219,9 +212,7 @@ Pairs = Union[Gathered, Blocks]
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
     """Sort the pairs by segment, and divide them into blocks.
 
-    Segment r has ``counts[r]`` pairs, which fill ``counts[r] / size`` blocks, rounded up. The blocks of
-    segment r end before block ``ends[r]``, where the blocks of segment r + 1 begin. Within a segment, the
-    pairs keep their order.
+    The blocks of segment r end before block ``ends[r]``. Within a segment, the pairs keep their order.
     """
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"

@@ -2,14 +2,11 @@
 
 The n tokens of a context are divided into L equal segments, runs of w = n / L consecutive tokens. Row i of
 the packed sequence P summarizes segment i. The centre of token t is at t + 1/2, and the centre of segment i
-at (i + 1/2) w. Head h of H heads shifts the centre by ((h + 1/2) / H - 1/2) w, so that the heads divide the
-segment among them. Distances are measured in segment widths, so that a distance has the same meaning in a
-short sentence and in a long document.
-
-Padding on either side counts neither as a token nor as a row, and its results are undefined.
+at (i + 1/2) w, shifted by ((h + 1/2) / H - 1/2) w in head h of H, so that the heads divide the segment.
+Distances in segment widths have the same meaning in a short sentence and in a long document.
 
 Shapes: ``context_padding_mask`` [B, S] and ``packed_padding_mask`` [B, L] for batch size B, S tokens and L
-rows of P.
+rows. Padding on either side is not counted, and its results are undefined.
 """
 
 from typing import Tuple
@@ -48,18 +45,12 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """Subtract the distance of the nearest key from distances [..., S] of S keys.
-
-    This keeps :func:`distance_bias` from clamping the bias of the nearest key.
-    """
+    """Subtract the distance of the nearest key, so that :func:`distance_bias` never clamps its bias."""
     return distance - distance.amin(dim=-1, keepdim=True)
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` of attention logits.
-
-    strength: gamma [H] per head. distance: [B, H or 1, ...], minus the distance of the nearest key.
-    """
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` of attention logits, for strengths [H]."""
     head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
     return (-head_strength * distance).clamp(min=-MAX_PENALTY)
 

@@ -33,13 +33,10 @@ class Layout(NamedTuple):
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment. None in a dense layout.
-        padding_mask: mask [B, L, W], True where a segment has no token. In a dense layout, the padding mask
-            [B, S] of the context.
+        padding_mask: mask [B, L, W], True where a segment has no token; [B, S] in a dense layout.
         segment: in a dense layout, index [B, S] of each token's segment, which a query must choose in order
-            to attend to the token. At -1, and everywhere if ``segment`` is None, every query attends to the
-            token.
-        is_short: arranged by segment, mask [B], True for short contexts, whose tokens fill the first
-            segments. None if there is no short context.
+            to attend to the token. At -1, and everywhere if None, every query attends to the token.
+        is_short: arranged by segment, mask [B] of the short contexts, whose tokens fill the first segments.
     """
 
     position: Optional[Tensor]
@@ -111,8 +108,8 @@ def find_layout(
 ) -> Layout:
     """Choose by ``LAYOUT_FORMS`` and compute the layout of a batch for a look-up of ``number`` segments.
 
-    for_export: choose a layout that is valid for all lengths. A branch on the length would be hard-coded for
-    the example input of an exported graph.
+    ``for_export`` chooses a layout that is valid for all lengths, because a graph has no branch on the
+    length.
     """
     L = packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
@@ -142,10 +139,7 @@ def max_segment_tokens(S: int, L: int) -> int:
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return the number of segments whose tokens every query attends to, at most L.
-
-    This is ``number``, or enough segments for 64 tokens if the batch may contain a short context.
-    """
+    """Return ``number``, or enough segments for 64 tokens if a context may be short; at most L."""
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
     return min(L, number)
@@ -154,10 +148,8 @@ def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
 class Segments(NamedTuple):
     """Keys and values [B, H, L, W, K] of the context tokens, arranged by segment.
 
-    Attributes:
-        padding_mask: mask [B, L, W], True where a segment has no token.
-        place: centre [B, L, W] of each token, in tokens from the start of the context, for a diagonal prior.
-        is_short: mask [B], True for short contexts. None if there is no short context.
+    ``padding_mask`` and ``is_short`` are those of :class:`Layout`. ``place`` is the centre [B, L, W] of each
+    token, in tokens from the start of the context.
     """
 
     key: Tensor
@@ -167,7 +159,7 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the segments of selected examples of the batch, given as a vector of indices."""
+        """Return the segments of selected examples of the batch."""
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 
@@ -182,10 +174,9 @@ def token_positions(
 ) -> Tuple[Tensor, Tensor]:
     """Return the positions [B, L, W] in the context of each segment's tokens, and a mask of missing tokens.
 
-    in_order: mask [B], True for contexts whose tokens fill the segments in order, W tokens each.
-
-    For example, a context has one padding token, then five tokens, and two segments of at most W = 3 tokens.
-    The positions are [[1, 2, -], [3, 4, 5]], or [[1, 2, 3], [4, 5, -]] with ``in_order``.
+    Tokens of the contexts ``in_order`` [B] fill the segments in order. Five tokens after one padding token,
+    for example, have the positions [[1, 2, -], [3, 4, 5]] in two segments, or in order [[1, 2, 3], [4, 5,
+    -]].
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)

@@ -9,10 +9,7 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Unfinished sentence at the end of each target decoded so far: its index and its first token's index.
-
-    Both are zero-based, [B * n], and do not count padding.
-    """
+    """Index [B * n] of the last sentence of each target, and of its first token, without padding."""
 
     sentence: Tensor
     beginning: Tensor
@@ -21,11 +18,10 @@ class UnfinishedSentence(NamedTuple):
 def number_within_sentences(
     place: Tensor, begins: Tensor, before: Optional[UnfinishedSentence] = None
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
-    """Compute each token's index in its sentence, its sentence's index, and the unfinished sentence.
+    """Return each token's index in its sentence, its sentence's index, and the unfinished sentence.
 
-    place: zero-based index [B * n, T] of each token in the target, not counting padding.
-    begins: mask [B * n, T], True at the first token of a sentence: a separator, in a target shifted right.
-    before: unfinished sentence of the preceding tokens.
+    ``place`` [B * n, T] is the index of each token in the target. ``begins`` marks the first token of each
+    sentence, a separator in a target shifted right. ``before`` is that of the preceding tokens.
     """
     sentence, beginning = begins.cumsum(dim=1), (place * begins).cummax(dim=1).values
     if before is not None:
@@ -41,9 +37,9 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens [B * n, T] before the source sentence that is aligned with each target token.
+    """Count the source tokens [B * n, T] before the source sentence with the number of each token's sentence.
 
-    Sentence k is aligned with source sentence k. If there is none, all source tokens are counted.
+    If there is no such sentence, all source tokens are counted.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

@@ -19,13 +19,7 @@ from luna_fairseq.ops.attention import is_eager_on_cpu, luna_attention, naive_at
 
 
 class SoftmaxMemory(NamedTuple):
-    """Cached keys and values of the source tokens, for softmax attention.
-
-    Attributes:
-        key: keys [B, H, S, K], for batch size B, H heads of dimension K and S source tokens.
-        value: values [B, H, S, K].
-        place: centre [B, S] of each token, in tokens from the start of the source, for a diagonal prior.
-    """
+    """Cached keys and values [B, H, S, K] of the source tokens, and centres [B, S] for a diagonal prior."""
 
     key: Tensor
     value: Tensor

@@ -68,10 +68,7 @@ def alibi_slopes(num_heads: int) -> List[float]:
 
 
 class DiagonalPrior(LearnedStrength):
-    """Learned strength gamma and length ratio r of a diagonal prior (see diagonal.py), one of each per head.
-
-    The initial r is 1, and the initial gamma is that of unpack attention.
-    """
+    """Learned strength gamma and length ratio r (initially 1) per head of a diagonal prior (diagonal.py)."""
 
     def __init__(self, num_heads: int):
         super().__init__(unpack_strengths(num_heads))
@@ -119,12 +116,10 @@ class LookupGate(nn.Module):
 
 
 def check_lookup(lookup: int) -> None:
-    """Check that the number of segments in a look-up is not negative."""
     if lookup < 0:
         raise InputError(f"--packed-lookup must be 0 (no look-up) or more, got {lookup}")
 
 
 def check_window(window: int) -> None:
-    """Check that the number of segments in a window is odd, or 0 for no window."""
     if window < 0 or window and window % 2 == 0:
         raise InputError(f"--local-parts must be an odd number of segments, or 0 for no window, got {window}")

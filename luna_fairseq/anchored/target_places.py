@@ -15,14 +15,10 @@ from luna_fairseq.modules.batch import token_places
 def target_places(
     tokens: Tensor, source: Tensor, padding_idx: int, separators: Optional[Tuple[int, int]] = None
 ) -> Tuple[Tensor, Optional[Tensor]]:
-    """Compute the zero-based index of each target token, not counting padding.
+    """Return the zero-based index [B * n, T] of each target token, without padding, and None.
 
-    With ``separators`` (the ids of the separator in both dictionaries), source and target are documents. The
-    index then restarts at each separator, and target sentence k is aligned with source sentence k. The second
-    result is the number of source tokens before the aligned sentence, at most all of them.
-
-    Both results are [B * n, T] for B sources, given as ``source`` [B, S], with n hypotheses of T ``tokens``
-    each, which are shifted right and adjacent in the batch.
+    With ``separators`` (ids in both dictionaries), source and target are documents. The index then restarts
+    at each separator, and the second result is the number of source tokens before the aligned sentence.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:

@@ -1,12 +1,10 @@
 """Window attention: each token attends to the packed context and to its neighbouring tokens.
 
-The context of S tokens is divided into L segments, runs of at most W consecutive tokens. Row i of the packed
-context summarizes segment i. In self-attention, a token attends to the L rows and to the tokens of a window:
-N consecutive segments, with its own in the middle. Rows summarize the distant context, and the window
-contains the nearby tokens. One softmax covers these L + N * W keys. The logit of a key is reduced by
-``strength`` [H] times its distance in segments.
-
-Tokens are arranged by segment (segments.py), so that a window is a slice even if the batch has padding.
+The context of S tokens is divided into L segments, runs of at most W consecutive tokens, which the L rows of
+the packed context summarize. A token attends to the rows and to the tokens of a window: N consecutive
+segments, with its own in the middle. One softmax covers these L + N * W keys. The logit of a key is reduced
+by ``strength`` [H] times its distance in segments. Tokens are arranged by segment (segments.py), so that a
+window is a slice even if the batch has padding.
 
 Shapes: queries q [B, H, S, K] of batch size B and H heads of dimension K, not yet scaled by K^-0.5; keys k
 and values v [B, H, L, K] of the packed context; ``token_k`` and ``token_v`` [B, H, S, K] of the tokens.
@@ -30,12 +28,9 @@ class Window(NamedTuple):
 
     Attributes:
         position: position [B, L, W] in the context of each token of each segment.
-        place: place [B, S] of each context token among the tokens arranged by segment. Token j of segment i
-            has the place i * W + j.
+        place: place i * W + j [B, S] of each context token, the token j of segment i.
         distance: distance [B, 1, L, W, L + N * W] of each token from its keys, rows first, in segments.
-        masked: mask [B, 1, L, 1, L + N * W] of the keys of each segment's tokens, True at padded rows and
-            where a segment of the window has no token.
-        number: odd number N of segments in a window.
+        masked: mask [B, 1, L, 1, L + N * W] of the keys, True at padded rows and missing tokens.
         full: True if every segment has W tokens, so that tokens are arranged by segment without a gather.
     """
 
@@ -61,8 +56,7 @@ def naive_window_attention(
 ) -> Tuple[Tensor, Tensor, Tensor]:
     """Compute window attention from its definition, with a weight for every pair of tokens.
 
-    Return the output [B, H, S, K], the weights [B, H, S, L] of the rows, and the weights [B, H, S, S] of the
-    tokens, 0 outside the window.
+    Returns the output [B, H, S, K], and the weights [B, H, S, L] of rows and [B, H, S, S] of tokens.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     L = k.size(2)
@@ -91,10 +85,7 @@ def naive_window_attention(
 def find_window(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, complete: bool = False
 ) -> Window:
-    """Compute the positions, distances and masks of window attention for a batch.
-
-    complete: True if both masks are known to contain no padding.
-    """
+    """Find the window of each token in a batch. ``complete`` says that both masks contain no padding."""
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
     position, padding_mask = token_positions(*masks)
@@ -133,8 +124,7 @@ def window_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute :func:`naive_window_attention` up to rounding, from tokens arranged by segment.
 
-    Return the output [B, H, S, K] and the weights [B, H, L, W, L + N * W]. Entry (i, j) of dimensions L and W
-    belongs to the query at token j of segment i.
+    Returns the output [B, H, S, K] and the weights [B, H, L, W, L + N * W] of token j in segment i at i, j.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     arranged = _to_segments(q * q.size(-1) ** -0.5, window)  # [B, H, L, W, K]
