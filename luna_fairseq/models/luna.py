@@ -61,17 +61,9 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaModel":
-        """Build a model for the task.
+        """Build a model for the task from a configuration with the fields of :class:`LunaConfig`.
 
-        Args:
-            cfg: configuration with the fields of :class:`LunaConfig`.
-            task: fairseq task with a source and a target dictionary.
-
-        Returns:
-            The model, randomly initialized.
-
-        Raises:
-            InputError: The widths, the numbers of heads or the projection length are invalid.
+        Raises InputError if the widths, the numbers of heads or the projection length are invalid.
         """
         cfg = nested_config(cfg)
         check_widths(cfg, "both read the same packed sequence, so give them the same width")

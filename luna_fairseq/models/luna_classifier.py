@@ -66,19 +66,10 @@ class LunaClassifier(PluginModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaClassifier":
-        """Build a model for the task. The input consists of either tokens or pixels.
+        """Build a model for the task, whose input consists of either tokens or pixels.
 
-        Args:
-            cfg: configuration with the fields of :class:`LunaClassifierConfig`.
-            task: fairseq task with two attributes: ``source_dictionary`` (None for pixels) and ``pairs``,
-                True if the examples are pairs of sequences.
-
-        Returns:
-            The model, randomly initialized.
-
-        Raises:
-            InputError: Options contradict each other, or the widths, the numbers of heads or the projection
-                length are invalid.
+        The task has the attributes ``source_dictionary`` (None for pixels) and ``pairs``. Raises InputError
+        if options contradict each other, or if widths, heads or the projection length are invalid.
         """
         args = Namespace(**flat_options(cfg, LunaClassifierConfig()))
         check_classifier(args, "image" if task.source_dictionary is None else "text")

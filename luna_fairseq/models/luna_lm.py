@@ -103,19 +103,18 @@ class LunaLanguageModel(LanguageModel):
         keep_after: Optional[int] = None,
         **kwargs: Any,
     ) -> Any:
-        """Compute the logits of tokens, optionally as the continuation of earlier text.
+        """Compute the logits [B, T, V] of tokens [B, T], shifted right by one.
 
         Args:
-            src_tokens: tokens [batch size, length], shifted right by one.
+            src_tokens: tokens [B, T].
             src_lengths: ignored.
-            stream: model state after the earlier text, updated in place (default: None, no earlier text).
+            stream: model state after earlier text, updated in place.
             keep_after: number of tokens after which the state is stored in ``stream``, for overlapping
                 segments; see :meth:`Stream.read` (default: None, after all tokens).
             kwargs: remaining arguments of the decoder; ignored if ``stream`` is given.
 
         Returns:
-            Logits [batch size, length, vocabulary size], and the dictionary returned by
-            :meth:`FairseqLunaDecoder.extract_features`.
+            Logits, and the dictionary returned by :meth:`FairseqLunaDecoder.extract_features`.
         """
         if stream is None:
             return super().forward(src_tokens, src_lengths=src_lengths, **kwargs)
