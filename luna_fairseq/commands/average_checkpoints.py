@@ -62,7 +62,8 @@ def build_parser() -> CommandParser:
 def _average(args: argparse.Namespace) -> None:
     """Select the checkpoints, average their parameters, and write the result."""
     # Imported here so that --help is fast.
-    from luna_fairseq.commands.averaging import average_checkpoints, save_checkpoint
+    from luna_fairseq.commands.averaging import average_checkpoints
+    from luna_fairseq.files.checkpoints import save_checkpoint
 
     paths = select_checkpoints(args)
     check_writable(args.output, "--output")

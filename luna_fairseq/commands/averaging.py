@@ -17,7 +17,6 @@ from luna_fairseq.checks.same_training import (
 )
 from luna_fairseq.errors import InputError
 from luna_fairseq.files.checkpoints import explain_unreadable, is_damaged_archive
-from luna_fairseq.files.writing import replacing
 from luna_fairseq.models.ema import AVERAGES, load_ema
 from luna_fairseq.progress import progress
 
@@ -63,15 +62,6 @@ def average_checkpoints(paths: Sequence[Path], force: bool = False, ema: bool = 
     if len(paths) > 1:
         (state.get("extra_state") or {}).pop("val_loss", None)  # that of the last checkpoint
     return state
-
-
-def save_checkpoint(state: Dict[str, Any], path: Path) -> None:
-    """Save a checkpoint. An existing file is replaced only once the new file is complete."""
-    try:
-        with replacing(path) as temporary:
-            torch.save(state, str(temporary))
-    except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
-        raise InputError(f"cannot write {path}: {str(error).splitlines()[0]}") from None
 
 
 def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:

@@ -4,16 +4,33 @@ import logging
 import re
 import zipfile
 from pathlib import Path
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 import torch
 
 from luna_fairseq.errors import InputError
+from luna_fairseq.files.writing import replacing
 
 logger = logging.getLogger(__name__)
 
 # Names of fairseq: checkpoint7.pt, checkpoint_2_500.pt, checkpoint_best.pt, checkpoint.best_bleu_27.3.pt.
 _NAME = r"checkpoint(\d+|_\d+_\d+|_best|\.best_.+){suffix}\.pt"
+
+
+def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
+    """Save a checkpoint as a whole, or raise InputError with the reason, such as a full disk."""
+    try:
+        with replacing(path) as temporary, temporary.open("wb") as file:
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:
+        raise InputError(f"cannot write {path}: {explain_unwritable(error)}") from error
+
+
+def explain_unwritable(error: BaseException) -> str:
+    """Return the reason of an error of ``torch.save``, which hides that of the file, such as a full disk."""
+    causes = (error, error.__cause__, error.__context__)
+    reasons = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
+    return reasons[0] if reasons else str(error).splitlines()[0]
 
 
 def is_damaged_archive(path: Path) -> Optional[bool]:

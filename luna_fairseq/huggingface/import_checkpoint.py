@@ -25,7 +25,7 @@ from luna_fairseq.commands.arguments import CommandParser
 from luna_fairseq.commands.averaging import load_checkpoint
 from luna_fairseq.commands.reporting import console_script
 from luna_fairseq.errors import InputError, MissingRequirementError
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.checkpoints import save_checkpoint
 
 logger = logging.getLogger(__name__)
 
@@ -77,8 +77,7 @@ def import_folder(folder: Path, like: Path, path: Path) -> None:
         model[ours] = weights[theirs].to(model[ours].dtype)
     state["last_optimizer_state"] = None
     (state.get("extra_state") or {}).pop("val_loss", None)  # that of the exported weights
-    with replacing(path) as temporary:
-        torch.save(state, str(temporary))
+    save_checkpoint(state, path)
 
 
 # Suffixes of the names of tied parameters. safetensors stores a tied parameter under only one of its names.

@@ -7,11 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Dict, Iterator
 
-import torch
-
 from fairseq import checkpoint_utils
 from luna_fairseq.errors import InputError
-from luna_fairseq.files.writing import replacing
+from luna_fairseq.files.checkpoints import save_checkpoint
 
 # Entries of a checkpoint's "extra_state" that hold averaged weights.
 AVERAGES = ("ema", "ema_fp32_params")
@@ -35,9 +33,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
 
 def write_ema(path: Path, to: Path) -> None:
     """Write a copy of a checkpoint, as loaded by :func:`load_ema`."""
-    state = load_ema(path)
-    with replacing(to) as temporary:
-        torch.save(state, str(temporary))
+    save_checkpoint(load_ema(path), to)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 import random
 from argparse import Namespace
-from pathlib import Path
 
 import numpy
 import pytest
@@ -313,8 +312,8 @@ def test_failed_write_leaves_the_old_file(tmp_path, capsys, monkeypatch):
     output = tmp_path / "out.pt"
     output.write_text("old")
 
-    def full_disk(state, name):
-        Path(name).write_text("half")
+    def full_disk(state, file):
+        file.write(b"half")
         raise RuntimeError("No space left on device\ndetails")
 
     monkeypatch.setattr(averaging.torch, "save", full_disk)

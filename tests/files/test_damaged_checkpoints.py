@@ -1,8 +1,12 @@
-"""Damage anywhere in a checkpoint is detected."""
+"""Damage anywhere in a checkpoint is detected, and a full disk is named."""
 
+from pathlib import Path
+
+import pytest
 import torch
 
-from luna_fairseq.files.checkpoints import describe_damage, is_damaged_archive
+from luna_fairseq.errors import InputError
+from luna_fairseq.files.checkpoints import describe_damage, is_damaged_archive, save_checkpoint
 
 
 def test_every_flipped_bit_is_detected(tmp_path):
@@ -19,3 +23,12 @@ def test_every_flipped_bit_is_detected(tmp_path):
             found.add("no archive" if is_damaged_archive(path) is None else describe_damage(path))
     # None: some bits, such as those of times, are never read.
     assert found == {None, "is damaged", "no archive"}
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="writes to a device that is always full")
+def test_a_full_disk_is_named(tmp_path):
+    path = tmp_path / "averaged.pt"
+    path.with_name("averaged.pt.tmp").symlink_to("/dev/full")
+    with pytest.raises(InputError, match=f"{path}: No space left on device"):
+        save_checkpoint({"model": torch.zeros(100_000)}, path)
+    assert list(tmp_path.iterdir()) == []
