@@ -156,7 +156,6 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             [B, T, S] over the source, or None. ``inner_states`` lists the hidden states [T, B, C] after every
             layer.
         """
-        refuse_tracing()
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
         self.check_length(prev_output_tokens.size(1))
@@ -220,6 +219,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         Returns the memory and, if fairseq has reordered the output, the index of the memory's sentence that
         each hypothesis belongs to.
         """
+        refuse_tracing()
         if encoder_out is None:
             return self.read(), None
         memory = self.read(self.convert_source(encoder_out), for_decoding, weights_of)
