@@ -63,7 +63,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
     def __init__(self, cfg: Any, task: Any, models: Any):
         set_languages(cfg.tokenizer, task)
         super().__init__(cfg, task, models)
-        check_tokenizer(self.bpe, self.src_dict, self.tgt_dict)
+        check_tokenizer(self.bpe, self.src_dict, self.tgt_dict, options=cfg.bpe)
         # fairseq disables attention weights on loading, but translate(..., print_alignment=...) needs them.
         for module in self.modules():
             if hasattr(module, "need_attn"):

@@ -75,7 +75,7 @@ class MaskedLMHub(RobertaHubInterface):
         self.dictionary: Dictionary = task.source_dictionary
         if self.bpe is None:
             self.bpe = IdentityTokenizer(self.dictionary)
-        check_tokenizer(self.bpe, self.dictionary)
+        check_tokenizer(self.bpe, self.dictionary, options=cfg.bpe)
         self.bpe = MaskTokenizer(self.bpe)
         self.eval()
 

@@ -4,7 +4,7 @@ Without these checks, a mismatch would silently turn most of the text into unkno
 """
 
 import re
-from typing import Any, Optional
+from typing import Any, Mapping, Optional
 
 from luna_fairseq.errors import InputError
 from luna_fairseq.text.documents import SEPARATOR
@@ -53,12 +53,13 @@ def check_encoded(text: str, dictionary: Any) -> None:
         )
 
 
-def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
+def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True, options: Any = None) -> None:
     """Raise InputError if a sentencepiece or GPT-2 tokenizer does not match the dictionaries.
 
     Every symbol of the dictionaries must be a piece of the tokenizer. The tokenizer may have a few additional
     pieces, because the training text need not contain all of them. If ``strict`` is False, up to a tenth of
-    the symbols may be missing, and there may be any number of additional pieces.
+    the symbols may be missing, and there may be any number of additional pieces. The message names the file
+    in the tokenizer's ``options``.
     """
     if hasattr(bpe, "sp"):
         pieces = {bpe.sp.id_to_piece(i) for i in range(bpe.sp.get_piece_size())}
@@ -73,7 +74,10 @@ def check_tokenizer(bpe: Any, *dictionaries: Any, strict: bool = True) -> None:
     is_too_large = strict and hasattr(bpe, "sp") and len(symbols) < 0.9 * len(pieces) - special
     if len(unknown) > (0 if strict else len(symbols) // 10) or is_too_large:
         example = f"it lacks {unknown[0]!r}, for example" if unknown else "it has many more pieces"
+        names = ("sentencepiece_model", "gpt2_encoder_json")
+        values = options if isinstance(options, Mapping) else vars(options) if options else {}
+        file = "".join(f" {values[name]}" for name in names if name in values)
         raise InputError(
-            f"The tokenizer ({len(pieces):,} pieces) is not the one of the dictionary ({len(symbols):,} "
-            f"symbols): {example}. Give the tokenizer with which the data was prepared."
+            f"The tokenizer{file} ({len(pieces):,} pieces) is not the one of the dictionary "
+            f"({len(symbols):,} symbols): {example}. Give the tokenizer with which the data was prepared."
         )

@@ -83,10 +83,11 @@ def test_a_tokenizer_of_another_dictionary_is_refused_by_every_hub(hub, pieces, 
     source.add_symbol("__en__")  # languages of multilingual models are no pieces
     monkeypatch.setattr("fairseq.data.encoders.build_bpe", lambda cfg: Pieces(*pieces.split()))
     task = Namespace(source_dictionary=source, target_dictionary=target, max_positions=lambda: None)
-    cfg = OmegaConf.create({"bpe": None, "tokenizer": None, "generation": {"replace_unk": None}})
+    bpe = {"sentencepiece_model": "/run/sentencepiece.bpe.model"}
+    cfg = OmegaConf.create({"bpe": bpe, "tokenizer": None, "generation": {"replace_unk": None}})
     model = torch.nn.Linear(1, 1)
     model.max_positions = model.prepare_for_inference_ = lambda *_: None
-    refusal = pytest.raises(InputError, match="is not the one of the dictionary .* it lacks")
+    refusal = pytest.raises(InputError, match="/run/sentencepiece.bpe.model .* it lacks")
     with nullcontext() if fits else refusal:
         hub(cfg, task, [model])
 

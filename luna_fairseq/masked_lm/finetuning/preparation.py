@@ -100,7 +100,7 @@ def load_tokenizer(folder: Path, dictionary: Dictionary, workers: int) -> Tuple[
                 "sentencepiece.bpe.model (or GPT-2's encoder.json and vocab.bpe) there."
             )
         return words_encoder(), []
-    check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary)
+    check_tokenizer(encoders.build_bpe(argparse.Namespace(**options)), dictionary, options=options)
     make: Callable[..., Encoder] = gpt2_encoder if options["bpe"] == "gpt2" else sentencepiece_line_encoder
     files = [Path(path) for name, path in options.items() if name != "bpe"]
     return make(*files, workers), files
