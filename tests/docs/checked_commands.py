@@ -25,7 +25,7 @@ def check(words: List[str]) -> None:
     name, rest = words[0], words[1:]
     if name == "python" and rest[:1] == ["-m"]:
         name, rest = rest[1], rest[2:]
-        if name == "torch.distributed.run":
+        if name == "luna_fairseq.commands.torchrun":
             start = rest.index("-m")
             name, rest = rest[start + 1], rest[start + 2 :]
     said = io.StringIO()
