@@ -147,8 +147,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     def build_model(cls, cfg: Any, task: Any) -> "EncoderDecoder":
         """Build a model for the task from fairseq's nested ``TransformerConfig``.
 
-        Raises InputError if --sentence-diagonal lacks --diagonal-prior, or a dictionary lacks the symbol that
-        separates the sentences of a document.
+        With --sentence-diagonal, the dictionaries must have the symbol that separates sentences.
         """
         dictionaries = task.source_dictionary, task.target_dictionary
         cfg.separators = None

@@ -7,10 +7,9 @@ from torch import Tensor
 
 
 def group_by_sentence(sentences: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the entries to keep in a decoder's memory, and the new index of each hypothesis's entry.
+    """Return the entries to keep of a decoder's memory, and the entry of each hypothesis among them.
 
-    ``sentences`` has the present index of each hypothesis. If the hypotheses of each sentence are adjacent
-    and equally many, they share an entry. Otherwise each hypothesis gets its own copy.
+    The hypotheses of a sentence share an entry if all sentences have equally many, adjacent ones.
     """
     remaining, index, counts = torch.unique_consecutive(sentences, return_inverse=True, return_counts=True)
     if torch.equal(counts, counts[:1].expand_as(counts)):

@@ -71,14 +71,7 @@ class AttentionPoolingHead(PackedClassificationHead):
 
 
 def mean_pool(packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-    """Return the mean [B, C] of P [B, L, C] over the vectors that are not padding.
-
-    Example:
-        >>> import torch
-        >>> packed = torch.tensor([[[1.0], [3.0], [8.0]]])
-        >>> mean_pool(packed, torch.tensor([[False, False, True]]))
-        tensor([[2.]])
-    """
+    """Return the mean [B, C] of P [B, L, C] over the vectors that are not padding."""
     if mask is None:
         return packed.mean(dim=1)
     is_real = (~mask).unsqueeze(-1).type_as(packed)

@@ -35,13 +35,10 @@ from luna_fairseq.modules.state import DecoderState
 
 
 class Decoding(NamedTuple):
-    """Entry of a decoder in fairseq's incremental state.
+    """Entry of a decoder in fairseq's incremental state; ``state`` is None before the first step.
 
-    Attributes:
-        memory: memory of the source sentences.
-        state: state of the hypotheses (None before the first step).
-        sentences: index of the memory's sentence that each hypothesis belongs to, a vector. The hypotheses of
-            a sentence are adjacent and equally many. None for a language model.
+    ``sentences`` is the index of the memory's sentence of each hypothesis, or None for a language model. The
+    hypotheses of a sentence are adjacent and equally many.
     """
 
     memory: DecoderMemory
@@ -52,18 +49,15 @@ class Decoding(NamedTuple):
 class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     """Luna decoder with the interface of fairseq's incremental decoders.
 
-    In beam search, fairseq repeats the source for every hypothesis. This class reads each source once, before
-    the first step. The incremental state of fairseq holds a :class:`Decoding`.
+    In beam search, fairseq repeats the source for every hypothesis. This class reads each source once,
+    before the first step. The incremental state of fairseq holds a :class:`Decoding`.
 
     Args:
         cfg: fairseq's TransformerConfig, extended with Luna's options.
         dictionary: target dictionary.
         embed_tokens: token embedding.
-        no_encoder_attn: build a decoder without cross-attention (default: False).
+        no_encoder_attn: build a decoder without cross-attention.
         choose_attentions: function ``(cfg, options) -> factory`` of the attention modules of the layers.
-
-    Attributes:
-        need_attn: return attention weights over the source in evaluation (default: True).
     """
 
     def __init__(
@@ -108,7 +102,6 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return (torch.empty(len(self.layers)).uniform_() > probability).tolist()
 
     def max_positions(self) -> int:
-        """Return the maximum number of target tokens."""
         if self.embed_positions is None:
             return self.max_target_positions
         return min(self.max_target_positions, self.embed_positions.max_positions)
@@ -142,19 +135,18 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         """Compute features [B, T, C] of target tokens [B, T], shifted right by one.
 
         Args:
-            prev_output_tokens: target tokens [B, T].
+            prev_output_tokens: target tokens.
             encoder_out: output of :class:`FairseqLunaEncoder`, or None without an encoder.
-            incremental_state: fairseq's incremental decoding state. If it is given, only the last token is
-                processed.
+            incremental_state: fairseq's decoding state. If it is given, only the last token is processed.
             full_context_alignment: must be False, because causal attention cannot attend to later tokens.
-            alignment_layer: index of the layer whose attention weights over the source are returned (default:
-                None, the last layer).
-            alignment_heads: number of leading attention heads to average (default: None, all heads).
+            alignment_layer: layer whose attention weights over the source are returned; None: the last
+                layer.
+            alignment_heads: number of leading attention heads to average; None: all heads.
 
         Returns:
-            The features and a dictionary. ``attn`` is a list with a single entry: the attention weights
-            [B, T, S] over the source, or None. ``inner_states`` lists the hidden states [T, B, C] after every
-            layer.
+            The features and a dictionary. ``attn`` is a list with a single entry: the attention weights [B,
+            T, S], or
+            None. ``inner_states`` lists the hidden states [T, B, C] after every layer.
         """
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
@@ -195,8 +187,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[Any, Dict[str, List[Any]]]:
         """Compute the logits [B, T, V] over V target tokens, or the features if ``features_only`` is True.
 
-        :meth:`extract_features` describes the arguments and the dictionary that is returned too. The last two
-        arguments are ignored, as in fairseq.
+        :meth:`extract_features` describes the other arguments and the dictionary.
         """
         x, extra = self.extract_features(
             prev_output_tokens,
@@ -216,8 +207,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
         """Read the encoder's output once.
 
-        Returns the memory and, if fairseq has reordered the output, the index of the memory's sentence that
-        each hypothesis belongs to.
+        Returns the memory and, if fairseq has reordered the output, the index of each hypothesis's sentence.
         """
         refuse_tracing()
         if encoder_out is None:
@@ -263,10 +253,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Compute the logits of the next segment of a long text, and the state after this segment.
-
-        Returns the output of :meth:`forward` (logits and a dictionary), and the state after the segment.
-        """
+        """Return what :meth:`forward` returns for the next segment of a long text, and the state after it."""
         state = self.to_device(state)
         output, state = LunaDecoder.forward(self, tokens, self.read(), state, keep_state=True)
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state
@@ -288,11 +275,9 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     def reorder_incremental_state_scripting(
         self, incremental_state: IncrementalState, new_order: Tensor
     ) -> None:
-        """Reorder the decoding state after beam search has selected hypotheses.
+        """Reorder the decoding state. The memory changes only if sentences have finished or moved.
 
-        Overrides the method of fairseq's ``FairseqIncrementalDecoder``. ``new_order`` has the index of the
-        old hypothesis that each new one continues. The memory changes only if sentences have finished or
-        moved.
+        ``new_order`` has the index of the old hypothesis that each new one continues.
         """
         decoding = self.get_incremental_state(incremental_state, "decoding")
         if decoding is None:

@@ -33,11 +33,10 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
         dictionary: source dictionary.
         embed_tokens: token embedding.
         sentence_encoder: build the encoder of a classifier or masked language model; see
-            :class:`luna_fairseq.modules.options.EncoderOptions` (default: False, for translation).
-        packed_is_read: whether a decoder or a classification head uses the packed sequence P after the last
-            layer. If False, the final layer norm of P has no weight or bias in a sentence encoder.
-            :meth:`add_packed_norm` adds them later (default: True).
-        layer_repeats: number of times the layers are applied, with shared weights (default: 1).
+            :class:`luna_fairseq.modules.options.EncoderOptions`.
+        packed_is_read: whether a decoder or a classification head uses P after the last layer. If not, the
+            final layer norm of P has no weight or bias in a sentence encoder.
+        layer_repeats: number of times the layers are applied, with shared weights.
     """
 
     def __init__(
@@ -140,26 +139,16 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     ) -> Dict[str, List[Any]]:
         """Encode source tokens [B, S], padded on the left or on the right.
 
-        Args:
-            src_tokens: source tokens [B, S].
-            src_lengths: ignored, because lengths are computed from ``src_tokens``.
-            return_all_hiddens: also return the hidden states after every layer.
-            token_embeddings: embeddings [B, S, C] that replace the token embeddings.
+        ``src_lengths`` are ignored. ``token_embeddings`` [B, S, C] replace the token embeddings.
 
         Returns:
             A dictionary of lists: the entries of fairseq's encoder output and five additional entries.
 
             - ``packed_out``: packed sequence P [L, B, C] after the last layer
-            - ``packed_padding_mask``: padding mask [B, L] of P, True at padding; an empty list if there is no
-              padding
+            - ``packed_padding_mask``: mask [B, L], True at padding of P; an empty list if there is no padding
             - ``packed_states``: P after every layer, if ``return_all_hiddens`` is True
             - ``has_padding``: False if the batch is known to contain no padding
-            - ``sentences``: empty until :meth:`reorder_encoder_out` adds the index of the sentence of each
-              hypothesis
-
-        Raises:
-            InputError: A source exceeds the model's maximum length, or the call is inside torch.jit.trace or
-                torch.export.
+            - ``sentences``: empty until :meth:`reorder_encoder_out` adds the sentence of each hypothesis
         """
         refuse_tracing()
         self.check_length(src_tokens.size(1))
@@ -191,10 +180,9 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def reorder_encoder_out(
         self, encoder_out: Dict[str, List[Any]], new_order: Tensor
     ) -> Dict[str, List[Any]]:
-        """Record the sentence of each hypothesis, after beam search has selected hypotheses.
+        """Record the sentence of each hypothesis. No output is copied, because the decoder reads it once.
 
-        No encoder output is copied, because the decoder reads it once. ``new_order`` has the index of the old
-        hypothesis that each new one continues.
+        ``new_order`` has the index of the old hypothesis that each new one continues.
         """
         before = encoder_out["sentences"]
         after = before[0].index_select(0, new_order) if before else new_order

@@ -23,13 +23,8 @@ from luna_fairseq.models.luna_config import LunaConfig
 class LunaModel(EncoderDecoder):
     """Translation model with a Luna encoder and a Luna decoder.
 
-    Use :meth:`build_model` to create a new model, and :meth:`from_pretrained` to load a trained model that
-    translates plain text.
-
-    Args:
-        cfg: fairseq's nested configuration, created from a :class:`LunaConfig` by :func:`nested_config`.
-        encoder: the :class:`FairseqLunaEncoder`.
-        decoder: the :class:`FairseqLunaDecoder`.
+    :meth:`build_model` creates a new model, :meth:`from_pretrained` loads a trained model that translates
+    text.
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -44,13 +39,7 @@ class LunaModel(EncoderDecoder):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model with its dictionaries and its tokenizer.
-
-        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as the
-        checkpoint folder and file name.
-
-        Returns:
-            Interface that translates plain text, a :class:`luna_fairseq.models.generator_hub.GeneratorHub`.
+        """Load a model that translates plain text: :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
         Example::
 
@@ -85,10 +74,6 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
     """Return the options of a flat configuration, with absent and None values replaced with defaults.
 
     Raises InputError if a numeric option is out of bounds.
-
-    Example:
-        >>> flat_options(Namespace(encoder_layers=2, dropout=None), LunaConfig())["encoder_layers"]
-        2
     """
     values = OmegaConf.to_container(cfg, enum_to_str=True) if isinstance(cfg, DictConfig) else vars(cfg)
     options = {**vars(defaults), **{name: value for name, value in values.items() if value is not None}}
@@ -99,8 +84,7 @@ def flat_options(cfg: Any, defaults: FairseqDataclass) -> Dict[str, Any]:
 def nested_config(cfg: Any) -> TransformerConfig:
     """Convert a flat configuration to fairseq's nested ``TransformerConfig``.
 
-    Unset options get their defaults, which may be the values of other options. For example,
-    ``encoder_embed_dim`` becomes ``encoder.embed_dim``, and is also the default for ``decoder.embed_dim``.
+    Unset options get their defaults, which may be the values of other options.
 
     Example:
         >>> nested_config(Namespace(encoder_embed_dim=16)).decoder.embed_dim

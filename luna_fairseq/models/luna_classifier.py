@@ -27,14 +27,9 @@ _FEEDS_PACKED = ("self_attn.pack_", "packed_layer_norm.")
 
 @register_model("lra", dataclass=LunaClassifierConfig)
 class LunaClassifier(PluginModel):
-    """Classifier of long sequences of tokens or pixels.
+    """Classifier of long sequences of tokens or pixels, or of pairs of them (``pairs``).
 
     An encoder maps each sequence to a single vector, and a feed-forward network classifies the vector.
-
-    Args:
-        args: namespace with a value for each field of :class:`LunaClassifierConfig`.
-        encoder: :class:`FairseqLunaEncoder` or :class:`TransformerSequenceEncoder`.
-        pairs: classify pairs of sequences, both encoded by the same encoder (default: False).
 
     Example:
         >>> from fairseq.data import Dictionary
@@ -96,21 +91,13 @@ class LunaClassifier(PluginModel):
         src1_tokens: Optional[Tensor] = None,
         src1_lengths: Optional[Tensor] = None,
     ) -> Tensor:
-        """Compute the class logits.
+        """Compute the class logits [B, classes].
 
         Args:
-            src_tokens: tokens [batch size, length], padded on the right, or pixel intensities of the same
-                shape.
+            src_tokens: tokens [B, T], padded on the right, or pixel intensities.
             src_lengths: ignored, because lengths are computed from ``src_tokens``.
-            src1_tokens: second sequence of each pair, [batch size, other length] (default: None, single
-                sequences).
+            src1_tokens: second sequence of each pair, if the model classifies pairs.
             src1_lengths: ignored.
-
-        Returns:
-            Logits [batch size, number of classes].
-
-        Raises:
-            InputError: The model classifies pairs but the input contains single sequences, or vice versa.
         """
         if self.pairs != (src1_tokens is not None):
             kinds = "single sequences", "pairs of sequences"
@@ -128,17 +115,9 @@ class LunaClassifier(PluginModel):
         return self.sentence_projection_layer(x)
 
     def represent(self, src_tokens: Tensor) -> Tensor:
-        """Encode each sequence as one vector.
+        """Encode each sequence [B, T] of tokens or pixels as one vector [B, C].
 
-        Depending on the options, the vector is the first token, the mean of all tokens, or the mean of the
-        packed sequence P.
-
-        Args:
-            src_tokens: tokens [batch size, length], padded on the right, or pixel intensities of the same
-                shape.
-
-        Returns:
-            Vectors [batch size, model width].
+        Depending on the options, this is the first token, the mean of all tokens, or the mean of P.
         """
         embed = self.encoder.embed_tokens
         if isinstance(embed, PixelEmbedding):
@@ -165,11 +144,7 @@ class LunaClassifier(PluginModel):
 
 
 def check_classifier(args: Namespace, input_type: str) -> None:
-    """Check the options --input-type, --use-p and --anchored-packed of a classifier.
-
-    Raises InputError if ``input_type`` of the task, "text" or "image", is not that of the options, or if a
-    Transformer has an option of Luna.
-    """
+    """Raise InputError if options contradict each other, or the task's ``input_type``, "text" or "image"."""
     if args.input_type not in (None, input_type):
         raise InputError(
             f"--input-type {args.input_type}: the task reads {input_type}s; use --task lra-{args.input_type}"

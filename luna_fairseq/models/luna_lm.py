@@ -33,10 +33,6 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LanguageModel":
-        """Build a model for the task.
-
-        Raises InputError if the widths, heads, attention options or cutoffs are invalid.
-        """
         options = flat_options(cfg, cls.config_class())
         if options["decoder_layers_to_keep"]:
             options["decoder_layers"] = len(options["decoder_layers_to_keep"].split(","))
@@ -79,14 +75,7 @@ class LunaLanguageModel(LanguageModel):
 
     @classmethod
     def from_pretrained(cls, *args: Any, **kwargs: Any) -> Any:
-        """Load a trained model with its dictionary and its tokenizer.
-
-        The arguments are those of :func:`luna_fairseq.models.generator_hub.from_pretrained`, such as the
-        checkpoint folder and file name.
-
-        Returns:
-            Interface that continues plain text, a
-            :class:`luna_fairseq.models.generator_hub.LanguageModelHub`.
+        """Load a model that continues plain text: :func:`luna_fairseq.models.generator_hub.from_pretrained`.
 
         Example::
 
@@ -126,10 +115,7 @@ class LunaLanguageModel(LanguageModel):
 
 
 def adaptive_input(cfg: TransformerConfig, dictionary: Dictionary) -> AdaptiveInput:
-    """Build fairseq's adaptive input embedding, which uses smaller embeddings for rarer words.
-
-    Raises InputError if the cutoffs do not increase within the dictionary, or if options exclude each other.
-    """
+    """Build fairseq's adaptive input embedding, which uses smaller embeddings for rarer words."""
     text = getattr(cfg, "adaptive_input_cutoff", None)  # fairseq omits options that are None
     cutoff = eval_str_list(text, type=int) or []
     bounds = [0, *cutoff, len(dictionary)]

@@ -41,15 +41,12 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Compute features [B, T, C] of tokens [B, T], and a dictionary of further results.
 
+        - ``packed_features``: P [B, L, C] after the last layer and its layer norm - ``packed_padding_mask``:
+        mask [B, L], True at padding of P; None if there is no padding - ``inner_states``: hidden states [T,
+        B, C] after every layer, or None - ``packed_states``: P [L, B, C] after every layer, before its layer
+        norm, or None
+
         ``token_embeddings`` [B, T, C] among the keyword arguments replace the token embeddings.
-
-        Returns:
-            Tuple of the features and a dictionary.
-
-            - ``packed_features``: P [B, L, C] after the last layer and its layer norm
-            - ``packed_padding_mask``: mask [B, L], True at padding of P; None if there is no padding
-            - ``inner_states``: hidden states [T, B, C] after every layer, or None
-            - ``packed_states``: P [L, B, C] after every layer, before its layer norm, or None
         """
         out = self.sentence_encoder(
             src_tokens, return_all_hiddens=return_all_hiddens, token_embeddings=kwargs.get("token_embeddings")
@@ -66,10 +63,6 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
 @register_model("luna_masked_lm", dataclass=LunaMaskedLMConfig)
 class LunaMaskedLM(SentenceModel):
     """Masked language model: a Luna encoder with RoBERTa's LM head and optional classification heads.
-
-    Args:
-        args: namespace with a value for each field of :class:`LunaMaskedLMConfig`.
-        encoder: encoder with the LM head, a :class:`LunaMaskedLMEncoder`.
 
     Example:
         >>> import torch
@@ -89,11 +82,7 @@ class LunaMaskedLM(SentenceModel):
 
     @classmethod
     def build_model(cls, cfg: Any, task: Any) -> "LunaMaskedLM":
-        """Build a model for the task.
-
-        Raises InputError if the widths, heads or projection length are invalid, or if the task allows
-        sequences that exceed the model's maximum length.
-        """
+        """Build a model for the task, whose sequences must fit the model's maximum length."""
         args = Namespace(**flat_options(cfg, LunaMaskedLMConfig()))
         check_sequences_fit(task, args.max_positions)
         args.untie_weights_roberta = args.untie_weights_luna
@@ -110,25 +99,8 @@ class LunaMaskedLM(SentenceModel):
     ) -> MaskedLMHub:
         """Load a trained model with its classification heads and its tokenizer, in evaluation mode.
 
-        If ``bpe`` is not given, the tokenizer is inferred from the files in the checkpoint or dictionary
-        folder: ``sentencepiece.bpe.model``, or ``encoder.json`` and ``vocab.bpe`` of GPT-2. If there are no
-        such files, input text must already consist of words or subwords separated by spaces.
-
-        Args:
-            model_name_or_path: checkpoint folder.
-            checkpoint_file: checkpoint file name (default: model.pt).
-            data_name_or_path: folder that contains ``dict.txt``, or ``input0/dict.txt`` for a fine-tuned
-                model. A path that starts with ``.`` is relative to the checkpoint folder (default: ``.``).
-            bpe: name of a fairseq tokenizer, whose options are passed as keyword arguments (default: None,
-                inferred from the files).
-            kwargs: options that override the options stored in the checkpoint.
-
-        Returns:
-            Interface to the model.
-
-        Raises:
-            InputError: A folder does not exist, the dictionary or the tokenizer does not match the
-                checkpoint, or an option in ``kwargs`` is unknown.
+        :func:`luna_fairseq.models.generator_hub.from_pretrained` describes the arguments. The dictionary of
+        a fine-tuned model is ``input0/dict.txt`` in its folder. ``bpe`` is the name of a fairseq tokenizer.
 
         Example::
 
@@ -150,27 +122,16 @@ class LunaMaskedLM(SentenceModel):
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Compute the logits of the LM head or of a classification head, or features.
 
-        Shapes: batch size B, T tokens, model width C, vocabulary size V.
-
         Args:
             src_tokens: tokens [B, T], padded on the right.
-            features_only: return features in place of the LM head's logits (default: False).
-            return_all_hiddens: also return the hidden states after every layer (default: False).
-            classification_head_name: name of the classification head to apply (default: None, the LM head).
+            features_only: return features [B, T, C] in place of the LM head's logits.
+            return_all_hiddens: also return the hidden states after every layer.
+            classification_head_name: classification head to apply, which returns logits [B, classes].
             kwargs: ``masked_tokens``, mask [B, T], True at the N positions for which the LM head computes
-                logits (default: None, all positions). Remaining arguments are ignored.
+                logits [N, V]. Remaining arguments are ignored.
 
         Returns:
-            A tensor, and the dictionary returned by :meth:`LunaMaskedLMEncoder.extract_features`. The tensor
-            depends on the arguments:
-
-            - by default: logits [B, T, V] of all tokens
-            - with ``masked_tokens``: logits [N, V]
-            - with ``features_only``: features [B, T, C]
-            - with ``classification_head_name``: logits [B, number of classes]
-
-        Raises:
-            InputError: The model has no such head, or a sequence exceeds the model's maximum length.
+            Logits [B, T, V] by default, and the dictionary of :meth:`LunaMaskedLMEncoder.extract_features`.
         """
         x, extra = super().forward(
             src_tokens,
