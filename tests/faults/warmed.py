@@ -21,7 +21,7 @@ import time
 import traceback
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Callable, Dict, List, NamedTuple, Optional
+from typing import Callable, Dict, List, NamedTuple, Optional, Sequence
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(1, str(ROOT / "tests"))
@@ -200,18 +200,30 @@ def _run_command(words: List[str]) -> int:
 class Forked:
     """Replacement of subprocess.Popen that forks this process to run a fairseq command."""
 
-    def __init__(self, command: List[str], stdout: int, stderr: object, env: Dict[str, str]) -> None:
+    def __init__(
+        self,
+        command: List[str],
+        stdout: int,
+        stderr: object,
+        env: Dict[str, str],
+        pass_fds: Sequence[int] = (),  # a forked process has all of them
+    ) -> None:
         read, write = os.pipe()
         name = command[command.index("-m") + 1].replace("fairseq_cli.", "fairseq-")
         self.returncode: Optional[int] = None
         self.process = os.fork()
         if not self.process:
             os.close(read)
+            for number in (signal.SIGTERM, signal.SIGHUP):  # as in a program that has just been started
+                signal.signal(number, signal.SIG_DFL)
             os.environ.update(env)
             both = stderr == subprocess.STDOUT
             _become_command([name, *command[3:]], write, write if both else stderr.fileno())  # type: ignore
         os.close(write)
         self.stdout = os.fdopen(read, "rb")
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.process, number)
 
     def __enter__(self) -> "Forked":
         return self
