@@ -51,26 +51,18 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 
 
 class AnchoredMemory(NamedTuple):
-    """Cached keys and values of unpack attention, computed once per context.
+    """Cached keys and values of unpack attention, computed once per context; None if not needed.
 
-    Depending on the options, queries also attend to the tokens of some segments. With a look-up, these are
-    the segments whose rows have the largest logits. With a window, these are the neighbouring segments.
-    Values that the options do not need are None.
+    With a look-up or a window, queries also attend to the tokens of some segments. ``token_padding_mask``,
+    ``position``, ``segment`` and ``is_short`` are those of the layout of a look-up (segments.py).
 
     Attributes:
         key: keys [B, H, L, K] projected from the packed context Y_P.
-        value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
-            projection.
+        value: values [B, H, L, K], the same tensor as ``key`` if both share a projection.
         pack_weights: attention weights [B, L, S] of the rows over the context, averaged over heads.
         token_key: keys of the tokens, arranged by segment [B, H, L, W, K] or in context order [B, H, S, K].
         token_value: values of the tokens, of the same shape.
-        token_padding_mask: in a look-up, the ``padding_mask`` of the layout (segments.py).
-        position: in a look-up, the ``position`` of the layout.
-        segment: in a look-up, the ``segment`` of the layout.
-        is_short: in a look-up, mask [B], True for contexts of at most 64 tokens, which every query attends to
-            in full.
-        row_place: centre [B, L] of each segment, in tokens from the start of the context, for a diagonal
-            prior.
+        row_place: centre [B, L] of each segment, in tokens, for a diagonal prior.
         token_place: centre [B, L, W] or [B, S] of each token, for a look-up with a diagonal prior.
     """
 
@@ -109,9 +101,7 @@ class AnchoredAttention(LunaAttention):
     ) -> None:
         """Build the parameters that anchored attention adds to Luna attention.
 
-        Depending on the enabled features, these are the token projections, the diagonal prior and the
-        strengths of the distance bias. Their order is fixed, because the optimizer state in a checkpoint
-        stores parameters by order.
+        Their order is fixed, because the optimizer state in a checkpoint stores parameters by order.
         """
         if self.reads_tokens:
             self.token_k_proj = builders.linear(build_projection(self.embed_dim))
@@ -150,10 +140,7 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Compute the diagonal prior (diagonal.py) for keys with centres [B, N], or return None without it.
-
-        mask: mask [B, N], True at padding keys.
-        """
+        """Return the diagonal prior, if any, for keys with centres [B, N]; ``mask`` [B, N] is True at padding."""
         if self.diagonal is None:
             return None
         if geometry is None or geometry.target is None or key_place is None:
@@ -164,7 +151,6 @@ class AnchoredAttention(LunaAttention):
         return self.diagonal(geometry.target.place, key_place, mask, geometry.target.origin)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Return the cached keys and values unchanged. Subclasses may convert them."""
         return memory
 
 
@@ -181,9 +167,7 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
-    In unpack attention, each token favours the rows of nearby segments. With a window, each token also
-    attends to the tokens of its own segment and of the neighbouring segments. See :class:`LunaAttention` for
-    the other arguments.
+    In unpack attention, each token favours the rows of nearby segments.
 
     Args:
         anchor_strength: initial strength gamma of the distance bias in pack attention.
@@ -266,14 +250,11 @@ class AnchoredSelfAttention(AnchoredAttention):
 class AnchoredCrossAttention(AnchoredAttention):
     """Anchored cross-attention of a decoder, with an optional look-up of source tokens and a diagonal prior.
 
-    With a look-up, each query also attends to the tokens of a few segments, those whose rows have the largest
-    logits. A diagonal prior favours rows and tokens near the source position expected for a target token. See
-    :class:`LunaAttention` for the other arguments.
-
     Args:
         anchor_strength: initial strength gamma of the distance bias in pack attention.
-        lookup: number of segments whose tokens a query also attends to (0: no look-up).
-        diagonal: add a diagonal prior to unpack attention.
+        lookup: number of segments whose tokens a query also attends to, those whose rows have the largest
+            logits (0: no look-up).
+        diagonal: favour rows and tokens near the source position expected for a target token.
 
     Example:
         >>> import torch
@@ -341,10 +322,9 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values for fast incremental decoding, if every query attends to all tokens.
+        """Concatenate the keys of rows and tokens once, for decoding, if every query attends to all tokens.
 
-        The keys of the packed context and of the tokens are concatenated once. The result does not provide
-        attention weights over the context.
+        The result does not provide attention weights over the context.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")

@@ -34,10 +34,7 @@ def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAtten
 
 
 def target_separator(cfg: Any) -> Optional[int]:
-    """Return the target token that separates the sentences of a document, or None without such documents.
-
-    ``cfg.separators`` has the tokens of the source and of the target.
-    """
+    """Return the target token of ``cfg.separators`` (source, target), or None without documents."""
     separators = getattr(cfg, "separators", None)
     return separators[1] if separators else None
 
@@ -46,11 +43,8 @@ def target_separator(cfg: Any) -> Optional[int]:
 class AnchoredDecoderAttentions(DecoderAttentions):
     """Factory that builds the attention modules of a decoder with the extensions that the options enable.
 
-    Attributes:
-        options: decoder options.
-        extension: options that enable the extensions.
-        separator: id of the target token that separates the sentences of a document, at which the diagonal
-            restarts. None if a target is one sentence.
+    ``separator`` is the id of the target token that separates the sentences of a document, at which the
+    diagonal restarts. None if a target is one sentence.
     """
 
     extension: ExtensionOptions
@@ -70,13 +64,11 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         )
 
     def build_causal_attention(self, builders: Builders = TORCH) -> nn.Module:
-        """Build the causal self-attention of one layer, with an exponential decay if that is enabled."""
         if not self.extension.causal_decay:
             return super().build_causal_attention(builders)
         return DecayingCausalAttention(**causal_arguments(self.options, builders))
 
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
-        """Build the cross-attention of one layer, with the extensions that are enabled."""
         extension = self.extension
         arguments = {
             **attention_arguments(self.options, builders),
@@ -105,8 +97,8 @@ class AnchoredDecoderAttentions(DecoderAttentions):
     ) -> Tuple[Optional[Geometry], Optional[UnfinishedSentence]]:
         """Compute the target positions that the diagonal prior of all layers needs.
 
-        With a separator, also return the unfinished sentence of each hypothesis, the state for the next call.
-        Raises InputError if separators are needed, but the caller passed embeddings instead of tokens.
+        With a separator, also return the unfinished sentence of each hypothesis, the state for the next
+        call.
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

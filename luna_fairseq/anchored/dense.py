@@ -20,10 +20,8 @@ from luna_fairseq.ops.attention import luna_attention, naive_attention
 class Tokens(NamedTuple):
     """Keys and values [B, H, S, K] of the context tokens, in context order.
 
-    Attributes:
-        segment: index [B, S] of each token's segment, which a query must choose in order to attend to the
-            token. At -1, and everywhere if None, every query attends to the token.
-        place: centre [B, S] of each token, in tokens from the start of the context, for a diagonal prior.
+    ``segment`` is that of a dense :class:`luna_fairseq.anchored.segments.Layout`. ``place`` is the centre
+    [B, S] of each token, in tokens from the start of the context, for a diagonal prior.
     """
 
     key: Tensor

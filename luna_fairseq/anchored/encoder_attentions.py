@@ -1,8 +1,4 @@
-"""Factory that builds the attention modules of an encoder with anchored attention.
-
-Anchored attention divides the context into segments, runs of consecutive tokens. Row i of the packed sequence
-P summarizes segment i.
-"""
+"""Factory that builds the attention modules of an encoder with anchored attention."""
 
 from dataclasses import dataclass
 from typing import Any, Optional

@@ -20,11 +20,10 @@ class Needs(NamedTuple):
     Attributes:
         pack_heads: number of heads of pack attention with a distance bias.
         unpack: True if unpack attention has a distance bias.
-        window: number of segments in a window (window.py).
-        lookup: number of segments that a query looks up (lookup.py).
-        diagonal: True if cross-attention has a diagonal prior (diagonal.py).
-        for_export: compute tensors that are valid for all sequence lengths, as required by an exported
-            graph.
+        window: number of segments in a window.
+        lookup: number of segments that a query looks up.
+        diagonal: True if cross-attention has a diagonal prior.
+        for_export: compute tensors that are valid for all sequence lengths, for a graph.
     """
 
     pack_heads: int = 0
@@ -44,8 +43,8 @@ class ContextGeometry(NamedTuple):
     Attributes:
         pack_distance: distance [B, H, L, S] from the centre of each segment to each token.
         unpack_distance: distance [B, 1, S, L] from each token to the centre of each segment.
-        window: neighbouring tokens of each token, a :class:`luna_fairseq.anchored.window.Window`.
-        layout: arrangement of the tokens for a look-up, a :class:`luna_fairseq.anchored.segments.Layout`.
+        window: a :class:`luna_fairseq.anchored.window.Window`.
+        layout: a :class:`luna_fairseq.anchored.segments.Layout` for a look-up.
         row_place: centre [B, L] of each segment.
         token_place: centre [B, S] of each token.
     """

@@ -3,9 +3,9 @@
 The context of S tokens is divided into L segments, runs of at most W consecutive tokens. Row i of the packed
 context summarizes segment i, but individual words cannot be recovered from the summary. Each query therefore
 also attends to the tokens of ``number`` segments, those whose rows have the largest logits. One softmax
-covers rows and tokens. Each query and head chooses segments by its own logits, so the choice at a decoder
-position does not depend on later target tokens. In a short context, of at most 64 tokens, queries attend to
-all tokens.
+covers rows and tokens. Each query and head chooses by its own logits, so the choice at a decoder position
+does not depend on later target tokens. In a short context, of at most 64 tokens, queries attend to all
+tokens.
 
 Shapes: queries q [B, H, T, K] of batch size B and H heads of dimension K, not yet scaled by K^-0.5; keys k
 and values v [B, H, L, K] of the packed context; learned bias ``gate`` [H] of the token logits;

@@ -130,22 +130,19 @@ class Blocks(NamedTuple):
     """Products of queries with the tokens of their segments, in blocks of queries that share a segment.
 
     Pair p is query ``p // N`` with the segment in column ``p % N`` of ``segment``. Pairs are sorted by
-    segment and divided into blocks of c pairs with the same segment. The last block of a segment may be
-    partly empty. There are always ``M * N // c + R`` blocks, which is enough for any choice of segments, so
-    that no tensor shape depends on the choice. Surplus blocks at the end are empty.
+    segment and divided into blocks of c pairs with the same segment, the last of which may be partly empty.
+    There are always ``M * N // c + R`` blocks, so that no tensor shape depends on the choice of segments.
 
-    Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0, 1],
-    [2, 0]]. Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks are::
+    Example: with c = 2, M = 3 queries attend to N = 2 of R = 3 segments each: ``segment`` is [[2, 0], [0,
+    1], [2, 0]]. Segment 0 has pairs 1, 2, 5, segment 1 has pair 3, segment 2 has pairs 0, 4. The blocks
+    are::
 
         block            0      1      2      3      4      5
         block_segment    0      0      1      2      2      2
         pair             1 2    5 -    3 -    0 4    - -    - -    (- is stored as 6)
         place            [6, 0, 1, 4, 7, 2]
 
-    Attributes:
-        block_segment: index of the segment of each block, undefined for surplus blocks.
-        pair: index of the pair at each of the c positions of every block. Empty positions contain M * N.
-        place: position of each pair in ``pair``, so that ``pair[place[p]] == p``.
+    ``place[p]`` is the position of pair p in ``pair``.
     """
 
     segment: Tensor

@@ -51,7 +51,7 @@ def is_short_context(context_padding_mask: Tensor) -> Tensor:
 
 
 class LayoutCall(NamedTuple):
-    """Facts about a batch that select its layout: see :func:`find_layout` for the attributes."""
+    """Arguments of :func:`find_layout`, which select a layout."""
 
     context_padding_mask: Tensor
     num_rows: int
@@ -69,7 +69,7 @@ class LayoutCall(NamedTuple):
         return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
 
     def may_have_short(self) -> bool:
-        """Return True if a context may have at most 64 tokens. A graph cannot read the values of the mask."""
+        """Return True if a context may be short, as every context of a graph, which cannot read a mask."""
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
 

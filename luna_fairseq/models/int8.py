@@ -247,8 +247,7 @@ def quantise_matrix(weight: Tensor, bits: int = 8) -> Tensor:
 def has_exact_8_bit_sums() -> bool:
     """Return True if this CPU sums products of 8-bit numbers without overflow. CPUs with VNNI do.
 
-    Other CPUs add pairs of products in 16 bits, where large products overflow. Using 7-bit weights prevents
-    the overflow.
+    Other CPUs add pairs of products in 16 bits, which may overflow unless the weights have 7 bits.
     """
     ones = torch.ones(1, 64)
     packed = torch.ops.quantized.linear_prepack(quantise_matrix(ones), None)

@@ -40,11 +40,5 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions that all layers use, once for a batch; None if they use none.
-
-        Args:
-            context: input X [S, B, C] of the first layer.
-            packed: packed sequence P [L, B, C].
-            source: padding masks of X and of P.
-        """
+        """Compute the token positions that all layers use, from X [S, B, C] and P [L, B, C]; None if none."""
         return None

@@ -254,9 +254,7 @@ class LunaAttention(ProjectingAttention):
         """Convert cached keys and values for fast incremental decoding, if that saves time.
 
         On a CPU and for a small batch, the query and output projections are folded into the keys and values.
-        This is done if the products have at most half the size of the two projection matrices, so that a step
-        accesses less memory. The result is an :class:`AbsorbedMemory`, which does not provide attention
-        weights over the context.
+        The resulting :class:`AbsorbedMemory` does not provide attention weights over the context.
         """
         if not should_prepare(self, memory.key):
             return memory

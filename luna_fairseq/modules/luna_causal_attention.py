@@ -108,12 +108,7 @@ class LunaCausalAttention(nn.Module):
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def read(self, packed: Tensor, packed_padding_mask: Optional[Tensor] = None) -> CausalMemory:
-        """Project the packed sequence P, which this attention reads but does not update.
-
-        Args:
-            packed: packed sequence P [L, B, C], or [L, 1, C] if all sequences share P.
-            packed_padding_mask: boolean mask [B, L], True at padded rows of P.
-        """
+        """Project P [L, B, C], or [L, 1, C] if all sequences share P, with a mask [B, L] of padded rows."""
         return CausalMemory(project_packed(self.pack_q_proj, packed, self.num_heads), packed_padding_mask)
 
     def forward(

@@ -94,10 +94,9 @@ class EncoderOptions(StackOptions):
 
     @property
     def normalizes_last_packed(self) -> bool:
-        """True if the encoder applies a layer norm to the last packed sequence P after all layers.
+        """True if a sentence encoder normalizes the last P after all layers.
 
-        This is the case in a sentence encoder. The exception is a stack of post-norm layers that is applied
-        several times: the layers normalize P themselves.
+        Repeated post-norm layers normalize P themselves.
         """
         return self.sentence_encoder and not (self.layer_repeats > 1 and not self.normalize_before)
 

@@ -128,8 +128,7 @@ SOFTMAX_FORMS = FormTable(
 def is_recording_graph(predicate: str = "is_compiling") -> bool:
     """Return True while torch traces, compiles or exports: code must not branch on tensor values.
 
-    predicate: function of ``torch.compiler``. ``is_compiling`` is True under torch.compile and torch.export,
-    ``is_exporting`` (torch 2.7) under torch.export only. Older versions of torch count as False.
+    ``predicate`` is a function of ``torch.compiler``; "is_exporting" (torch 2.7) is for torch.export only.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())

@@ -17,8 +17,7 @@ def has_hooks(layer: nn.Module) -> bool:
 def is_plain_linear(layer: nn.Module) -> bool:
     """Return True if a call of the layer computes ``weight x + bias`` and nothing else.
 
-    This is true of ``nn.Linear`` without hooks. Any other class, subclasses included, must declare it in an
-    attribute ``computes_plain_linear`` of its own.
+    Classes other than ``nn.Linear`` declare it in an attribute ``computes_plain_linear`` of their own.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)

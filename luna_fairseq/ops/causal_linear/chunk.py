@@ -22,11 +22,7 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 def chunk_causal_linear(
     x: Tensor, y: Tensor, z: Tensor, log_decay: Optional[Tensor] = None, state: Optional[Tensor] = None
 ) -> Tensor:
-    """Compute causal linear attention chunk by chunk. See :func:`recurrent_causal_linear` for the arguments.
-
-    Returns:
-        The output [B, H, T, N] in the dtype of ``z``.
-    """
+    """Compute :func:`recurrent_causal_linear` chunk by chunk, as [B, H, T, N] in the dtype of ``z``."""
     with torch.autocast(x.device.type, enabled=False):
         flat = [None if part is None else part.flatten(0, 1) for part in (x, y, z, log_decay, state)]
         return _ChunkCausalLinear.apply(*flat).unflatten(0, x.shape[:2])

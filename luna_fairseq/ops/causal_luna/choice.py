@@ -38,14 +38,10 @@ def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bo
 
 
 def check_triton_results(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor, has_decay: bool) -> None:
-    """Compare the Triton kernels with the chunkwise implementation before their first use.
+    """Compare the Triton kernels with the chunkwise implementation before their first use, on random inputs.
 
-    A comparison uses random inputs. It is repeated for another device, dtype, head width or packed length
-    (rounded up to a power of two), and skipped while torch records a graph. Unsupported inputs are left to
-    :func:`triton_causal_luna`, which refuses them.
-
-    Raises:
-        InputError: The kernels fail, or their results differ.
+    Comparisons are repeated for another device, dtype, head width or packed length (rounded up to a power of
+    two). Raises InputError if the kernels fail or their results differ.
     """
     if not is_recording_graph() and q.numel() and supports_triton(q, k, v, pack_weights):
         L = 1 << (pack_weights.size(-1) - 1).bit_length()
