@@ -140,7 +140,7 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Return the diagonal prior, if any, for keys with centres [B, N]; ``mask`` [B, N] is True at padding."""
+        """Return the diagonal prior, if any, for keys with centres [B, N], masked at padding [B, N]."""
         if self.diagonal is None:
             return None
         if geometry is None or geometry.target is None or key_place is None:

@@ -1,8 +1,7 @@
 """Look-up attention: choice of the segments that each query attends to, and products with their tokens.
 
-The context is divided into L segments, runs of at most W consecutive tokens. Row i of the packed sequence P
-summarizes segment i. A query chooses the N segments whose rows have the largest logits, and attends to their
-M = N * W tokens. Other letters: batch size B, H heads of dimension K, T queries.
+A query chooses the N of L segments whose rows have the largest logits, and attends to their M = N * W tokens
+(segments.py). Other letters: batch size B, H heads of dimension K, T queries.
 """
 
 from typing import NamedTuple, Optional
@@ -29,7 +28,7 @@ def read_chosen(
 ) -> "ChosenTokens":
     """Choose ``number`` segments for each query, and prepare the products with their tokens.
 
-    Queries of a short context attend to all its tokens, which fill its first segments. If a batch has a
+    Queries of a short context attend to its first segments, which have all its tokens. If a batch has a
     short context, all its queries choose enough segments for it, and the surplus segments of long ones are
     masked.
     """

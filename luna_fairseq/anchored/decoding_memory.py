@@ -34,9 +34,8 @@ class DecodingMemory(NamedTuple):
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
-        bias: bias [B, H or 1, 1, N] of the logits of all queries. The most negative finite value at padding.
+        bias: bias [B, H or 1, 1, N] of the logits. The most negative finite value at padding.
         first: number of leading keys among which the nearest key is searched, where the prior is 0.
-        pack_weights: None, because there are no attention weights over the source tokens.
     """
 
     key: Tensor

@@ -40,7 +40,7 @@ class Diagonal(NamedTuple):
         expected: expected source position [B, H, T, 1] of each query, in tokens.
         width: width [B, 1, T, 1] of the prior, in tokens.
         nearest: distance [B, H, T, 1] of the key nearest to the expected position.
-        further: distance [B, H, T, N] of each key from the expected position, minus ``nearest``.
+        further: distance [B, H, T, N] of each key from that position, minus ``nearest``.
     """
 
     strength: Tensor

@@ -207,10 +207,7 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort the pairs by segment, and divide them into blocks.
-
-    The blocks of segment r end before block ``ends[r]``. Within a segment, the pairs keep their order.
-    """
+    """Sort the pairs by segment, keeping their order within a segment, and divide them into blocks."""
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"
     size = LARGE_BLOCK if has_large_blocks else BLOCK

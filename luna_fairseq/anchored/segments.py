@@ -108,8 +108,7 @@ def find_layout(
 ) -> Layout:
     """Choose by ``LAYOUT_FORMS`` and compute the layout of a batch for a look-up of ``number`` segments.
 
-    ``for_export`` chooses a layout that is valid for all lengths, because a graph has no branch on the
-    length.
+    A layout ``for_export`` is valid for all lengths, because a graph has no branch on the length.
     """
     L = packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
@@ -134,7 +133,7 @@ def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tens
 
 
 def max_segment_tokens(S: int, L: int) -> int:
-    """Return W, the number of tokens in the largest of L segments, for a context of length S."""
+    """Return W, the number of tokens in the largest of L segments of S tokens."""
     return (S + L - 1) // L
 
 

@@ -29,8 +29,7 @@ class SoftmaxMemory(NamedTuple):
 class SoftmaxCrossAttention(AnchoredAttention):
     """Softmax cross-attention to all source tokens, with the interface of :class:`LunaAttention`.
 
-    Pack attention, in which the packed sequence P attends to the source, still updates P for the
-    self-attention of the next layer. See :class:`LunaAttention` for the other arguments.
+    Pack attention still updates P for the self-attention of the next layer.
 
     Args:
         anchor_strength: initial strength gamma of the distance bias in pack attention (None: no bias).
@@ -133,9 +132,9 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return output, ReadWeights(None, weights)
 
     def _load_from_state_dict(self, state_dict: Dict[str, Tensor], prefix: str, *args: Any) -> None:
-        """Load the parameters, and skip those of pack attention if this module has no pack attention.
+        """Load the parameters, without those of pack attention if this module has none.
 
-        A checkpoint contains them if later layers were pruned, so that a former inner layer is now the last.
+        A checkpoint contains them if later layers were pruned, so that an inner layer is now the last.
         """
         if not self.packs:
             for name in [name for name in state_dict if name.startswith(f"{prefix}pack_")]:

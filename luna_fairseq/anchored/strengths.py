@@ -89,7 +89,6 @@ class DiagonalPrior(LearnedStrength):
         masked: Optional[Tensor] = None,
         origin: Optional[Tensor] = None,
     ) -> Diagonal:
-        """Compute the diagonal prior for a batch. See :func:`find_diagonal` for the arguments."""
         return find_diagonal(self.strength(), self.ratio(), query_place, key_place, masked, origin)
 
 
@@ -106,12 +105,10 @@ class LookupGate(nn.Module):
         self.register_buffer("start", torch.full((num_heads,), init))
 
     def reset_parameters(self) -> None:
-        """Reset the bias to its initial value, even if the module was created on the meta device."""
         nn.init.zeros_(self.change)
         self.start.fill_(self.init)
 
     def forward(self) -> Tensor:
-        """Return the bias, a vector with one value per head."""
         return self.start + self.change
 
 

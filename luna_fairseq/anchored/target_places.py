@@ -17,8 +17,8 @@ def target_places(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Return the zero-based index [B * n, T] of each target token, without padding, and None.
 
-    With ``separators`` (ids in both dictionaries), source and target are documents. The index then restarts
-    at each separator, and the second result is the number of source tokens before the aligned sentence.
+    With ``separators`` (ids in both dictionaries), the index restarts at each separator. The second result
+    is then the number of source tokens before the aligned source sentence.
     """
     place = token_places(tokens.eq(padding_idx))
     if separators is None:
