@@ -1,7 +1,7 @@
 """Cached keys and values of a source sentence, prepared for fast incremental decoding.
 
-What does not depend on the query is computed once per source: the logit scale, the padding mask, the token
-biases and the key positions. diagonal.py defines the prior.
+The logit scale, the padding mask, the token biases and the key positions do not depend on the query, and are
+applied once per source. diagonal.py defines the diagonal prior.
 
 Shapes: batch size B, H heads of dimension K, T queries, N keys. ``padding_mask`` [B, N] is True at padding.
 """

@@ -17,13 +17,9 @@ from luna_fairseq.modules.batch import Source
 class Needs(NamedTuple):
     """Distances and positions required by the attention modules of an encoder or a decoder.
 
-    Attributes:
-        pack_heads: number of heads of pack attention with a distance bias.
-        unpack: True if unpack attention has a distance bias.
-        window: number of segments in a window.
-        lookup: number of segments that a query looks up.
-        diagonal: True if cross-attention has a diagonal prior.
-        for_export: compute tensors that are valid for all sequence lengths, for a graph.
+    ``pack_heads`` is the number of heads of pack attention with a distance bias, ``unpack`` says whether
+    unpack attention has one, and ``window`` and ``lookup`` are numbers of segments. ``for_export`` requests
+    tensors that are valid for all sequence lengths.
     """
 
     pack_heads: int = 0

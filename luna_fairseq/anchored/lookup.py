@@ -80,10 +80,9 @@ def naive_lookup_attention(
 
 
 class LookedUp(NamedTuple):
-    """Output and attention weights of look-up attention.
+    """Output [B, H, T, K] of look-up attention, and its attention weights.
 
     Attributes:
-        output: weighted sum [B, H, T, K] of the values of rows and tokens.
         row_weights: weights [B, H, T, L] of the rows.
         token_weights: weights [B, H, T, N, W] of the tokens in the N chosen segments.
         segment: indices [B, H, T, N] of the chosen segments.
@@ -108,8 +107,7 @@ def lookup_attention(
 ) -> LookedUp:
     """Compute :func:`naive_lookup_attention` up to rounding, from tokens arranged by segment.
 
-    If a batch contains a short context, every query attends to as many segments as 64 tokens require. A query
-    thus has at most L + max(number * W, 64 + W) keys.
+    A query has at most L + max(number * W, 64 + W) keys; see :func:`read_chosen` for short contexts.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     scaled = q * q.size(-1) ** -0.5

@@ -69,7 +69,7 @@ class LayoutCall(NamedTuple):
         return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
 
     def may_have_short(self) -> bool:
-        """Return True if a context may be short, as every context of a graph, which cannot read a mask."""
+        """Return True if a context may have at most 64 tokens. A graph cannot read the values of the mask."""
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
 

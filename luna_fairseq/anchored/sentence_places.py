@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Index [B * n] of the last sentence of each target, and of its first token, without padding."""
+    """Index [B * n] of the unfinished sentence of each target, and index of its first token."""
 
     sentence: Tensor
     beginning: Tensor
@@ -20,8 +20,9 @@ def number_within_sentences(
 ) -> Tuple[Tensor, Tensor, UnfinishedSentence]:
     """Return each token's index in its sentence, its sentence's index, and the unfinished sentence.
 
-    ``place`` [B * n, T] is the index of each token in the target. ``begins`` marks the first token of each
-    sentence, a separator in a target shifted right. ``before`` is that of the preceding tokens.
+    ``place`` [B * n, T] is the index of each token in the target, without padding. ``begins`` marks the
+    first token of each sentence, a separator in a target shifted right. ``before`` is the preceding
+    unfinished sentence.
     """
     sentence, beginning = begins.cumsum(dim=1), (place * begins).cummax(dim=1).values
     if before is not None:
@@ -37,9 +38,9 @@ def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens [B * n, T] before the source sentence with the number of each token's sentence.
+    """Count the source tokens before source sentence k, for the target sentence k of each token [B * n, T].
 
-    If there is no such sentence, all source tokens are counted.
+    If there is no source sentence k, all source tokens are counted.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

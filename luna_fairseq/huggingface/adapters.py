@@ -78,7 +78,8 @@ class TransformersStack(TokenEmbedding):
     ) -> Tensor:
         """Compute the padding mask [B, T], True at padding, of token ids [B, T] or token vectors [B, T, C].
 
-        An attention mask may cover the cached positions as well. Without it, token vectors have no padding.
+        An attention mask may cover the cached positions as well. Without a mask, token vectors have no
+        padding.
         """
         if (input_ids is None) == (inputs_embeds is None):
             raise ValueError("Expected either input_ids or inputs_embeds, got both or neither.")

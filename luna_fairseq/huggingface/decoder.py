@@ -28,10 +28,8 @@ class LunaCache:
     """Cache of a Luna decoder, passed to the model as ``past_key_values``.
 
     The cache contains sums over the earlier positions, so its size does not depend on the text length. A
-    forward pass returns a new cache and leaves the given cache unchanged.
-
-    Attributes:
-        memory: what the decoder has read of the source; the learned P of a language model.
+    forward pass returns a new cache and leaves the given cache unchanged. ``memory`` is that of the source,
+    or the learned P of a language model.
     """
 
     is_compileable = False

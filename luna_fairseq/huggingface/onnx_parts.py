@@ -98,9 +98,9 @@ class DecodingStep(nn.Module):
     """Graph of one decoding step, which processes one token per sentence.
 
     A padding token leaves the state of its sentence unchanged. A state of zeros is the beginning of a text.
-    The names of the inputs are "token", those of the memory and those of the state; ``memory`` is an
-    example. The memory of a language model becomes a part of the graph. The names of the outputs are
-    "logits" and "next_NAME" for each tensor NAME of the state.
+    The inputs are "token", the tensors of the memory, of which ``memory`` is an example, and the tensors of
+    the state. The memory of a language model becomes a part of the graph. The outputs are "logits", and
+    "next_NAME" for each tensor NAME of the state.
     """
 
     def __init__(self, model: Any, memory: DecoderMemory):

@@ -213,7 +213,7 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Context manager that writes the averages of ``--store-ema`` under the same names elsewhere."""
+    """Write the averages of ``--store-ema`` to a temporary folder under the same names, and yield it."""
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
             write_ema(folder / name, Path(temporary) / name)

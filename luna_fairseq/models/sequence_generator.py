@@ -26,7 +26,7 @@ _BLOCK = 128  # columns whose maximum find_largest compares
 
 
 class EncodedBatch(NamedTuple):
-    """What the decoders of an ensemble read.
+    """Encoder outputs and output projections for the decoders of an ensemble.
 
     Attributes:
         outputs: encoder output of each model; empty for language models.
