@@ -141,7 +141,10 @@ def run(args: argparse.Namespace) -> None:
 
 
 def measure(task: Task, section: Section) -> None:
-    """Measure all cases of a task, add their results to ``section``, and print a table after each case."""
+    """Measure all cases of a task, add their results to ``section``, and print a table after each case.
+
+    With ``--check``, only check the results of the variants, and print their errors.
+    """
     cases = plan_jobs(task, section)
     print("", f"== {section.name} ==", *section.notes, "", sep="\n", flush=True)
     if task.args.check:

@@ -71,7 +71,7 @@ class OptimizerStep(Task):
         return require_equal(what, *map(self.change_after_steps, (variant, OPTIMIZERS[variant.equals])))
 
     def change_after_steps(self, variant: Variant) -> Tensor:
-        """Return the change in a few small parameters after three steps, as one vector.
+        """Return the change in parameters of the shapes ``SMALL`` after three steps, as one vector.
 
         The gradients differ from step to step, but all optimizers get the same parameters and gradients.
         """

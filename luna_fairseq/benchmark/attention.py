@@ -66,7 +66,7 @@ def luna_causal(x: Inputs, backend: str, decay: bool = False) -> Tensor:
 
 
 def explicit_attention(*inputs: Any) -> Tensor:
-    """Compute attention with an explicit weight matrix, as a reference for :func:`luna_attention`."""
+    """Compute attention with an explicit weight matrix and the arguments of :func:`luna_attention`."""
     return naive_attention(*inputs)[0]
 
 
@@ -194,9 +194,9 @@ class AttentionTask(Task):
         return [{**case, "pass": which} for case in self.cases_at(*self.args.lengths) for which in PASSES]
 
     def random_heads(self, **lengths: int) -> Inputs:
-        """Create random tensors [B, H, length, K] that are laid out in memory like a model's projections.
+        """Create random tensors [B, H, length, K], given their lengths by name.
 
-        All but "gradient" require a gradient.
+        They are laid out in memory like a model's projections. All but "gradient" require a gradient.
         """
         args, inputs = self.args, {}
         generator = torch.Generator(args.device).manual_seed(args.seed)

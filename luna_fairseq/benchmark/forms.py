@@ -34,7 +34,10 @@ FORMS = [f"{name}={form.name}" for name, table in FORM_TABLES.items() for form i
 
 @contextmanager
 def force_forms(names: Sequence[str]) -> Iterator[Dict[str, Sequence[str]]]:
-    """Context manager that forces forms such as ``pack=absorbed``, and returns the forms that are taken."""
+    """Context manager that forces implementations (forms) of operations, given as OPERATION=FORM.
+
+    Yields a dictionary that collects, for each of these operations, the names of the forms that run.
+    """
     pairs: Sequence[Tuple[str, str]] = [tuple(name.split("=")) for name in names]  # type: ignore[misc]
     with ExitStack() as stack:
         yield {name: stack.enter_context(FORM_TABLES[name].force(form)) for name, form in pairs}

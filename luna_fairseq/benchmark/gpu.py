@@ -101,9 +101,10 @@ def build_parser() -> argparse.ArgumentParser:
 
 
 def run(args: argparse.Namespace) -> None:
-    """Run the parts until the time limit, and write their results to gpu.json and gpu.md.
+    """Run the benchmark commands of ``ON_GPU`` or ``ON_CPU``, and write their results to gpu.json and gpu.md.
 
-    An InputError after all parts means that one failed or gave wrong results.
+    Commands beyond the time limit are skipped. An InputError at the end means that a command failed, was
+    skipped or gave wrong results.
     """
     parts = ON_CPU if args.device == "cpu" else ON_GPU
     if importlib.util.find_spec("fairseq") is None:

@@ -87,7 +87,7 @@ def count_linear_flops(x: Sequence[int], *_: Any, out_shape: Sequence[int], **__
 
 
 def cpu_flop_formulas() -> Dict[Any, Any]:
-    """Return formulas that count operations of torch's attention and linear layers on a CPU.
+    """Return functions, keyed by operator, that count operations of attention and linear layers on a CPU.
 
     ``FlopCounterMode`` has no formulas for these operators and would count 0.
     """
@@ -109,7 +109,7 @@ def cpu_flop_formulas() -> Dict[Any, Any]:
 
 
 def is_product(operator: str) -> bool:
-    """Return True if an operator, such as "aten::addmm", computes matrix products or attention."""
+    """Return True if an operator computes matrix products or attention, such as "aten::addmm", else False."""
     return any(part in operator for part in ("mm", "attention", *(name for _, name in LINEAR_OPERATORS)))
 
 

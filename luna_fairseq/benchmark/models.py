@@ -126,7 +126,7 @@ class ModelVariant:
     dtype: str = ""
 
     def definition(self) -> "ModelVariant":
-        """Return the same model with naive attention, to be run in :func:`explicit_attention_everywhere`."""
+        """Return this model with naive attention, to be run within :func:`explicit_attention_everywhere`."""
         options = {**self.options, "luna_backend": "naive", "torch_compile": False}
         return replace(self, options=options, change=use_definitions)
 
@@ -134,15 +134,16 @@ class ModelVariant:
 def luna_variant(
     architectures: Names, untied: bool = False, change: Change = None, **options: Any
 ) -> ModelVariant:
-    """Describe a Luna model. The model is optional if it has a change or other options."""
+    """Describe a Luna model. With a ``change`` or ``options``, it is measured only if ``--with`` names it."""
     optional = bool(options or change)
     return ModelVariant(architectures, {"untie_luna_kv": untied, **options}, change, optional=optional)
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Describe a Transformer with a peer attention, such as Linformer's. The model is optional.
+    """Describe a Transformer with a peer attention, such as Linformer's.
 
-    It supports translation only if the attention also has causal and cross-attention forms.
+    The model is measured only if ``--with`` names it. It supports translation only if the attention also has
+    causal and cross-attention forms.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):

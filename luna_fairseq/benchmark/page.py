@@ -155,7 +155,10 @@ def plotted_values(record: Record, rate: str) -> Dict[str, float]:
 
 
 def draw_curves(ax: Any, title: str, label: str, records: Sequence[Record]) -> None:
-    """Draw one curve per variant against the sequence length, or one point if cases have no length."""
+    """Draw one curve of the quantity ``label`` per variant against the sequence length.
+
+    If the cases have no length, draw one point per variant.
+    """
     for form in dict.fromkeys(record["form"] for record in records):
         points = [record for record in records if record["form"] == form]
         x = [point["case"].get("T", form) for point in points]

@@ -124,12 +124,14 @@ class Section:
     """Results of one task: a section of the printed page and of the JSON file.
 
     Attributes:
+        name: name of the task.
         rate: "tokens" or "sentences" to print their number per second, or "".
         notes: lines that describe the measurement.
         peers: names of the variants that get a speedup column.
         checks: largest error divided by the tolerance, keyed by variant name.
         failed: error messages of variants that could not be measured, keyed by variant name.
         running: name of the variant that is being measured. If the process dies, this variant is the cause.
+        results: measurements, one per case and variant.
         profiles: counts of operations and calls, with ``--profile``.
         changed: callable without arguments, called when another variant starts.
     """
@@ -172,8 +174,10 @@ class Section:
 def plan_jobs(task: Task, section: Section) -> List[Tuple[Case, Dict[str, Callable[[], Job]]]]:
     """Check the results of all variants of a task, and list the jobs to measure.
 
-    The notes, peers, checks and failures of ``section`` are filled in. Each case is returned with functions,
-    keyed by variant name, that prepare the job to measure.
+    Return each case with a dictionary that maps the name of a variant to a function that prepares its job.
+    Variants with wrong results are left out, and listed in ``section.failed``. The lines that describe the
+    measurement (``notes``), the errors of the results (``checks``) and the variants with a speedup column
+    (``peers``) are stored in ``section`` too.
     """
     variants = select(task.variants(), task.args.with_, task.args.without)
     # Names of the variants skipped in some cases, keyed by reason. A dictionary preserves their order.

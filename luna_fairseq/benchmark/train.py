@@ -70,7 +70,7 @@ class Train(ModelTask):
     def prepare_loss(self, model: Any, batch: BatchSize, lengths: Sequence[int] = ()) -> Loss:
         """Create a random batch, and return a function that computes its loss in the same way as fairseq.
 
-        lengths: number of tokens in each sentence, excluding padding (none: no padding).
+        lengths: number of tokens in each sentence, excluding padding (empty: no padding).
         """
         source, target = (self.random_sentences(batch) for _ in range(2))
         previous, task = target.roll(1, dims=1), self.fairseq_task(batch.T)

@@ -9,7 +9,7 @@ from luna_fairseq.errors import InputError
 
 
 class Checkpoint(NamedTuple):
-    """Model in float32 and evaluation mode, its task, and the rest of its file without parameters."""
+    """Model in float32 and evaluation mode, its task, and the file without weights and optimizer state."""
 
     model: Any
     task: Any
@@ -17,7 +17,7 @@ class Checkpoint(NamedTuple):
 
 
 def load(path: Path, data: Path) -> Checkpoint:
-    """Load a fairseq checkpoint with its classification heads, and with the dictionaries in ``data``."""
+    """Load a fairseq checkpoint with its classification heads and the dictionaries in the folder ``data``."""
     if not data.is_dir():
         raise InputError(f"--data {data} does not exist. Give the folder of the model's dictionaries.")
     overrides = {"data": str(data.absolute()), "load_checkpoint_heads": True}

@@ -26,9 +26,10 @@ def check_logits(model: Any, exported: Any, kind: ModelKind) -> None:
 
 
 def batch_lengths(config: Any, longest: int) -> List[List[int]]:
-    """Return the sequence lengths of two batches that together cover every case of the computation.
+    """Return the sequence lengths of two batches, of at most ``longest`` tokens, that a model is compared on.
 
-    The lengths lie on both sides of two thresholds: the length of P, and ``DENSE_LENGTH`` of a token lookup.
+    The lengths lie on both sides of two thresholds, at which models compute differently: the length of P, and
+    ``DENSE_LENGTH``, up to which a look-up reads all tokens.
     """
     boundaries = config.projection_length, DENSE_LENGTH
     lengths = {1, 2, LONG_LENGTH, *(boundary + step for boundary in boundaries for step in (-1, 0, 1))}
@@ -44,7 +45,7 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
 
 
 def length_to_compare(config: Any, side: str) -> int:
-    """Return the longest sequence length to compare, greater than the length of P if the model accepts it."""
+    """Return the longest length to compare for the "encoder" or "decoder", if possible above that of P."""
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))
 

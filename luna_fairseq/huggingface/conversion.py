@@ -168,7 +168,10 @@ class ModelKind:
         return getattr(import_module(f"luna_fairseq.huggingface.{self.module}"), self.class_name)
 
     def auto_map(self, configuration: str) -> Dict[str, str]:
-        """Return the entry of config.json that tells transformers where to find the classes."""
+        """Return the entry of config.json that tells transformers where to find the classes.
+
+        configuration: name of the configuration class.
+        """
         return {
             "AutoConfig": f"configuration_luna.{configuration}",
             self.auto_class: f"{self.module}.{self.class_name}",
@@ -244,7 +247,10 @@ def fine_tuned_kind(head: str) -> ModelKind:
 
 
 def find_kind(model: Any, head: Optional[str] = None) -> ModelKind:
-    """Return the kind of a fairseq model, with the classification head of this name if one is given."""
+    """Return the kind of a fairseq model, with the classification head of this name if one is given.
+
+    Raises InputError if the model cannot be exported, or has no head of this name.
+    """
     _check_exportable(model)
     if head is None:
         return KINDS[type(model)]

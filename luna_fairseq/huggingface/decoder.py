@@ -28,8 +28,11 @@ class LunaCache:
     """Cache of a Luna decoder, passed to the model as ``past_key_values``.
 
     The cache contains sums over the earlier positions, so its size does not depend on the text length. A
-    forward pass returns a new cache and leaves the given cache unchanged. ``memory`` is that of the source,
-    or the learned P of a language model.
+    forward pass returns a new cache and leaves the given cache unchanged.
+
+    Attributes:
+        memory: tensors of the source that every decoding step reads, or of the learned P in a language model.
+        state: sums over the earlier positions, and their number.
     """
 
     is_compileable = False
@@ -134,7 +137,7 @@ class LunaDecoder(TransformersStack, Decoder, LunaPreTrainedModel):
 
 
 def to_core_output(encoder_outputs: Optional[LunaModelOutput]) -> Optional[EncoderOutput]:
-    """Convert the output of the exported encoder to the type of ``luna_fairseq.modules``, time-first."""
+    """Convert the output of the exported encoder to the time-first output of ``luna_fairseq.modules``."""
     if encoder_outputs is None:
         return None
     source_mask = encoder_outputs.source_mask
@@ -214,7 +217,10 @@ def _cached_state(cache: Any) -> Optional[DecoderState]:
 
 
 def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
-    """Return the tokens [B, T] or vectors [B, T, C] of a text of ``length`` that are not yet in the cache."""
+    """Return the tokens [B, T] or vectors [B, T, C] after the first ``cached`` ones of a text of ``length``.
+
+    Raises ValueError if there are none, or ``tokens`` does not contain all of them.
+    """
     new = length - cached
     if not 1 <= new <= tokens.size(1):
         raise ValueError(

@@ -28,7 +28,10 @@ EXAMPLE = "luna-export-huggingface exported --path checkpoints/checkpoint_best.p
 
 
 class ConvertedCheckpoint(NamedTuple):
-    """Checkpoint, its :class:`ModelKind`, and its model and tokenizer for transformers (None for images)."""
+    """Checkpoint, its :class:`ModelKind`, and its model and tokenizer for transformers.
+
+    The tokenizer is None if the model takes images as input.
+    """
 
     checkpoint: Any
     kind: Any
@@ -110,7 +113,10 @@ def export(
 def convert_checkpoint(
     path: Path, data: Path, folder: Path, head: Optional[str], ema: bool
 ) -> ConvertedCheckpoint:
-    """Load a checkpoint, and convert its model and tokenizer to transformers, without writing ``folder``."""
+    """Load a checkpoint, and convert its model and tokenizer to transformers.
+
+    ``folder`` is not written. Raises InputError if it exists already, or the checkpoint cannot be exported.
+    """
     if folder.exists():
         raise InputError(f"{folder} exists already. Give another folder, or remove this one.")
     if not path.is_file():
@@ -142,7 +148,7 @@ def convert_checkpoint(
 
 
 def _check_task(path: Path, identity: Dict[str, Any]) -> None:
-    """Raise InputError for a task whose input the exported tokenizer cannot build, such as language tags."""
+    """Raise InputError for a task whose input the tokenizer cannot build, such as one with language tags."""
     if not has_known_task(identity):
         raise InputError(
             f"{path} was trained on --task {identity.get('task')}, whose input the exported tokenizer cannot "
@@ -171,7 +177,10 @@ def _generation_dictionary(task: Any) -> Any:
 
 
 def _choose_head(model: Any, head: Optional[str]) -> Optional[str]:
-    """Return the classification head to export, or None for the language model."""
+    """Return the name of the classification head to export, or None to export the language model.
+
+    The ``head`` given takes precedence. Without it, raises InputError if the model has several heads.
+    """
     if head is not None:
         return None if head == "none" else head
     heads = list(getattr(model, "classification_heads", ()))

@@ -95,7 +95,10 @@ def _load_weights(folder: Path) -> Dict[str, Tensor]:
 
 
 def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_shared: bool) -> None:
-    """Add the tied parameters that safetensors omitted, in place. ``names`` are those of all parameters."""
+    """Add, in place, the parameters that safetensors omitted because they are tied to another one.
+
+    names: names of all parameters of the exported model. all_shared: the encoder's embedding is tied too.
+    """
     untied = () if all_shared else ("luna.encoder.",)
     tied = [name for name in (*weights, *names) if name.endswith(TIED) and not name.startswith(untied)]
     stored = next((weights[name] for name in tied if name in weights), None)
@@ -106,7 +109,8 @@ def _restore_tied_weights(weights: Dict[str, Tensor], names: Iterable[str], all_
 def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor]) -> Dict[str, str]:
     """Map the checkpoint parameters that are tied to an imported embedding to its exported name.
 
-    A classifier is exported without the LM head, whose old weight would overwrite the imported embedding.
+    ``names`` maps parameters from the checkpoint to the exported model. A classifier is exported
+    without the LM head, whose old weight would overwrite the imported embedding.
     """
     embeddings = {ours: theirs for ours, theirs in names.items() if ours.endswith(TIED)}
     return {
@@ -121,7 +125,10 @@ def _find_tied_parameters(names: Mapping[str, str], model: Mapping[str, Tensor])
 def _check_same_training(
     exported: Dict[str, Any], original: Dict[str, Any], folder: Path, like: Path
 ) -> None:
-    """Raise InputError if a folder was exported from another training, even if its parameters would fit."""
+    """Raise InputError if a folder was exported from another training, even if its parameters would fit.
+
+    ``exported`` and ``original`` are the settings of the two trainings that :func:`stored_identity` returns.
+    """
     for name, value in exported.items():
         if name in original and original[name] != value:
             raise InputError(
@@ -131,7 +138,10 @@ def _check_same_training(
 
 
 def _check_vocabularies(exported: Mapping[str, str], folder: Path) -> None:
-    """Raise InputError if a tokenizer in a folder has another vocabulary than the exported digests."""
+    """Raise InputError if a tokenizer in a folder has another vocabulary than the exported one.
+
+    ``exported`` holds the digest of each exported vocabulary by file name. A missing file causes a warning.
+    """
     from tokenizers import Tokenizer
 
     from luna_fairseq.huggingface.tokenizer import vocabulary_digest

@@ -63,6 +63,8 @@ def _training_details(checkpoint: Checkpoint) -> Dict[str, Any]:
 def find_scores(path: Path, ema: bool, given: Optional[Path] = None) -> Dict[str, str]:
     """Return the scores of a checkpoint with their settings, as text keyed by the name of the score.
 
+    The result is empty if no file has scores of the checkpoint.
+
     Args:
         path: checkpoint file, in the run folder or in its subfolder ``checkpoints``.
         ema: the moving average of its weights is exported.

@@ -55,9 +55,10 @@ class LunaClassificationHead(nn.Module):
 
     ``config.classifier_reads`` selects the vector that represents a sequence:
 
-    - "first": hidden state of the first token. - "mean": mean of the vectors of the packed sequence P after
-    the last layer. - "maximum": elementwise maximum of the projected vectors of P. - "attention": output of
-    attention with the first token as query and P as keys and values.
+    - "first": hidden state of the first token.
+    - "mean": mean of the vectors of the packed sequence P after the last layer.
+    - "maximum": elementwise maximum of the projected vectors of P.
+    - "attention": output of attention with the first token as query and P as keys and values.
     """
 
     def __init__(self, config: LunaConfig):

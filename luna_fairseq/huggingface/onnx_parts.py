@@ -45,7 +45,10 @@ class WholeModel(nn.Module):
 
 
 def name_tensors(prefix: str, values: Any) -> List[str]:
-    """Return names such as ``state_layers_0_key_sum``, in the order of the tensors of ``flatten_tensors``."""
+    """Return a name, such as ``state_layers_0_key_sum``, for each tensor in nested tuples.
+
+    The names are in the order of ``flatten_tensors``.
+    """
     names: List[str] = []
     seen: List[Tensor] = []
 
@@ -62,7 +65,7 @@ def name_tensors(prefix: str, values: Any) -> List[str]:
 
 
 class ReadSource(nn.Module):
-    """Graph that encodes a source and reads it once for the decoder.
+    """Graph that encodes a source and computes the memory, the tensors that every decoding step reads.
 
     Attributes:
         example: memory of an example batch, whose structure all batches share.

@@ -99,7 +99,7 @@ class Graph:
             ) from error
 
     def first_state(self, batch: int) -> Arrays:
-        """Return the state at the beginning of a batch of texts, which consists of zeros."""
+        """Return the state before the first token for a batch of this size, which consists of zeros."""
         states = [node for node in self.inputs if node.name.startswith("state_")]
         types = {"tensor(float)": np.float32, "tensor(int64)": np.int64}
         return {node.name: np.zeros((batch, *node.shape[1:]), types[node.type]) for node in states}

@@ -126,7 +126,7 @@ def _parse_module(name: str) -> _Module:
 
 
 def _remove_unused(modules: Dict[str, _Module]) -> List[_Module]:
-    """Return the modules without what nothing uses in ``_REDUCED`` files."""
+    """Return the modules, without the statements and imports of ``_REDUCED`` files that nothing uses."""
     needed: Set[Tuple[str, str]] = set()
     kept: Set[int] = set()
 

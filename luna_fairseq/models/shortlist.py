@@ -1,8 +1,8 @@
-"""Vocabulary shortlist: restrict beam search to target subwords that may translate the sources of a batch.
+"""Vocabulary shortlist: restrict beam search to target pieces that may translate the sources of a batch.
 
-A lexicon lists these candidates per source subword, plus candidates for every sentence. Special symbols are
-always candidates. The output projection is computed for the candidates only, and log-probabilities are
-normalized over them.
+A piece is an entry of a dictionary, usually a subword. A lexicon lists these target pieces, the candidates,
+for each source piece, and further candidates for every sentence. Special symbols are always candidates. The
+output projection is computed for the candidates only, and log-probabilities are normalized over them.
 """
 
 import logging
@@ -25,15 +25,21 @@ logger = logging.getLogger(__name__)
 
 
 class Shortlist:
-    """Target subwords that may translate each source subword.
+    """Candidates of each source piece: the target pieces that may translate it.
 
     Args:
-        candidates: target subwords by source subword. The key :data:`EVERY_SENTENCE` holds the candidates of
-            every sentence.
+        candidates: target pieces by source piece. The key :data:`EVERY_SENTENCE` holds the candidates for
+            every sentence. Source pieces that ``source`` lacks are ignored, because they occur in no input.
+        source: source dictionary.
+        target: target dictionary with V pieces, which must include all candidates.
 
     Attributes:
-        table: target indices of the candidates, one row per entry of the source dictionary, padded.
-        always: mask [V], True at candidates of every sentence.
+        table: indices of the candidates in the target dictionary, one row per piece of the source dictionary,
+            filled up with the padding index.
+        always: mask [V], True at special symbols and at the candidates for every sentence.
+
+    Raises:
+        InputError: The target dictionary lacks a candidate.
 
     Example:
         >>> dictionary = Dictionary()
@@ -64,7 +70,11 @@ class Shortlist:
 
     @classmethod
     def load(cls, path: str, source: Dictionary, target: Dictionary, languages: str = "") -> "Shortlist":
-        """Load a file written by ``luna-make-shortlist``, for languages such as "de-en" ("" if unknown)."""
+        """Load a file written by ``luna-make-shortlist``, for languages such as "de-en" ("": not checked).
+
+        Raises InputError if the file was made for other languages or dictionaries. Pieces that were appended
+        to a dictionary are allowed. If the file names no dictionaries, a warning is logged.
+        """
         lexicon = read_lexicon(Path(path))
         if not lexicon.languages:
             logger.warning(
@@ -90,9 +100,11 @@ class Shortlist:
         return cls(lexicon.candidates, source, target)
 
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
-        """Return the candidates for source ``tokens``, and the ``extra`` tokens, in increasing order.
+        """Return the target indices of the candidates for source ``tokens``, in increasing order.
 
-        If there are fewer than ``minimum`` candidates, the first other entries of the dictionary are added.
+        extra: other target indices that the search needs, such as those of forced prefixes.
+        minimum: number of indices that the search needs to fill its beam. If there are fewer, the first other
+        pieces of the dictionary are added.
         """
         found = self.always.clone()
         found[self.table[tokens.cpu().unique()].long().flatten()] = True
@@ -105,12 +117,18 @@ class Shortlist:
 
 
 def identify(dictionary: Dictionary, entries: Optional[int] = None) -> str:
-    """Return the number of entries and a hash of a dictionary, or of its first entries, without spaces."""
+    """Return the number of pieces in a dictionary and their hash, such as "8000-5140f07260ee51d5".
+
+    If ``entries`` is given, only the first ``entries`` pieces count.
+    """
     return fingerprint(dictionary.symbols[:entries]).replace(" entries, ", "-")
 
 
 class SelectedOutputs(nn.Module):
-    """Subset of the outputs of a layer that has hooks or is of an unknown class. Computes all of them."""
+    """Layer that computes all outputs of ``layer``, and returns those with the indices ``outputs``.
+
+    It is used if ``layer`` has hooks or is of an unknown class, so that its weights cannot be selected.
+    """
 
     def __init__(self, layer: nn.Module, outputs: Tensor):
         super().__init__()
@@ -122,7 +140,10 @@ class SelectedOutputs(nn.Module):
 
 
 def select_outputs(projection: Any, outputs: Tensor) -> nn.Module:
-    """Return a layer, of the same class if possible, that computes some outputs of the output projection."""
+    """Return a layer that computes the outputs of an output projection with the indices ``outputs``.
+
+    The layer has the same class if the weights can be selected, otherwise it is a :class:`SelectedOutputs`.
+    """
     if isinstance(projection, (Linear8, BFloat16Linear)) and not has_hooks(projection):
         return projection.select(outputs)
     if not is_plain_linear(projection):

@@ -258,7 +258,7 @@ _RANGES: Dict[str, Tuple[Callable[[float], bool], str]] = {
 
 
 def _check_hyperparameters(group: Dict[str, Any]) -> None:
-    """Check that the options of a parameter group are in range."""
+    """Raise InputError if an option of a parameter group is out of range."""
     for name, (is_good, wanted) in _RANGES.items():
         value = group[name]
         is_number = isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
@@ -271,7 +271,7 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
-    """Replace a weight decay type of None with the default for the rebound."""
+    """Replace a weight decay type of None, in place, with the default for the group's rebound."""
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 

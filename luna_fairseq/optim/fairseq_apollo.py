@@ -106,7 +106,7 @@ class FairseqApollo(FairseqOptimizer):
 
     @property
     def clips_each_parameter(self) -> bool:
-        """True if :meth:`step` clips the gradient of each parameter, so the trainer must not clip."""
+        """True if :meth:`step` clips each gradient, False if the trainer clips all of them together."""
         return str(self.cfg.clip_mode) == "each"
 
     def clip_grad_norm(self, max_norm: float, aggregate_norm_fn: Optional[Callable] = None) -> Tensor:
@@ -139,7 +139,7 @@ class FairseqApollo(FairseqOptimizer):
             group.update(options)
 
     def step(self, closure: Optional[Callable] = None, scale: float = 1.0, groups: Any = None) -> None:
-        """Update the parameters once, after clipping each gradient if the clip mode is "each"."""
+        """Divide the gradients by ``scale``, clip them in the mode "each", and update the parameters."""
         if self.clips_each_parameter:
             if closure is not None:
                 closure()
@@ -157,9 +157,9 @@ class FairseqApollo(FairseqOptimizer):
 
 
 def gradient_norms(grads: Sequence[Tensor]) -> Tensor:
-    """Compute the L2 norm of each tensor, as a vector on the device of the first one.
+    """Compute the L2 norm of each of N tensors, as a vector [N] on the device of the first tensor.
 
-    It is in float32, or in float64 if any gradient is in float64.
+    The vector is in float32, or in float64 if any gradient is in float64.
     """
     if not grads:
         return torch.empty(0)

@@ -115,7 +115,7 @@ class MilestoneSchedule(FairseqLRScheduler):
 
 
 def _check(cfg: MilestoneScheduleConfig) -> None:
-    """Check that the schedule options are in range and compatible."""
+    """Raise InputError if a schedule option is out of range or conflicts with another one."""
     options = {field.name: getattr(cfg, field.name) for field in fields(MilestoneScheduleConfig)}
     check_bounds({**options, "milestones": list(cfg.milestones), "lr": list(cfg.lr)}, MilestoneScheduleConfig)
     if len(cfg.lr) != 1:

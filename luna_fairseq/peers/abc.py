@@ -54,7 +54,8 @@ class BoundedMemoryAttention(PeerAttention):
     def slot_weights(self, logits: Tensor, total: Tensor) -> Tensor:
         """Compute ``dropout(softmax(logits / (total sqrt(K)))) / total``, the weights of summed slot values.
 
-        The write weights up to each position sum to ``total`` [B, H, T, n], which turns sums into means.
+        ``logits`` [B, H, T, n] are products of the queries with the summed slot keys. ``total`` [B, H, T, n]
+        sums the write weights up to each position, and turns sums into means.
         """
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
         return F.dropout((logits * mean * self.head_dim**-0.5).softmax(dim=-1), self.dropout) * mean
@@ -62,7 +63,11 @@ class BoundedMemoryAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from summed slot ``keys``, ``values`` and write weights ``alpha``."""
+        """Continue causal attention from the sums over earlier positions.
+
+        The state holds what they have written to the slots, ``keys`` and ``values``, and the sums ``alpha``
+        [B, H, 1, n] of the write weights.
+        """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
         with torch.autocast(q.device.type, enabled=False):

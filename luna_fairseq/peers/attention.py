@@ -37,7 +37,10 @@ KeyMask = Union[Tensor, Tuple[Optional[Tensor], ...]]
 
 
 def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[Tensor], State]:
-    """Return the padding mask of the keys, and the target places of a diagonal prior by name.
+    """Split the mask of cross-attention into the padding mask, or None, and the places of the target tokens.
+
+    The places are positions that a diagonal prior compares with those of the source. They are returned in a
+    dictionary with the keys ``target_place`` and ``target_origin``, which is empty for a mask alone.
 
     fairseq's decoder layer passes nothing but the mask on to cross-attention, also under a wrapper that
     recomputes or shards the layer. The places therefore travel with the mask.
@@ -133,7 +136,7 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute the tensors [B, ...] of a context that all steps of cross-attention share."""
+        """Compute the named tensors [B, ...] of a context that all steps of cross-attention read."""
         raise NotImplementedError
 
     def read_context(
@@ -175,7 +178,7 @@ class PeerAttention(ProjectingAttention):
             )
 
     def future_mask(self, x: Tensor) -> Optional[Tensor]:
-        """Return the mask [T, T] of later keys for x [B, H, T, K] if ``form`` is "causal", otherwise None."""
+        """Return a mask [T, T], True at later keys, for x [B, H, T, K]. None if ``form`` is not "causal"."""
         T = x.size(2)
         return torch.ones(T, T, dtype=torch.bool, device=x.device).triu(1) if self.form == CAUSAL else None
 
@@ -260,6 +263,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tensor:
         """Compute self-attention, on left-aligned sequences if this attention requires them.
 
+        The output [B, H, T, K] has the original alignment.
+
         attend: :meth:`attend` (None) or :meth:`attend_naively`.
         """
         attend = attend or self.attend
@@ -270,7 +275,7 @@ class PeerAttention(ProjectingAttention):
         return roll_left(attend(*moved, padding_mask=roll_left(padding_mask, left)), -left, dim=2)
 
     def _get_input_buffer(self, incremental_state: Optional[IncrementalState]) -> State:
-        """Return no state. fairseq's decoder layer calls this method, but does not use the result."""
+        """Return {}. fairseq's decoder layer calls this method, but does not use the result."""
         return {}
 
     def reorder_incremental_state(self, incremental_state: IncrementalState, new_order: Tensor) -> None:
@@ -306,7 +311,10 @@ def materialize_padding(padding_mask: Optional[Tensor], x: Tensor) -> Tensor:
 
 
 def combine_masks(padding_mask: Optional[Tensor], pair_mask: Optional[Tensor] = None) -> Optional[Tensor]:
-    """Combine a padding mask [B, S] with a mask [..., T, S] of pairs, to broadcast to [B, H, T, S]."""
+    """Combine a padding mask [B, S] with a mask [..., T, S] of pairs, to broadcast to [B, H, T, S].
+
+    The result is True where either mask is True, and None if both are None.
+    """
     if padding_mask is None:
         return pair_mask
     key_mask = padding_mask[:, None, None, :]

@@ -32,7 +32,7 @@ class BigBirdAttention(PeerAttention):
         self.register_buffer("seed", torch.randint(2**31, ()))
 
     def block_preferences(self, blocks: int, device: torch.device) -> Tensor:
-        """Return a fixed random score for each pair of n blocks, [n, n].
+        """Return the fixed random scores [n, n] of all pairs of n blocks, where n is ``blocks``.
 
         Shorter sequences use the top-left part of the matrix that is drawn for the maximum length.
         """
@@ -88,7 +88,10 @@ class BigBirdAttention(PeerAttention):
 
 
 def gather_blocks(x: Tensor, chosen: Tensor) -> Tensor:
-    """Gather the m chosen key blocks [B, n, m] of n query blocks, as [B, H, n, m * size, K]."""
+    """Gather the m key blocks that each of n query blocks attends to, as [B, H, n, m * size, K].
+
+    x: all key blocks [B, H, n, size, K]. chosen: indices [B, n, m] of the key blocks.
+    """
     B, H, _, size, K = x.shape
     index = chosen.flatten(1)[:, None, :, None, None].expand(-1, H, -1, size, K)
     return x.gather(2, index).unflatten(2, chosen.shape[1:]).flatten(3, 4)

@@ -51,7 +51,7 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Divide weighted sums [..., K + 1] by their last column, but at least by :meth:`least_divisor`."""
+        """Divide weighted sums [..., K + 1] by their last column or, if larger, by :meth:`least_divisor`."""
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
@@ -74,7 +74,7 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return the arguments of :meth:`least_divisor` in causal attention, by default none.
+        """Return a tuple with the argument ``total`` of :meth:`least_divisor` in causal attention, or ().
 
         before: total [B, 1 or H, 1, 1] at the last earlier position (None at the start).
         """
@@ -116,7 +116,7 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Compute ``sums`` over all keys, and the number of keys ``total`` [B, 1, 1, 1] without padding."""
+        """Return the ``sums`` over all keys and their number without padding, ``total`` [B, 1, 1, 1]."""
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
@@ -126,7 +126,10 @@ class FeatureMapAttention(PeerAttention):
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute phi(q_i) . phi(k_j) [B, H, T, S] for tests, 0 at padding and, if causal, at later keys."""
+        """Compute phi(q_i) . phi(k_j) [B, H, T, S] for tests, 0 at padding and, if causal, at later keys.
+
+        features: phi(q) [B, H, T, M]. keys: phi(k) [B, H, S, M].
+        """
         weights = features @ keys.transpose(-2, -1)
         weights = weights.masked_fill(materialize_padding(padding_mask, keys)[:, None, None, :], 0.0)
         return weights.tril() if self.form == CAUSAL else weights
@@ -139,7 +142,7 @@ def append_ones(v: Tensor) -> Tensor:
 
 
 def weighted_mean(v: Tensor, weights: Tensor) -> Tensor:
-    """Compute the weighted mean of the values for each query, 0 if all weights are 0."""
+    """Compute the mean of values [..., S, K] with weights [..., T, S], 0 if all weights are 0."""
     return weights @ v / weights.sum(dim=-1, keepdim=True).clamp(min=1e-30)
 
 

@@ -30,6 +30,7 @@ class InformationBlock(nn.Module):
     Padding is set to zero first, and left padding is moved to the right and back.
 
     Args:
+        embed_dim: width of the model.
         longest: maximum sequence length. The convolutions have one channel per position.
         kernel: kernel size and stride of the convolutions; twice the kernel must divide ``embed_dim``.
     """

@@ -17,7 +17,7 @@ from luna_fairseq.peers.registry import build_attention
 
 
 def build_layer_attention(cfg: Any, name: str, form: str) -> nn.Module:
-    """Build an attention with the sizes of the encoder ("bidirectional") or the decoder (other forms)."""
+    """Build the attention ``name`` with the sizes of the encoder ("bidirectional") or of the decoder."""
     encodes = form == BIDIRECTIONAL
     side = cfg.encoder if encodes else cfg.decoder
     return build_attention(
@@ -84,7 +84,7 @@ class PeerDecoderLayer(TransformerDecoderLayerBase):
 class PeerEncoder(TransformerSequenceEncoder):
     """fairseq's Transformer encoder with peer attentions.
 
-    With ``--linformer-sharing layerwise``, all layers use the length projections of the first layer.
+    With ``--linformer-sharing layerwise``, all layers use the first layer's projection along the length.
     """
 
     def __init__(self, cfg: Any, dictionary: Any, embed_tokens: nn.Module, layer_repeats: int = 1):
@@ -120,7 +120,10 @@ class PeerDecoder(TransformerDecoderBase):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        """Compute the features. Cross-attention gets the target places for ``--diagonal-prior``."""
+        """Compute the features before the output projection.
+
+        With ``--diagonal-prior``, cross-attention gets the positions of the target tokens with its mask.
+        """
         if full_context_alignment:
             raise InputError(
                 "Full-context alignment is not possible, because the decoder's attention is causal. Use "

@@ -1,12 +1,12 @@
 """Linformer (Wang et al., 2020, "Self-Attention with Linear Complexity").
 
-Keys and values are projected along the length, from n tokens to k, with learned matrices E and F [k, n]. For
-queries q and head width K, the output is::
+Keys and values are projected along the length, from n tokens to k (``--linformer-k``), with learned matrices
+E and F [k, n]. For queries q and head width K, the output is::
 
     y = softmax(q (E keys)^T / sqrt(K)) (F values)
 
-n is the maximum length. Shorter sequences are left-aligned and use the first columns of E and F. E mixes all
-positions, so causal attention is not possible.
+n is the maximum length. Shorter sequences are left-aligned and use the first columns of E and F. E and F
+mix all positions, so causal attention is not possible.
 """
 
 from typing import Any, List, Optional
@@ -27,6 +27,13 @@ class LinformerAttention(PeerAttention):
     needs_left_alignment = True
 
     def build(self, options: Any) -> None:
+        """Create the projections along the length. ``--linformer-sharing`` says what shares them.
+
+        - none: E and F for each head.
+        - headwise: E and F for all heads of a layer.
+        - key-value: one matrix as both E and F, for all heads of a layer.
+        - layerwise: the same for all layers (:meth:`share_projections`).
+        """
         self.sharing = options.linformer_sharing
         heads = self.num_heads if self.sharing == "none" else 1
         shape = (heads, options.linformer_k, self.max_positions)
@@ -34,15 +41,16 @@ class LinformerAttention(PeerAttention):
             nn.Parameter(torch.empty(shape)) for _ in range(2 if self.sharing in ("none", "headwise") else 1)
         )
         for parameter in self.length_proj:
-            nn.init.normal_(parameter, std=self.max_positions**-0.5)  # keeps the norm of the rows
+            # Each row of E and F has a norm of about 1, so projected keys are as large as the tokens' keys.
+            nn.init.normal_(parameter, std=self.max_positions**-0.5)
 
     def share_projections(self, first: "LinformerAttention") -> None:
-        """Use the length projections of the first layer, if ``--linformer-sharing`` is "layerwise"."""
+        """Use the projection of the ``first`` layer, but only if ``--linformer-sharing`` is layerwise."""
         if self.sharing == "layerwise":
             self.length_proj = first.length_proj
 
     def shorten(self, x: Tensor, index: int, padding_mask: Optional[Tensor]) -> Tensor:
-        """Project keys (index 0) or values (index 1) along the length, from [B, H, T, K] to [B, H, k, K]."""
+        """Project keys (index 0) or values (index 1) [B, H, T, K] to the length ``--linformer-k``."""
         T = x.size(2)
         self.check_length(T)
         weights: List[Tensor] = list(self.length_proj)
@@ -55,6 +63,7 @@ class LinformerAttention(PeerAttention):
     def attend_naively(
         self, q: Tensor, k: Tensor, v: Tensor, padding_mask: Optional[Tensor] = None
     ) -> Tensor:
+        """Compute the output with the formula of the module's docstring, without dropout."""
         E, F = (self.length_proj[i][..., : k.size(2)] for i in (0, -1))
         keys, values = E @ mask_features(k, padding_mask), F @ mask_features(v, padding_mask)
         return (q @ keys.transpose(-2, -1) * q.size(-1) ** -0.5).softmax(dim=-1) @ values

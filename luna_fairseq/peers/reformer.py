@@ -89,8 +89,8 @@ class ReformerAttention(PeerAttention):
         """Compute the attention of round r, on positions sorted by bucket and split into blocks of ``chunk``.
 
         The keys of a query lie in its own block and in the neighbouring blocks. The codes [B, H, rounds, T]
-        of all rounds show how many rounds find the same key. Return the output [B, H, T, K] and the
-        log-sum-exp [B, H, T, 1] of the logits, both in the sorted order.
+        number the positions of each round in its sorted order, and show how many rounds find a key. Return
+        the output [B, H, T, K] and the log-sum-exp [B, H, T, 1] of the logits, both in the sorted order.
         """
         neighbours = 1, 0 if self.form == CAUSAL else 1
         q, v = (x.gather(2, order.unsqueeze(3).expand(-1, -1, -1, x.size(3))) for x in (qk, v))

@@ -180,7 +180,10 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         incremental_state: Optional[IncrementalState] = None,
         **kwargs: Any,
     ) -> Tuple[Tensor, Dict[str, List[Tensor]]]:
-        """Compute what :meth:`forward` returns, with features [B, T, output width] in place of logits."""
+        """Compute the features [B, T, output width] before the output projection, and the attention weights.
+
+        The weights are in a dictionary, as in :meth:`forward`.
+        """
         if incremental_state is None:
             left = count_left_padding(prev_output_tokens.eq(self.embed_tokens.padding_idx))
             tokens, first = roll_left(prev_output_tokens, left), 0
@@ -223,7 +226,9 @@ class RnnAttentionDecoder(FairseqIncrementalDecoder):
         return states.transpose(0, 1)
 
     def _step(self, x: Tensor, state: Dict[str, Tensor], attend: Any, position: int) -> Tuple[Tensor, Tensor]:
-        """Decode the next positions, and update ``state``. If the context enters the cell, T is 1.
+        """Decode the positions of token embeddings x [B, T, width], and update ``state`` in place.
+
+        Return the features and the attention weights. If the context enters the cell, T is 1.
 
         attend: function ``(queries, position of the first query) -> (contexts, weights)``.
         """

@@ -63,7 +63,7 @@ class RnnAttentionConfig(FairseqDataclass):
 
 
 def fill_defaults(cfg: Any) -> Namespace:
-    """Fill in the defaults that depend on other options, and check that the options are compatible.
+    """Fill in the defaults that depend on other options, or raise InputError if options are incompatible.
 
     Example:
         >>> fill_defaults(RnnAttentionConfig(attention="bahdanau")).score

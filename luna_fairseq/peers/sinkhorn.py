@@ -49,7 +49,11 @@ class SinkhornAttention(PeerAttention):
         return (*super().project(x), x.transpose(0, 1).unsqueeze(1))
 
     def summarize_blocks(self, x: Tensor, real: Tensor) -> Tensor:
-        """Compute the mean embedding x' [B, blocks, C] of each block. real: [B, 1, T, 1], 0 at padding."""
+        """Compute the mean embedding x' [B, blocks, C] of each block of b positions, without padding.
+
+        x: input [B, 1, T, C]. real: [B, 1, T, 1], 1 at tokens and 0 at padding. In causal attention, the
+        means cover all positions up to the first one of a block.
+        """
         x = torch.cat([x * real, real], dim=-1)
         if self.form == CAUSAL:
             sums = x.cumsum(dim=2)[:, 0, :: self.size]
@@ -58,7 +62,7 @@ class SinkhornAttention(PeerAttention):
         return sums[..., :-1] / sums[..., -1:].clamp(min=1)
 
     def compute_permutation(self, x: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Compute the matrix R [B, H, blocks, blocks] in float32 or higher precision."""
+        """Compute the matrix R [B, H, blocks, blocks] for an input x [B, 1, T, C], at least in float32."""
         x = x.to(torch.promote_types(x.dtype, torch.float32))
         real = mask_features(torch.ones_like(x[..., :1]), padding_mask)
         blocks = self.sort(self.summarize_blocks(x, real).to(self.sort[0].weight.dtype)).to(x.dtype)
@@ -101,7 +105,10 @@ class SinkhornAttention(PeerAttention):
         return from_blocks(output, q.size(2))
 
     def mask_pairs(self, q: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
-        """Return a mask [B, 1, blocks, b, 2 b] of the keys in a query's own block and its sorted block."""
+        """Return a mask [B, 1, blocks, b, 2 b] of the keys in a query's own block and in its sorted block.
+
+        The mask is True at keys that the query must not attend to.
+        """
         padded = materialize_padding(padding_mask, q)[:, None, :, None]
         own = to_blocks(padded, self.size, True).transpose(-2, -1)
         # A sorted position is padding if this position of every block is padding. Padding is on the right, so

@@ -31,7 +31,8 @@ from luna_fairseq.peers.attention import (
 class SoftmaxAttention(PeerAttention):
     """Softmax attention (Vaswani et al., 2017), computed by torch's fused kernel, with an optional bias.
 
-    A diagonal prior numbers the queries from 0, unless the mask of the keys comes with their places.
+    A diagonal prior numbers the queries from 0, unless the mask of the keys comes with the positions of
+    the target tokens.
     """
 
     name = "softmax"

@@ -137,7 +137,10 @@ class StreamIterator(EpochBatchIterator):
         self.stream, self.processes = stream, processes
 
     def next_epoch_itr(self, *args: Any, **kwargs: Any) -> Any:
-        """Add the model state to every batch: an empty state, or the restored one in a resumed epoch."""
+        """Return an iterator over the batches of an epoch, which adds the model state to every batch.
+
+        The state is empty at the start of an epoch, and restored if a run resumes within the epoch.
+        """
         itr = super().next_epoch_itr(*args, **kwargs)
         if not itr.n:
             self.stream.clear()
@@ -151,7 +154,10 @@ class StreamIterator(EpochBatchIterator):
             yield batch
 
     def state_dict(self) -> Dict[str, Any]:
-        """Return the state of the iterator, within an epoch with the model state and the settings."""
+        """Return the position in the epoch and, within an epoch, the model state and segmentation settings.
+
+        The model state is None with several processes.
+        """
         state = super().state_dict()
         if state["iterations_in_epoch"]:
             stream_state = self.stream.state_dict() if self.processes == 1 else None
@@ -164,7 +170,8 @@ class StreamIterator(EpochBatchIterator):
     def load_state_dict(self, state_dict: Dict[str, Any]) -> None:
         """Restore the position in the text and the model state.
 
-        Raises InputError if the checkpoint was written with other settings of the division into segments.
+        Raises InputError if the checkpoint was written with different segmentation settings, such as another
+        segment length.
         """
         saved = state_dict.get("stream")
         for key, name, value in self._division_settings():
@@ -178,7 +185,7 @@ class StreamIterator(EpochBatchIterator):
             self.stream.load_state_dict(saved["state"])
 
     def _division_settings(self) -> List[Tuple[str, str, int]]:
-        """Return (key, name in messages, value) of the settings that must match to resume an epoch."""
+        """Return (key, name in messages, value) of the segmentation settings, which must match to resume."""
         dataset: Any = self.dataset
         return [
             ("rows", "number of streams", dataset.num_streams),
