@@ -62,7 +62,7 @@ class Geometry(NamedTuple):
 
 
 def find_padding(tokens: Optional[Tensor], padding_idx: int) -> Tensor:
-    """Return the padding mask of token ids [B, T]. Embeddings without tokens are an error."""
+    """Return the padding mask [B, T] of token ids [B, T], or raise an InputError if there are no tokens."""
     if tokens is None:
         raise InputError("Expected tokens or a padding mask, got embeddings alone. Pass the padding mask too")
     return tokens.eq(padding_idx)
@@ -92,7 +92,8 @@ def token_places(padding_mask: Tensor, count: Optional[Tensor] = None, has_paddi
 def can_branch_on_values(x: Tensor) -> bool:
     """Return True if Python code may branch on the values of a tensor, for example in an ``if``.
 
-    Reading values would synchronize with a GPU, or hard-code the branch into a compiled graph.
+    Return False on other devices than a CPU, where reading values would wait for the device, and while torch
+    records a graph, which would contain one branch only.
     """
     return x.device.type == "cpu" and not is_recording_graph()
 
@@ -100,7 +101,7 @@ def can_branch_on_values(x: Tensor) -> bool:
 def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
     """Return None instead of a mask that is False everywhere, because attention without a mask is faster.
 
-    A mask on a GPU or in a compiled graph is not inspected.
+    A mask on a GPU or in a recorded graph is not inspected, and returned as it is.
     """
     if mask is not None and can_branch_on_values(mask) and not mask.any():
         return None
@@ -108,14 +109,14 @@ def drop_empty_mask(mask: Optional[Tensor]) -> Optional[Tensor]:
 
 
 def longest_sequence(lengths: Tensor, at_most: int) -> int:
-    """Return the longest of the lengths [B], or ``at_most`` if the lengths cannot be inspected."""
+    """Return the longest of the lengths [B], or ``at_most`` on a GPU, in a recorded graph and if B is 0."""
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.max())
     return at_most
 
 
 def shortest_sequence(lengths: Tensor) -> int:
-    """Return the shortest of the lengths [B], or 0 if the lengths cannot be inspected."""
+    """Return the shortest of the lengths [B], or 0 on a GPU, in a recorded graph and if B is 0."""
     if can_branch_on_values(lengths) and lengths.numel():
         return int(lengths.min())
     return 0

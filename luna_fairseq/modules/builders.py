@@ -10,12 +10,12 @@ from luna_fairseq.modules.positions import build_positions, sinusoidal_table
 
 
 def build_dropout(probability: float, owner: str) -> nn.Module:
-    """Build torch's dropout module."""
+    """Build torch's dropout module, for which the name of its ``owner`` has no meaning."""
     return nn.Dropout(probability)
 
 
 def keep_linear(linear: nn.Linear) -> nn.Linear:
-    """Return a new linear layer unchanged."""
+    """Return a new linear layer unchanged: the default of ``Builders.linear``."""
     return linear
 
 

@@ -16,7 +16,7 @@ from luna_fairseq.modules.options import DecoderOptions
 
 
 def causal_arguments(options: DecoderOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the constructor arguments of :class:`LunaCausalAttention`, ``{name: value}``."""
+    """Return the arguments of :class:`LunaCausalAttention` that the options determine, ``{name: value}``."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,
@@ -46,7 +46,11 @@ class DecoderAttentions:
         return LunaCausalAttention(**causal_arguments(self.options, builders))
 
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
-        """Build the attention to the source of one layer, which updates P for the next layer or not."""
+        """Build the attention to the source of one layer.
+
+        update_packed: False if no later layer uses the packed sequence P of this layer, so that an attention
+        that does not need P itself can omit pack attention.
+        """
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
@@ -69,7 +73,7 @@ class DecoderAttentions:
             memory: memory of the source sentences.
             dtype: dtype of the model.
             before: state returned by the previous call, a named tuple of tensors with one entry per
-                hypothesis (default: None, this call starts at the beginning of the target).
+                hypothesis, or None at the beginning of the target.
 
         Returns:
             Tuple of the positions and of the state to pass to the next call, each None if not needed.

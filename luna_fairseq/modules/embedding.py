@@ -16,7 +16,8 @@ class TokenEmbedding(nn.Module):
     linear projection and a layer norm are optional. Subclasses build the positions and the optional modules,
     because the order of construction is the order of the parameters in a checkpoint.
 
-    ``owner`` is the owner of the dropout modules, and ``base`` has arguments of the next base class.
+    ``owner`` is the class name that ``builders.dropout`` receives, and ``base`` holds keyword arguments of
+    the next base class.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class TokenEmbedding(nn.Module):
 
 
 def drop_words(embeddings: Tensor, dropout_module: nn.Module) -> Tensor:
-    """Apply dropout to the embeddings [B, T, C] of whole tokens."""
+    """Apply dropout to whole tokens: all C features of a dropped token become 0 in embeddings [B, T, C]."""
     if dropout_module.p == 0.0:
         return embeddings
     return embeddings * dropout_module(embeddings.new_ones(embeddings.shape[:2])).unsqueeze(-1)

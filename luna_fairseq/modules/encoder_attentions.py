@@ -12,7 +12,7 @@ from luna_fairseq.modules.options import EncoderOptions, StackOptions
 
 
 def attention_arguments(options: StackOptions, builders: Builders = TORCH) -> Dict[str, Any]:
-    """Return the constructor arguments of :class:`LunaAttention`, ``{name: value}``."""
+    """Return the arguments of :class:`LunaAttention` that the options determine, ``{name: value}``."""
     return {
         "embed_dim": options.embed_dim,
         "num_heads": options.num_heads,

@@ -1,4 +1,4 @@
-"""Slot of causal attention for a single product that replaces its input projections."""
+"""Interface of modules that compute all input projections of causal attention in a single product."""
 
 from typing import Sequence, Tuple
 
@@ -19,7 +19,10 @@ class FusedProjections(nn.Module):
         self.layers: Tuple[nn.Module, ...] = tuple(layers)  # torch does not register submodules in a tuple
 
     def replaces(self, layers: Sequence[nn.Module]) -> bool:
-        """Return True if these are the layers that were fused, and calling them would run no hook."""
+        """Return True if these are the layers that were fused, and calling them would run no hook.
+
+        Return False otherwise: the layers must then be called one by one.
+        """
         return all(x is y and not has_hooks(x) for x, y in zip(layers, self.layers))
 
     def forward(self, x: Tensor) -> Tensor:

@@ -18,7 +18,10 @@ GAIN, OUTPUT_GAIN = 2**-0.5, 1.0
 
 
 def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
-    """Check that the model width is a multiple of the number of heads (``name`` in an error message)."""
+    """Raise an InputError if the model width is not a multiple of the number of heads.
+
+    name: name of the heads in the error message.
+    """
     if num_heads < 1 or embed_dim % num_heads:
         raise InputError(
             f"embedding width {embed_dim} is not divisible by {num_heads} {name}. Change one of the two"
@@ -26,7 +29,7 @@ def check_heads(embed_dim: int, num_heads: int, name: str = "heads") -> None:
 
 
 def check_choice(name: str, value: str, choices: Iterable[str]) -> None:
-    """Check that the value of the option ``name`` is one of its choices."""
+    """Raise an InputError if the value of the option ``name`` is not one of its choices."""
     if value not in choices:
         raise InputError(f"unknown {name} {value!r}; choose one of {', '.join(choices)}")
 

@@ -121,7 +121,10 @@ class LunaAttention(ProjectingAttention):
         self.out_proj = builders.linear(build_output_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
-        """Return True if this module has a projection, such as "pack_q" or "unpack_kv"."""
+        """Return True if this module has the projection ``name``, such as "pack_q" or "unpack_kv".
+
+        Luna attention has all of them. A subclass returns False for projections that it does not use.
+        """
         return True
 
     def forward(
@@ -194,7 +197,8 @@ class LunaAttention(ProjectingAttention):
                 context.
 
         Returns:
-            Packed context Y_P [L, B, C], and the cached keys and values [B, H, L, K] for :meth:`unpack`.
+            Packed context Y_P [L, B, C], and the cached keys and values for :meth:`unpack`, by default a
+            :class:`PackedMemory`.
         """
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
@@ -251,10 +255,11 @@ class LunaAttention(ProjectingAttention):
         return PackedMemory(key, value, pack_weights)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Convert cached keys and values for fast incremental decoding, if that saves time.
+        """Convert cached keys and values for fast incremental decoding, or return them unchanged.
 
-        On a CPU and for a small batch, the query and output projections are folded into the keys and values.
-        The resulting :class:`AbsorbedMemory` does not provide attention weights over the context.
+        On a CPU and for a small batch, the keys are multiplied by the query projection and the values by the
+        output projection. The resulting :class:`AbsorbedMemory` does not provide attention weights over the
+        context. In all other cases ``memory`` itself is returned.
         """
         if not should_prepare(self, memory.key):
             return memory
@@ -339,7 +344,10 @@ class LunaAttention(ProjectingAttention):
         return output, ReadWeights(weights)
 
     def total_weights(self, read: ReadWeights, memory: Any) -> Tensor:
-        """Return the weights [B, H, T, S] of the queries over the context, through P and directly."""
+        """Return the weights [B, H, T, S] of the queries over the context, through P and directly.
+
+        ``read`` holds the unpack weights, and ``memory`` the pack weights.
+        """
         return read.total(None if read.rows is None else self.saved_pack_weights(memory))
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
@@ -350,7 +358,10 @@ class LunaAttention(ProjectingAttention):
         return None
 
     def saved_pack_weights(self, memory: Any) -> Tensor:
-        """Return the pack weights [B, 1, L, S] cached by :meth:`pack`, averaged over heads."""
+        """Return the pack weights [B, 1, L, S] cached by :meth:`pack`, averaged over heads.
+
+        Raises an InputError if :meth:`pack` was called without ``need_weights``.
+        """
         if memory.pack_weights is None:
             raise InputError(
                 "Expected a memory with pack weights, got a memory without weights. Pass need_weights=True "
@@ -359,15 +370,18 @@ class LunaAttention(ProjectingAttention):
         return memory.pack_weights.unsqueeze(1)
 
     def keys_and_values(self, step: str, x: Tensor, num_heads: int) -> Tuple[Tensor, Tensor]:
-        """Project x [S, B, C] to keys and values [B, H, S, K] of the step "pack" or "unpack".
+        """Project x [S, B, C] to keys and values [B, H, S, K] of pack or unpack attention.
 
-        If ``untie_kv`` is False, both are the same tensor.
+        step: "pack" or "unpack". If ``untie_kv`` is False, both are the same tensor.
         """
         projected = [split_heads(projection(x), num_heads) for projection in self.key_value_projections(step)]
         return projected[0], projected[-1]
 
     def key_value_projections(self, step: str) -> List[nn.Module]:
-        """Return the key and the value projection of a step, or their single shared projection."""
+        """Return the key and the value projection of pack or unpack attention, or their shared projection.
+
+        step: "pack" or "unpack". The list has one layer if ``untie_kv`` is False.
+        """
         names = ("k", "v") if self.untie_kv else ("kv",)
         return [getattr(self, f"{step}_{name}_proj") for name in names]
 

@@ -37,7 +37,7 @@ from luna_fairseq.ops.causal_luna.inputs import absorbed_pack_weights
 
 
 def check_triton() -> None:
-    """Check that the Triton kernels can run on this machine, before a model is built."""
+    """Raise an InputError if the Triton kernels cannot run on this machine, before a model is built."""
     reason = why_not_triton_here(torch.device("cuda" if torch.cuda.is_available() else "cpu"))
     if reason:
         raise InputError(f"--luna-backend triton cannot be used here: {reason}. Use auto")
@@ -59,7 +59,7 @@ class LunaCausalAttention(nn.Module):
         dropout: dropout probability of the attention weights.
         untie_kv: use separate projections for the keys and values of unpack attention.
         pack_activation: activation applied to the pack attention logits, "softplus" or "elu".
-        backend: implementation for whole sequences, "auto", "naive", "chunk" or "triton", see
+        backend: implementation for whole sequences, "auto", "naive", "chunk", "parallel" or "triton", see
             :func:`luna_fairseq.ops.causal_luna`.
         builders: functions that build dropout and linear layers (default: torch's).
 
@@ -181,7 +181,10 @@ class LunaCausalAttention(nn.Module):
         key_padding_mask: Optional[Tensor],
         counts: Optional[TokenCounts],
     ) -> Tuple[Tensor, LunaCausalState]:
-        """Compute :meth:`forward` from the sums of earlier positions, and add the new positions to them."""
+        """Compute :meth:`forward` from the sums of earlier positions, and add the new positions to them.
+
+        pack_q: projected P [B, H, L, K]. state: None if there are no earlier positions.
+        """
         pack_k, q, k, v = self._project_x(query)
         output, sums = recurrent_causal_luna(
             q,
@@ -217,7 +220,11 @@ class LunaCausalAttention(nn.Module):
         return None
 
     def _pack_weights(self, pack_q: Tensor, pack_k: Tensor) -> Tensor:
-        """Compute the weights [B * n, H, T, L] of the tokens in the rows of P, and apply dropout to them."""
+        """Compute the weight [B * n, H, T, L] with which each of T tokens enters each row of P, with dropout.
+
+        The weights are positive and not normalized. pack_q [B, H, L, K] is the projected P of B sentences,
+        and pack_k [B * n, H, T, K] are the projected tokens of n hypotheses for each sentence.
+        """
         return self.dropout_module(pack_weights(pack_q, pack_k, self.pack_activation))
 
     def input_projections(self, names: Optional[Sequence[str]] = None) -> List[nn.Module]:

@@ -32,7 +32,8 @@ class DecoderOutput(NamedTuple):
 
     Attributes:
         x: output features [B, T, C].
-        states: hidden states before the first layer and after each layer, each [T, B, C].
+        states: hidden states before the first layer and after each layer that runs, each [T, B, C]. The
+            final layer norm and the output projection are not applied to them.
         weights: attention weights [H, B, T, S] over the source for each layer (None for layers whose weights
             were not requested).
     """
@@ -93,7 +94,7 @@ class LunaDecoder(TokenEmbedding):
         self.project_out_dim = None if out is None or out == C else linear_without_bias(C, out)
 
     def _build_layers(self, options: DecoderOptions, builders: Builders) -> Iterator[nn.Module]:
-        """Build the layers one after the other."""
+        """Yield the layers, so that ``builders.layers`` can wrap each layer before the next one is built."""
         for number in range(options.num_layers):
             self_attn = self.attentions.build_causal_attention(builders)
             if options.has_encoder:
@@ -112,7 +113,7 @@ class LunaDecoder(TokenEmbedding):
                 yield LanguageModelLayer(options, self_attn, packed_embedding, builders)
 
     def choose_layers(self) -> List[bool]:
-        """Return for each layer whether it runs. Subclasses may skip some in training (LayerDrop)."""
+        """Return a boolean for each layer, False if it is skipped. A subclass can skip layers (LayerDrop)."""
         return [True] * len(self.layers)
 
     def run_layer(self, function: Callable[..., Any], *inputs: Any) -> Any:
@@ -134,7 +135,8 @@ class LunaDecoder(TokenEmbedding):
 
         Args:
             encoded: encoder output of B sentences, or None if the decoder is a language model.
-            for_decoding: convert the memory to the form that is fastest for single tokens.
+            for_decoding: convert the memory to the form that is fastest for single tokens, except in the
+                layers of ``weights_of``.
             weights_of: indices of the layers whose attention weights over the source may be requested in
                 :meth:`forward`.
         """

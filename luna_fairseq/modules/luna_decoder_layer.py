@@ -1,7 +1,10 @@
-"""Luna decoder layers: causal self-attention, cross-attention and a feed-forward block.
+"""Layers of a Luna decoder: one with cross-attention to a source, and one of a language model.
 
 The packed sequence P never depends on a target token. A layer therefore has two methods: ``read`` is called
 once for a source, and ``forward`` for the target, whole sequences or one token at a time.
+
+In beam search, each of B source sentences has n hypotheses (candidate translations), which are adjacent in
+the batch of targets. In training n is 1.
 """
 
 from typing import Any, NamedTuple, Optional, Tuple
@@ -57,6 +60,7 @@ class LunaDecoderLayer(CausalLayer):
         self_attn: causal self-attention, such as :class:`luna_fairseq.modules.LunaCausalAttention`.
         encoder_attn: cross-attention to the source, such as :class:`luna_fairseq.modules.LunaAttention`.
         update_packed: return an updated P for the next layer; False in the last layer.
+        builders: functions that build dropout, layer norms and linear layers (default: torch's).
 
     Example:
         >>> import torch
@@ -104,7 +108,8 @@ class LunaDecoderLayer(CausalLayer):
             source: padding masks of the encoder output and of P.
             geometry: source positions, if attention weights depend on distance.
             need_weights: :meth:`forward` can return weights over the source.
-            for_decoding: convert the memory to the form that is fastest for single tokens.
+            for_decoding: convert the memory to the form that is fastest for single tokens. Ignored if
+                ``need_weights`` is True, because that form does not provide weights.
 
         Returns:
             P [L, B, C] for the next layer (None if the layer does not update P), and the memory for
@@ -128,8 +133,7 @@ class LunaDecoderLayer(CausalLayer):
     ) -> Tuple[Tensor, Any, Optional[Tensor]]:
         """Apply causal self-attention, cross-attention and the feed-forward block.
 
-        Shapes: T target positions, H heads, B source sentences with n hypotheses (candidate translations in
-        beam search) each, which are adjacent in the batch; n is 1 in training.
+        Shapes: T target positions, S source tokens, H heads, width C, B sentences with n hypotheses each.
 
         Args:
             x: hidden states X [T, B * n, C] of the target.
@@ -159,7 +163,7 @@ class LanguageModelLayer(CausalLayer):
         options: options of the decoder.
         self_attn: causal self-attention, which reads P.
         packed_embedding: learned vectors of P.
-        builders: functions that build norms, dropout and linear layers.
+        builders: functions that build dropout, layer norms and linear layers (default: torch's).
     """
 
     def __init__(
@@ -186,7 +190,10 @@ class LanguageModelLayer(CausalLayer):
         shared: Shared = NOTHING_SHARED,
         need_weights: bool = False,
     ) -> Tuple[Tensor, Any, None]:
-        """Apply causal self-attention and the feed-forward block, as :meth:`LunaDecoderLayer.forward`."""
+        """Apply causal self-attention and the feed-forward block. See :meth:`LunaDecoderLayer.forward`.
+
+        There are no weights over a source, so ``need_weights`` has no effect and the third result is None.
+        """
         y = self.normalize_input(self.self_attn_layer_norm, x)
         keep_state = shared.counts is not None
         y, state = self.self_attn(y, memory.causal, state, shared.padding_mask, keep_state, shared.counts)

@@ -22,11 +22,13 @@ class EncoderOutput(NamedTuple):
         x: output features [S, B, C].
         packed: P [L, B, C] after the last layer.
         source: padding masks of the output features and of P.
-        states: features before the first layer and after each layer, each [S, B, C] (default: empty, not
-            requested).
-        packed_states: P before the first layer and after each layer, each [L, B, C] (default: empty, not
-            requested).
-        weights: self-attention weights [H, B, S, S] of each layer (default: empty, not requested).
+        states: features before the first layer and after each call of a layer, each [S, B, C], without the
+            final layer norm of the encoder. Empty if not requested.
+        packed_states: P before the first layer and after each call of a layer, each [L, B, C], without the
+            final layer norm of P. Empty if not requested.
+        weights: self-attention weights [H, B, S, S] of each call of a layer. Empty if not requested.
+
+    A stack that is applied several times (``EncoderOptions.layer_repeats``) calls each layer several times.
     """
 
     x: Tensor
@@ -73,11 +75,12 @@ class LunaEncoder(TokenEmbedding):
         # The order of construction is the order of the parameters in a checkpoint.
         self.embed_positions = builders.positions(options, self.padding_idx)
         self.layernorm_embedding = builders.norm(C) if options.layernorm_embedding else None
+        # A linear projection, named as in fairseq, which applies quantization noise to its weight.
         self.quant_noise: Optional[nn.Module] = None
         if options.linear_embedding:
             self.quant_noise = builders.linear(nn.Linear(C, C, bias=False))
         self.layers = builders.layers(self._build_layers(options, builders))
-        self.layer_repeats = options.layer_repeats
+        self.layer_repeats = options.layer_repeats  # number of times that the same layers are applied
         self.layer_norm: Optional[nn.Module] = builders.norm(C) if options.normalize_before else None
         self.packed_embedding = PackedEmbedding(
             options.projection_length,
@@ -93,12 +96,15 @@ class LunaEncoder(TokenEmbedding):
         )
         self.packed_layer_norm: Optional[nn.Module] = None
         if options.normalizes_last_packed:
+            # A sentence encoder. Parameters that no classification head trains would break distributed
+            # training, so the norm has none if P is not read.
             self.packed_layer_norm = builders.norm(C, elementwise_affine=options.packed_is_read)
         elif options.normalize_before and not (options.sentence_encoder or options.non_contextual_packed):
+            # Pre-norm layers pass on sums that are not normalized, and the decoder reads the last of them.
             self.packed_layer_norm = builders.norm(C)
 
     def _build_layers(self, options: EncoderOptions, builders: Builders) -> Iterator[nn.Module]:
-        """Build the layers one after the other."""
+        """Yield the layers, so that ``builders.layers`` can wrap each layer before the next one is built."""
         for number in range(options.num_layers):
             is_last = number == options.num_layers - 1
             attention = self.attentions.build_attention(builders)
@@ -123,16 +129,14 @@ class LunaEncoder(TokenEmbedding):
         Shapes: batch size B, S tokens, width C.
 
         Args:
-            tokens: token ids [B, S], with padding on the left or right (default: None, ``embeddings`` is
-                given).
-            embeddings: token embeddings [B, S, C], used instead of embedding ``tokens`` (default: None).
-            padding_mask: boolean mask [B, S], True at padding (default: None, derived from the padding
-                token).
-            places: index [B, S] of each token in its sequence, for position embeddings (default: None,
-                zero-based indices, not counting padding).
+            tokens: token ids [B, S], with padding on the left or right. None if ``embeddings`` is given.
+            embeddings: token embeddings [B, S, C], used instead of embedding ``tokens``.
+            padding_mask: boolean mask [B, S], True at padding (default: derived from the padding token).
+            places: index [B, S] of each token in its sequence, for position embeddings (default: zero-based
+                indices, not counting padding).
             return_states: also return the features and the packed sequence P before the first layer and after
-                each layer (default: False).
-            need_weights: also return the self-attention weights (default: False).
+                each layer.
+            need_weights: also return the self-attention weights.
 
         Returns:
             :class:`EncoderOutput` with the output features [S, B, C], the final P [L, B, C] and their padding

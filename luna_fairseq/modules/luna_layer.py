@@ -36,10 +36,10 @@ class LunaLayer(nn.Module):
     def build_feed_forward(
         self, options: StackOptions, update_packed: bool, normalize_packed: bool, builders: Builders = TORCH
     ) -> None:
-        """Build the feed-forward block, and the layer norm of the packed sequence P if it is normalized.
+        """Build the feed-forward block and, with ``normalize_packed``, the layer norm of P.
 
-        A norm whose output is not used must not be built, because parameters without a gradient break
-        distributed training.
+        With ``update_packed``, the layer returns an updated P. A norm whose output is not used must not be
+        built, because parameters without a gradient break distributed training.
         """
         C = options.embed_dim
         self.activation_fn = options.activation_fn
@@ -60,7 +60,10 @@ class LunaLayer(nn.Module):
         return x if self.normalize_before or norm is None else norm(x)
 
     def next_packed(self, packed: Tensor, packed_context: Optional[Tensor]) -> Optional[Tensor]:
-        """Return the residual sum of P and the packed context Y_P, or None if the layer does not update P."""
+        """Return P for the next layer, the residual sum of P and the packed context Y_P (both [L, B, C]).
+
+        Return None if the layer does not update P.
+        """
         if packed_context is None or not self.update_packed:
             return None
         return self.add_residual(self.packed_layer_norm, packed, packed_context)

@@ -36,7 +36,10 @@ def map_tensors(function: Callable[[Tensor], Tensor], values: Nested) -> Nested:
 
 
 def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Tensor]], Nested]]:
-    """Return the different tensors of a nested tuple, and a function that puts others in their places."""
+    """Return the distinct tensors of a nested tuple, and a function that rebuilds the tuple from others.
+
+    The function takes as many tensors, in the same order.
+    """
     tensors: List[Tensor] = []
 
     def add(x: Tensor) -> Tensor:
@@ -52,11 +55,11 @@ def flatten_tensors(values: Nested) -> Tuple[List[Tensor], Callable[[Iterable[Te
 
 
 def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], *inputs: Any) -> Nested:
-    """Call a function through ``run(function, *tensors)``, which handles tensors but no tuples of tensors.
+    """Call ``function(*inputs)``, whose inputs and result are nested tuples, through ``run``.
 
-    Activation checkpointing is such a ``run``: it would not pass gradients to tensors within tuples. If no
-    tensor requires a gradient, it would also stop the gradients of parameters, so that the function is called
-    directly.
+    ``run(function, *tensors)`` handles tensors only. An example is activation checkpointing, which would not
+    pass gradients to tensors within tuples. If no tensor requires a gradient, checkpointing would also stop
+    the gradients of parameters. The function is then called without ``run``.
     """
     tensors, rebuild = flatten_tensors(inputs)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
@@ -88,15 +91,19 @@ class ReadWeights(NamedTuple):
     """Weights of queries over what they attend to: the rows of P, the context's tokens, or both.
 
     Attributes:
-        rows: weights [B, H, T, L] over the rows of P, or None if the queries do not attend to P.
-        tokens: weights [B, H, T, S] over the tokens that queries attend to directly.
+        rows: weights [B, H, T, L] over the L rows of P, or None if the queries do not attend to P.
+        tokens: weights [B, H, T, S] over the S tokens of the context, to which queries attend directly. None
+            if they attend only to P.
     """
 
     rows: Optional[Tensor]
     tokens: Optional[Tensor] = None
 
     def total(self, pack_weights: Optional[Tensor]) -> Any:
-        """Return the weights [B, H, T, S] over the tokens, directly and through rows [B, H or 1, L, S]."""
+        """Return the weights [B, H, T, S] over the tokens, both directly and through the rows of P.
+
+        pack_weights: weights [B, H or 1, L, S] of the rows over the tokens, not used if ``rows`` is None.
+        """
         if self.rows is None:
             return self.tokens
         through_rows = self.rows @ pack_weights
@@ -112,8 +119,8 @@ class PackedMemory(NamedTuple):
         key: keys [B, H, L, K] projected from Y_P, for batch size B and H heads of dimension K.
         value: values [B, H, L, K] projected from Y_P. The same tensor as ``key`` if keys and values share a
             projection.
-        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads, if they were
-            requested.
+        pack_weights: weights [B, L, S] of the rows over the context, averaged over heads, or None if they
+            were not requested.
     """
 
     key: Tensor
@@ -203,7 +210,10 @@ class DecoderMemory(NamedTuple):
     is_shared: bool = False
 
     def select_sources(self, sentences: Tensor) -> "DecoderMemory":
-        """Return the memory of some sentences, in the order of a vector of indices."""
+        """Return the memory of the sentences with the given indices (a vector), in their order.
+
+        A memory that all sequences share is returned unchanged.
+        """
         if self.is_shared:
             return self
         return map_tensors(lambda x: x.index_select(0, sentences), self)

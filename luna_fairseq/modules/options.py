@@ -112,8 +112,8 @@ class DecoderOptions(StackOptions):
         final_norm: apply a layer norm to the output of a pre-norm decoder (default: True).
         pack_activation: activation applied to the causal pack attention logits, "softplus" or "elu" (default:
             "softplus").
-        backend: implementation of causal attention over whole sequences, "auto", "naive", "chunk" or
-            "triton" (default: "auto"; see :func:`luna_fairseq.ops.causal_luna`).
+        backend: implementation of causal attention over whole sequences, "auto", "naive", "chunk",
+            "parallel" or "triton" (default: "auto"; see :func:`luna_fairseq.ops.causal_luna`).
 
     Example:
         >>> options = DecoderOptions(embed_dim=512, ffn_embed_dim=2048, num_layers=6, num_heads=8)
@@ -129,7 +129,7 @@ class DecoderOptions(StackOptions):
 
 
 def choose_positions(learned: bool, none: bool) -> str:
-    """Return the kind of positions from the options for learned and for no positions."""
+    """Return "none" if ``none`` is True, else "learned" or, if ``learned`` is False, "sinusoidal"."""
     if none:
         return NO_POSITIONS
     return LEARNED if learned else SINUSOIDAL

@@ -47,7 +47,7 @@ def pack_attention(
     projections: linear layers of the keys and values, or a single layer of both.
 
     Returns:
-        Packed context [B, H, L, K], and the weights [B, H, L, S] or None.
+        Packed context [B, H, L, K], and the weights [B, H, L, S] (None if ``need_weights`` is False).
     """
     H, settings = q.size(1), (padding_mask, dropout, bias)
     if not need_weights and PACK_FORMS.choose(q, context, projections) == "absorbed":

@@ -16,21 +16,22 @@ class PackedEmbedding(nn.Module):
     """Learned packed sequence P with optional scaling, positions, layer norm and dropout.
 
     A sentence uses at most as many rows of P as it has tokens, and the remaining rows are padding. The result
-    for a sentence therefore does not depend on the other sentences of the batch. If ``fix_length`` is True,
-    every sentence uses all rows.
+    for a sentence therefore does not depend on the other sentences of the batch. A batch has L rows, where L
+    is ``projection_length`` or the length of the longest sentence, whichever is smaller. If ``fix_length`` is
+    True, every sentence uses all rows.
 
     Args:
-        projection_length: number of rows of P.
+        projection_length: number of learned rows of P.
         embed_dim: width C of each row.
-        dropout: dropout probability, with a separate mask per sentence (default: 0).
-        scale: multiply P by sqrt(C), like token embeddings (default: False).
-        positions: function ``(length, width) -> position embeddings [length, width]`` (default: None, no
-            positions).
-        layer_norm: apply a layer norm to P (default: False).
-        fix_length: use all rows for every sentence, without padding (default: False).
-        zero_padding: set padded rows to zero (default: False).
+        dropout: dropout probability, with a separate mask per sentence.
+        scale: multiply P by sqrt(C), like token embeddings.
+        positions: function ``(length, width) -> position embeddings [length, width]``, or None for no
+            positions.
+        layer_norm: apply a layer norm to P.
+        fix_length: use all rows for every sentence, without padding.
+        zero_padding: set padded rows to zero.
         has_fixed_shape: return all rows for every batch, with a padding mask, so that no shape depends on the
-            sentence lengths (default: False).
+            sentence lengths.
         builders: functions that build dropout and layer norm (default: torch's).
 
     Raises:
@@ -81,12 +82,13 @@ class PackedEmbedding(nn.Module):
 
         Args:
             lengths: number of tokens [B] in each of B sentences, including EOS.
-            at_most: upper bound of the lengths, such as the padded length of the batch. Used on a GPU, where
-                inspecting the lengths would be slow (default: None, unknown).
+            at_most: upper bound of the lengths, such as the padded length of the batch, or None if unknown.
+                Used as length of the longest sentence on a GPU, where inspecting the lengths would be slow.
 
         Returns:
             Tuple of P [L, B, C] with L rows of width C, and a boolean mask [B, L], True at padded rows. The
-            mask is None if no row is padding.
+            mask is None if no row can be padding: with ``fix_length``, or if the lengths can be inspected and
+            are all at least L.
         """
         L = self.weight.size(0)
         padding_mask = None

@@ -45,7 +45,7 @@ class SinusoidalPositions(nn.Module):
         self.embedding_dim, self.padding_idx = embed_dim, padding_idx
 
     def forward(self, positions: Tensor, end: int) -> Tensor:
-        """Return the embeddings [B, T, C] of positions [B, T]."""
+        """Return the embeddings [B, T, C] of positions [B, T]. The length ``end`` is not needed."""
         is_token = positions.ne(self.padding_idx).unsqueeze(-1)
         return sinusoids(positions, self.embedding_dim) * is_token
 
@@ -65,7 +65,8 @@ class LearnedPositions(nn.Embedding):
     def forward(self, positions: Tensor, end: int) -> Tensor:
         """Return the embeddings [B, T, C] of positions [B, T].
 
-        end: length of the longest sequence in the batch, including padding.
+        end: length of the longest sequence in the batch, including padding. An InputError is raised if it
+        exceeds ``max_positions``.
         """
         if end > self.max_positions:
             raise InputError(

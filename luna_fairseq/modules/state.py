@@ -34,7 +34,10 @@ class LunaCausalState(NamedTuple):
     steps: Optional[Tensor] = None
 
     def sums(self, counts: Optional[TokenCounts] = None) -> CausalLunaState:
-        """Convert the state to the input of the functions in ``ops``. A decoder passes its token counts."""
+        """Convert the state to the input of the functions in ``ops``.
+
+        counts: token counts of the decoder, required if ``steps`` is None.
+        """
         value_sum = self.key_sum.transpose(-2, -1) if self.value_sum is None else self.value_sum
         before = self.steps if counts is None else counts.before
         if before is None:
@@ -68,7 +71,7 @@ class DecoderState(NamedTuple):
     target: Any = None
 
     def reorder(self, rows: Tensor) -> "DecoderState":
-        """Return the state for beam search, given the index of the hypothesis that each new one continues."""
+        """Return the state for beam search: hypothesis i of the result continues hypothesis ``rows[i]``."""
         return self.map(lambda x: x.index_select(0, rows))
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "DecoderState":

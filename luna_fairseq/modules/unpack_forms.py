@@ -12,10 +12,12 @@ from luna_fairseq.ops.plain_linear import linear_parameters
 
 
 def should_prepare(attention: Any, key: Tensor) -> bool:
-    """Return True if keys [B, H, L, K] of a source should absorb the query and the output projection.
+    """Return True if the memory of B sources, with keys [B, H, L, K], should absorb two projections.
 
-    The products must have at most half the size of the two projection matrices, so that a decoding step
-    reads less memory. The batch size is part of this rule: every sentence has products of its own.
+    They are the query and the output projection of the attention, which must be plain linear layers. The
+    absorbed keys and values must have at most half the size of the two matrices, so that a decoding step
+    reads less memory. They grow with B. Return False otherwise, on a GPU and while torch records a graph. A
+    form that is forced by name overrides these rules, except that the layers must be plain.
     """
     B, H, L, _ = key.shape
     forced = UNPACK_FORMS.forced()

@@ -31,31 +31,36 @@ class HeadProjection(NamedTuple):
 
 
 def split_input_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Split a weight [H K, C] and bias [H K] of a query, key or value projection into heads (views)."""
+    """Split a weight [H * K, C] and bias [H * K] of a query, key or value projection into heads (views)."""
     return HeadProjection(weight.unflatten(0, (num_heads, -1)), bias.unflatten(0, (num_heads, -1)))
 
 
 def split_output_projection(weight: Tensor, bias: Tensor, num_heads: int) -> HeadProjection:
-    """Split the weight [C, H K] of an output projection into heads (a view). Its bias [C] is not split."""
+    """Split the weight [C, H * K] of an output projection into heads (a view). Its bias [C] is not split."""
     return HeadProjection(weight.t().unflatten(0, (num_heads, -1)), bias)
 
 
 def should_absorb(rows: Tensor, tokens: Tensor, *projections: nn.Module, products: int = 2) -> bool:
     """Return True if multiplying the rows by W^T is faster than projecting the tokens, and saves memory.
 
-    Only CPUs were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward and backward,
-    torch 2.13).
+    Return False for shapes where this is not the case. Also return False on a GPU, while torch records a
+    graph, for half precision, if rows and tokens differ in dtype, and if a projection is not a plain linear
+    layer with a bias. Only CPUs were benchmarked, in float32 (C = 256 and 512, K = 64, L = 16 and 32, forward
+    and backward, torch 2.13).
 
     Args:
         rows: projected rows [B, H, L, K] of P.
         tokens: sequence [S, B, C].
-        projections: projections of the tokens that would be skipped, plain linear layers.
-        products: number of matrix products between rows and tokens.
+        projections: projections of the tokens that would be skipped.
+        products: number of matrix products with the tokens, 2 for attention and 1 for logits alone.
     """
     if not is_eager_on_cpu(tokens) or rows.dtype != tokens.dtype:
         return False
     _, H, L, K = rows.shape
+    # The rows of each head [H, L, C] replace the projected tokens [S, C] of an example.
     needs_less_memory = products * H * L <= len(projections) * tokens.size(0)
+    # The wide products cost H L C multiplications for each token, and must save at least a quarter of the
+    # C^2 = H K C multiplications of each projection.
     multiplies_less = 4 * products * L <= 3 * len(projections) * K
     return needs_less_memory and multiplies_less and all(linear_parameters(x) for x in projections)
 
@@ -71,7 +76,9 @@ def absorbed_pack(
 ) -> Tensor:
     """Compute pack attention [B, H, L, K] of queries q [B, H, L, K] to the context [S, B, C].
 
-    context_padding_mask [B, S] is True at padding; an example of padding alone has an output of zeros.
+    context_padding_mask [B, S] is True at padding; an example of padding alone has an output of zeros. The
+    bias broadcasts to the logits [B, H, L, S]. Dropout of the weights is applied whenever ``dropout`` is not
+    0, so the caller passes 0 in evaluation.
     """
     logits = absorbed_logits(q, context, key)
     mask = None if context_padding_mask is None else context_padding_mask[:, None, None, :]
@@ -92,9 +99,10 @@ def absorbed_unpack(
     dropout: float = 0.0,
     bias: Optional[Tensor] = None,
 ) -> Tensor:
-    """Compute unpack attention of x [T, B, C] to keys and values [B, H, L, K], with the output projection.
+    """Compute unpack attention [T, B, C] of x [T, B, C] to keys and values [B, H, L, K].
 
-    packed_padding_mask [B, L] is True at masked rows. The bias is [B, H, T, L].
+    The result includes the output projection. packed_padding_mask [B, L] is True at masked rows. The bias
+    broadcasts to the logits [B, H, T, L]. Dropout as in :func:`absorbed_pack`.
     """
     logits = absorbed_logits(k, x, query).transpose(2, 3).contiguous()
     mask = None if packed_padding_mask is None else packed_padding_mask[:, None, None, :]
@@ -105,7 +113,10 @@ def absorbed_unpack(
 
 
 def absorbed_logits(rows: Tensor, tokens: Tensor, projection: HeadProjection) -> Tensor:
-    """Compute ``rows . projection(tokens) / sqrt(K)`` [B, H, L, S] without projecting tokens [S, B, C]."""
+    """Compute ``rows . projection(tokens) / sqrt(K)`` [B, H, L, S] without projecting the tokens [S, B, C].
+
+    The rows are [B, H, L, K].
+    """
     wide, start = absorb_projection(rows, projection)
     logits = torch.baddbmm(start.flatten(1, 2).unsqueeze(-1), wide.flatten(1, 2), tokens.permute(1, 2, 0))
     return logits.unflatten(1, rows.shape[1:3])
@@ -121,7 +132,7 @@ def absorb_projection(rows: Tensor, projection: HeadProjection) -> Tuple[Tensor,
 
 
 def multiply_by_head(rows: Tensor, weight: Tensor) -> Tensor:
-    """Multiply rows [B, H, L, M] by the weight [H, M, N] of their head."""
+    """Multiply rows [B, H, L, M] by the weight [H, M, N] of their head, to vectors [B, H, L, N]."""
     B, H, L, _ = rows.shape
     # One product per head: [L B, M] times [M, N].
     products = torch.bmm(rows.permute(1, 2, 0, 3).reshape(H, L * B, -1), weight)

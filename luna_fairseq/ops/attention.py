@@ -67,7 +67,7 @@ def luna_attention(
         v: values [B, H, S, K].
         key_padding_mask: mask [B, S], True at padding. An example whose keys are all padding has an output of
             zeros (default: None, no padding).
-        dropout: dropout probability of the attention weights (default: 0).
+        dropout: dropout probability of the attention weights, to be 0 in evaluation (default: 0).
         bias: bias term [B or 1, H or 1, T, S] added to the logits (default: None, no bias).
         form: name of a form in ``SOFTMAX_FORMS`` (default: None, the first whose condition holds).
 
@@ -101,11 +101,12 @@ def luna_attention(
 
 
 def should_use_matmul(q: Tensor, k: Tensor, bias: Optional[Tensor] = None) -> bool:
-    """Return True if plain matrix products are faster than torch's fused attention.
+    """Return True if plain matrix products are faster than torch's fused attention, and False otherwise.
 
-    The fused CPU kernel works on blocks of hundreds of keys, and does not support gradients through a bias.
-    With 16 keys, 1,000 queries and 1 to 32 examples, it reached 0.4 to 0.8 times the speed of plain products.
-    (Forward and backward, 8 heads of width 64, 2 threads, torch 2.13.)
+    They are faster on a CPU, in float32 or float64, for at most 64 keys (with a bias, at most 64 queries or
+    keys). The fused CPU kernel works on blocks of hundreds of keys, and does not support gradients through a
+    bias. With 16 keys, 1,000 queries and 1 to 32 examples, it reached 0.4 to 0.8 times the speed of plain
+    products. (Forward and backward, 8 heads of width 64, 2 threads, torch 2.13.)
     """
     length = k.size(2) if bias is None else min(q.size(2), k.size(2))
     return length <= FEW_KEYS and q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64)
@@ -126,14 +127,18 @@ SOFTMAX_FORMS = FormTable(
 
 
 def is_recording_graph(predicate: str = "is_compiling") -> bool:
-    """Return True while torch traces, compiles or exports: code must not branch on tensor values.
+    """Return True while torch traces, compiles or exports a graph, and False while it runs eagerly.
 
-    ``predicate`` is a function of ``torch.compiler``; "is_exporting" (torch 2.7) is for torch.export only.
+    While a graph is recorded, code must not branch on tensor values. ``predicate`` names a function of
+    ``torch.compiler``; "is_exporting" (torch 2.7) is True under torch.export only.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())
 
 
 def is_eager_on_cpu(x: Tensor) -> bool:
-    """Return True for float32 or float64 on a CPU while torch runs eagerly, the benchmarked case."""
+    """Return True for float32 or float64 on a CPU while torch runs eagerly, and False otherwise.
+
+    The forms for CPUs were benchmarked in this case only.
+    """
     return x.device.type == "cpu" and x.dtype in (torch.float32, torch.float64) and not is_recording_graph()

@@ -15,25 +15,31 @@ from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
-    """Split a sequence [B, H, T, K] into blocks [B, H, n, size, K], padded with ``value``."""
+    """Split a sequence [B, H, T, K] into blocks [B, H, n, size, K]. The last is padded with ``value``."""
     x = F.pad(x, (0, 0, 0, -x.size(2) % size), value=value)
     return x.unflatten(2, (-1, size))
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """Concatenate blocks into a sequence of T positions: the inverse of :func:`to_blocks`."""
+    """Concatenate blocks into a sequence of ``length`` positions: the inverse of :func:`to_blocks`."""
     return x.flatten(2, 3)[:, :, :length]
 
 
 def append_neighbours(x: Tensor, before: int, after: int, value: float = 0) -> Tensor:
-    """Concatenate each block [B, H, n, size, K] with ``left`` blocks before and ``right`` blocks after it."""
+    """Concatenate each block [B, H, n, size, K] with ``before`` blocks before and ``after`` blocks after it.
+
+    The result is [B, H, n, (before + 1 + after) * size, K], with ``value`` in blocks that do not exist.
+    """
     n = x.size(2)
     x = F.pad(x, (0, 0, 0, 0, before, after), value=value)
     return torch.cat([x[:, :, i : i + n] for i in range(before + 1 + after)], dim=3)
 
 
 def block_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, dropout: float = 0.0) -> Tensor:
-    """Compute softmax attention from each block of queries [B, H, n, size, K] to its keys [B, H, n, m, K]."""
+    """Compute softmax attention from each block of queries [B, H, n, size, K] to its keys [B, H, n, m, K].
+
+    The mask broadcasts to [B, 1, n, size, m], and is True at keys that a query must not attend to.
+    """
     B, _, n = q.shape[:3]
     mask = mask.expand(B, -1, n, -1, -1)
     # Blocks become examples of a larger batch, so that one mask [B n, 1, size, m] serves all heads.
@@ -99,7 +105,8 @@ def make_window_mask(
     """Return the mask [B or 1, 1, n, size, m] of a window, True at keys outside the window and at padding.
 
     The keys of a block of queries come from this block and its neighbours, whose numbers before and after are
-    ``neighbours``. ``window`` holds the numbers of positions before and after a query.
+    ``neighbours``. ``window`` holds the numbers of positions before and after a query. Only the length and
+    the device of x [B, H, T, K] are used.
     """
     (left, right), (before, after) = neighbours, window
     padding = x.new_zeros(1, 1, x.size(2), 1, dtype=torch.bool)
@@ -116,7 +123,8 @@ def partial_attention(
 ) -> Tuple[Tensor, Tensor]:
     """Compute softmax attention to a subset of the keys, and also return the log-sum-exp of the logits.
 
-    q [.., T, K] is already scaled. :func:`merge_parts` combines the outputs [.., T, K] and log-sum-exps [..,
+    q [.., T, K] is already scaled. mask and bias broadcast to [.., T, S]; the mask is True at keys outside
+    the subset. :func:`merge_parts` combines the outputs [.., T, K] and log-sum-exps [..,
     T, 1] of several subsets. Both are in float32 or float64.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
@@ -134,6 +142,6 @@ def partial_attention(
 def merge_parts(outputs: Tensor, log_sums: Tensor) -> Tensor:
     """Combine attention to disjoint subsets of the keys into attention to all keys.
 
-    outputs [parts, .., T, K] are averaged, weighted by exp of the log-sum-exps [parts, .., T, 1].
+    The outputs [N, .., T, K] for N subsets are averaged, weighted by exp of the log-sum-exps [N, .., T, 1].
     """
     return (outputs * log_sums.softmax(dim=0)).sum(dim=0)

@@ -14,7 +14,9 @@ FEW_HEADS = 16
 
 
 def chunk_size(x: Tensor, width: int) -> int:
-    """Choose the number of positions in a chunk for x [N, T, M], T if there would be at most two chunks.
+    """Choose the number of positions in a chunk for N heads with T feature vectors each, x [N, T, M].
+
+    The whole sequence is one chunk (the result is T) if there would be at most two chunks.
 
     Earlier chunks are summarized in a state of M rows and ``width`` columns per head. In a chunk of c
     positions, each position costs c (M + width) operations within the chunk, M width with the state, and its
@@ -47,9 +49,10 @@ def chunk_slices(T: int, size: int) -> List[slice]:
 def write_chunk(results: Optional[Parts], parts: Parts, span: slice, T: int) -> Parts:
     """Copy the results [N, c, D] of one chunk into those [N, T, D] of the whole sequence.
 
-    Both are named tuples of tensors or None. The results are allocated at the first call, in the memory
-    layout [T, N, D], so that the projections that follow need no copy. The parts of a single chunk are
-    returned themselves.
+    ``parts`` are the results of the chunk, at the positions ``span``. Parts and results are named tuples of
+    tensors or None. The results are allocated at the first call (``results`` is None), in the memory layout
+    [T, N, D], so that the projections that follow need no copy. If one chunk is the whole sequence, its parts
+    are the results.
     """
     if span.stop - span.start == T:
         return parts

@@ -12,7 +12,7 @@ from typing import Any, Callable, Iterator, List, Optional
 
 
 def otherwise(*inputs: Any) -> bool:
-    """Condition of the last form of a table."""
+    """Return True for any inputs: the condition of the last form of a table."""
     return True
 
 
@@ -23,10 +23,11 @@ class Form:
     Attributes:
         name: name by which the form can be forced.
         file: file of the implementation, in ``luna_fairseq/``.
-        condition: condition of the rule, in words.
+        condition: inputs for which the form is chosen, in words.
         saves: what the form was measured to save, or what it is for.
-        applies: condition of the rule, a function of the arguments of :meth:`FormTable.choose`.
-        possible: function of the same arguments, False if the form cannot compute them at all.
+        applies: the same condition as a function of the inputs passed to :meth:`FormTable.choose`, True if
+            the form is chosen.
+        possible: function of the same inputs, False if the form cannot compute them even if it is forced.
     """
 
     name: str
@@ -38,12 +39,12 @@ class Form:
 
 
 def never(*inputs: Any) -> bool:
-    """Condition of a form that is taken only if it is forced."""
+    """Return False for any inputs: the condition of a form that is taken only if it is forced."""
     return False
 
 
 class FormTable:
-    """Forms of one operation, in the order in which their conditions are tried.
+    """Forms (equal implementations) of one operation, in the order in which their conditions are tried.
 
     Example:
         >>> from luna_fairseq.ops.attention import SOFTMAX_FORMS
@@ -66,7 +67,8 @@ class FormTable:
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
         """Return the name of the first form whose condition holds.
 
-        A form named by the argument takes precedence, and then a form that :meth:`force` forces.
+        A form named by the argument takes precedence, and then the form that :meth:`force` forces, if it can
+        compute these inputs. Raises ValueError if no condition holds.
         """
         if form is not None:
             return self._record(self.find(form))
@@ -83,7 +85,7 @@ class FormTable:
         return form.name
 
     def find(self, name: str) -> Form:
-        """Return the form with this name."""
+        """Return the form with this name, or raise a ValueError that lists the names of the table."""
         for form in self.forms:
             if form.name == name:
                 return form
@@ -94,8 +96,8 @@ class FormTable:
     def force(self, name: Optional[str]) -> Iterator[List[str]]:
         """Context manager in which one form is taken wherever it is possible, by all threads.
 
-        It returns a list, to which the name of each form that is taken is appended. With None, forms are
-        chosen as usual. Meant for tests and measurements.
+        It returns a list, to which the name of each form that is taken is appended. With None in place of a
+        name, forms are chosen as usual. Meant for tests and measurements.
         """
         before = self._forced, self._taken
         self._forced, self._taken = None if name is None else self.find(name), []

@@ -11,7 +11,8 @@ def naive_softmax_weights(
 ) -> Tensor:
     """Compute the weights softmax(q k^T / sqrt(K) + bias) [.., T, S] by definition, in float32 or float64.
 
-    A query whose keys are all masked has weights of zero.
+    q is [.., T, K] and k is [.., S, K]. mask and bias broadcast to [.., T, S]; the mask is True at masked
+    keys. A query whose keys are all masked has weights of zero.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):

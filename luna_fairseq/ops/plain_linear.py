@@ -7,7 +7,10 @@ from torch.nn.modules import module as torch_module
 
 
 def has_hooks(layer: nn.Module) -> bool:
-    """Return True if a call of the layer runs hooks, or a ``forward`` that was assigned to this instance."""
+    """Return True if a call of the layer runs hooks, or a ``forward`` that was assigned to this instance.
+
+    Hooks are those of the layer and torch's global hooks. False: a call runs ``forward`` of its class alone.
+    """
     hooks = layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks
     hooks = hooks or getattr(layer, "_backward_pre_hooks", None)  # torch 2.0
     global_hooks = torch_module._global_forward_hooks or torch_module._global_forward_pre_hooks
@@ -15,7 +18,7 @@ def has_hooks(layer: nn.Module) -> bool:
 
 
 def is_plain_linear(layer: nn.Module) -> bool:
-    """Return True if a call of the layer computes ``weight x + bias`` and nothing else.
+    """Return True if a call of the layer computes ``weight x + bias`` and nothing else, and False otherwise.
 
     Classes other than ``nn.Linear`` declare it in an attribute ``computes_plain_linear`` of their own.
     """
@@ -24,7 +27,7 @@ def is_plain_linear(layer: nn.Module) -> bool:
 
 
 def linear_parameters(layer: nn.Module) -> Optional[Tuple[Tensor, Tensor]]:
-    """Return the weight and the bias of a plain linear layer. None for other layers and without a bias."""
+    """Return the weight and the bias of a plain linear layer, or None for other layers and without a bias."""
     if not is_plain_linear(layer) or layer.bias is None:
         return None
     return layer.weight, layer.bias

@@ -28,8 +28,9 @@ def softmax_attention(
 ) -> Tensor:
     """Compute softmax attention with an arbitrary mask: softmax(q k^T / sqrt(K) + bias) v.
 
-    q [B, H, T, K] is not yet scaled. k and v are [B, H, S, K]; mask and bias broadcast to [B, H, T, S]. A
-    query whose keys are all masked has an output of zeros.
+    q [B, H, T, K] is not yet scaled. k and v are [B, H, S, K]; mask and bias broadcast to [B, H, T, S], and
+    the mask is True at masked keys. A query whose keys are all masked has an output of zeros. Dropout of the
+    weights is applied in evaluation too.
 
     Example:
         >>> import torch

@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the state before the first chunk."""
+        """Return the state before the first chunk, zeros if the sequence has no earlier positions."""
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
@@ -54,9 +54,14 @@ class Inputs(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Inputs of one chunk in float32 or float64.
+    """Inputs of one chunk of c positions, and the decays between its positions, in float32 or float64.
+
+    For n heads in the batch. All decays are None if nothing decays.
 
     Attributes:
+        x: features [n, c, M] of the queries.
+        y: features [n, c, M] of the keys.
+        z: values [n, c, N].
         decay: decay [n, c, c] from position j to position t, 0 for j > t.
         decay_from_start: decay [n, c, 1] from the end of the previous chunk to each position.
         decay_to_end: decay [n, c, 1] from each position to the end of the chunk.
@@ -78,7 +83,7 @@ class Chunk(NamedTuple):
         return self.y if self.decay_to_end is None else self.y * self.decay_to_end
 
     def mask_(self, product: Tensor) -> Tensor:
-        """Apply the decay and the causal mask to dot products [n, c, c], in place."""
+        """Multiply dot products [n, c, c] of positions t and j by the decay, and set j > t to 0, in place."""
         return product.tril_() if self.decay is None else product.mul_(self.decay)
 
     def decay_state(self, state: Tensor) -> Tensor:
@@ -97,7 +102,7 @@ class ChunkOutput(NamedTuple):
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs of one chunk. The gradient of the log decay is [n, c, 1], or None."""
+    """Gradients of the inputs of one chunk. That of the log decay is [n, c, 1], or None without decay."""
 
     x: Tensor
     y: Tensor
@@ -132,7 +137,10 @@ class _ChunkCausalLinear(Function):
 
 
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    """Compute the gradients of all fields of Inputs, chunk by chunk from the last to the first."""
+    """Compute the gradients of all fields of Inputs (None for None) from that of the output, [n, T, N].
+
+    The chunks are processed from the last to the first.
+    """
     slices = inputs.chunk_slices()
     states = [inputs.initial_state()]  # the state before each chunk
     for span in slices[:-1]:
@@ -159,7 +167,8 @@ def chunk_gradients(
 ) -> Tuple[ChunkGradients, Tensor]:
     """Compute the gradients of the inputs of one chunk, and of the state before the chunk.
 
-    state_after: state after the chunk, used only if there is decay. grad_after: its gradient.
+    grad: gradient [n, c, N] of the chunk's output. state_after: state after the chunk, used only if there is
+    decay. grad_after: gradient of this state.
     """
     products = chunk.mask_(torch.bmm(chunk.x, chunk.y.transpose(1, 2)))
     grad_products = chunk.mask_(torch.bmm(grad, chunk.z.transpose(1, 2)))
@@ -183,7 +192,7 @@ def chunk_gradients(
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice one chunk, and compute the decay within the chunk."""
+    """Slice the positions ``span`` of the inputs, and compute the decays within this chunk."""
     dtype = inputs.dtype()
     x, y, z = inputs.x[:, span].to(dtype), inputs.y[:, span].to(dtype), inputs.z[:, span].to(dtype)
     if inputs.log_decay is None:

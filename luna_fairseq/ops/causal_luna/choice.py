@@ -18,12 +18,18 @@ COMPARED_LENGTH = 100
 
 
 def prefers_parallel(q: Tensor, *others: Tensor) -> bool:
-    """Return True if the backend ``auto`` is parallel, unless it is triton."""
+    """Return True on a GPU in eager mode, where the backend ``auto`` is parallel unless it is triton.
+
+    Return False on a CPU and while torch records a graph.
+    """
     return q.is_cuda and not is_recording_graph()
 
 
 def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
-    """Return True if the backend ``auto`` is triton for these inputs."""
+    """Return True if the backend ``auto`` is triton for these inputs, and False otherwise.
+
+    It is triton on the GPUs of ``FASTER_WITH_TRITON`` in eager mode, for inputs that the kernels support.
+    """
     if not prefers_parallel(q) or torch.version.cuda is None:
         return False
     if torch.cuda.get_device_capability(q.device) not in FASTER_WITH_TRITON:
@@ -32,7 +38,7 @@ def prefers_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> boo
 
 
 def supports_triton(q: Tensor, k: Tensor, v: Tensor, pack_weights: Tensor) -> bool:
-    """Return True if the Triton kernels can compute these inputs on this machine."""
+    """Return True if the Triton kernels can compute these inputs on this machine, and False otherwise."""
     reason = why_not_triton(q.device, q.dtype, q.size(-1), pack_weights.size(-1))
     return not reason and q.dtype == k.dtype == v.dtype
 

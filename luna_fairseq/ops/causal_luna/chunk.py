@@ -33,9 +33,11 @@ from luna_fairseq.ops.chunks import chunk_size, chunk_slices, write_chunk
 
 
 class KeysValues(NamedTuple):
-    """Keys and values, or the two sums of a state, or the gradients of either.
+    """Pair of tensors, one for the keys and one for the values of causal Luna attention.
 
-    In tied attention ``values`` is None, and a pair of gradients holds the sum of both gradients in ``keys``.
+    A pair holds the keys and values [N, c, K] of a chunk, or the sums of ``a_j^T k_j`` and ``a_j^T v_j`` over
+    earlier positions [N, L, K] (a state), or the gradients of one of these. In tied attention ``values`` is
+    None, and a pair of gradients holds the sum of both gradients in ``keys``.
     """
 
     keys: Tensor
@@ -51,7 +53,7 @@ class KeysValues(NamedTuple):
 
 
 def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
-    """Apply a function to the keys of all pairs, and then to the values of all pairs."""
+    """Apply a function to the keys of all pairs together, then to their values, and return both results."""
     keys = function(*[pair.keys for pair in pairs])
     if pairs[0].values is None:
         return KeysValues(keys, None)
@@ -139,7 +141,7 @@ class Chunk(NamedTuple):
 
 
 class ChunkResults(NamedTuple):
-    """Results of the forward pass: output [n, c, K], and softmax weights [n, c, L] before dropout."""
+    """Results of the forward pass: output [N, c, K], and softmax weights [N, c, L] before dropout."""
 
     output: Tensor
     softmax: Tensor
@@ -149,9 +151,10 @@ class ChunkGradients(NamedTuple):
     """Gradients of the inputs of one chunk.
 
     Attributes:
-        read_scale: derivatives [N, c, 1] with respect to the log of a factor of all that a position reads.
-        added_scale: derivatives [N, c, 1] with respect to the log of a factor of all that a position adds to
-        the sums. Both are None without decay.
+        read_scale: derivative [N, c, 1] of the loss with respect to the log of a factor that multiplies the
+            sums which a position reads.
+        added_scale: derivative [N, c, 1] of the loss with respect to the log of a factor that multiplies the
+            terms which a position adds to the sums. Both are None without decay.
     """
 
     q: Tensor
@@ -254,7 +257,10 @@ def key_value_gradients(
     is_tied: bool,
     start: Optional[KeysValues] = None,
 ) -> KeysValues:
-    """Add ``key_factor^T q`` to the keys of ``start``, and ``value_factor^T grad`` to the values."""
+    """Add ``key_factor^T q`` to the keys of ``start`` (zeros if None), ``value_factor^T grad`` to its values.
+
+    In tied attention, both products are added to the keys.
+    """
     to_keys, to_values = key_factor.transpose(1, 2), value_factor.transpose(1, 2)
     keys = torch.bmm(to_keys, q) if start is None else torch.baddbmm(start.keys, to_keys, q)
     if is_tied:
@@ -276,7 +282,8 @@ def chunk_causal_luna(
 ) -> Tensor:
     """Compute causal Luna attention chunk by chunk. See :func:`luna_fairseq.ops.causal_luna`.
 
-    state: state after earlier positions, in which tied attention is not supported.
+    state: sums over earlier positions. Given a state, keys and values are processed separately even if they
+    are tied.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     B, H = q.shape[:2]
@@ -313,7 +320,10 @@ def chunk_causal_luna(
 
 
 def flatten_heads(x: Tensor, B: int, H: int) -> Tensor:
-    """Broadcast [.., .., x, y] to B examples and H heads, flattened. [1, x, y] if all are equal."""
+    """Expand x [B or 1, H or 1, R, S] to B examples and H heads, and flatten both to [B * H, R, S].
+
+    If x is [1, 1, R, S], the result is [1, R, S], which broadcasts.
+    """
     return x[0] if x.shape[:2] == (1, 1) else x.expand(B, H, -1, -1).flatten(0, 1)
 
 
@@ -376,7 +386,7 @@ def cast_gradients(gradients: ChunkGradients, inputs: Inputs) -> ChunkGradients:
 
 
 def take_chunk(inputs: Inputs, span: slice) -> Chunk:
-    """Slice one chunk, and compute the decay within the chunk."""
+    """Slice the positions ``span`` of the inputs, and compute the decay within this chunk."""
     dtype = inputs.pack_weights.dtype
     dropout_factors, log_decay, values = inputs.dropout_factors, inputs.log_decay, inputs.values
     return Chunk(

@@ -17,7 +17,7 @@ DECAY_TOLERANCE = 20
 
 
 class Sample(NamedTuple):
-    """Inputs of causal Luna attention, and a gradient of its output. v is None if attention is tied."""
+    """Random inputs of causal Luna attention, and a random gradient of its output. v is None if v is k."""
 
     q: Tensor
     k: Tensor
@@ -38,7 +38,11 @@ def draw_sample(
     has_decay: bool,
     is_tied: bool,
 ) -> Sample:
-    """Draw inputs with a fixed seed and a generator of their own. H is even if there is a decay."""
+    """Draw random inputs with a fixed seed, without changing torch's global generator.
+
+    B examples, H heads, T positions, head width K, L rows of P. With ``has_decay``, H must be even, because
+    the two values of ``LOG_DECAY`` alternate between the heads.
+    """
     generator = torch.Generator().manual_seed(1)
     q, k, v, grad = (torch.randn(B, H, T, K, generator=generator).to(device, dtype) for _ in range(4))
     pack_weights = torch.rand(B, H, T, L, generator=generator).to(device)
@@ -50,8 +54,9 @@ def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> 
     """Compare outputs and gradients with those of the chunkwise implementation in float64.
 
     In float32 the chunkwise implementation itself could be too inexact, because torch may use TF32 on a GPU.
-    One third of the first of two examples is padding. Returns a clause such as "its output differs by 1.0e-01
-    from that of the chunkwise implementation", or "".
+    The inputs must have two examples; the first third of the first one is padding. Returns a clause such as
+    "its output differs by 1.0e-01 from that of the chunkwise implementation", or "" if all differences are
+    within ``TOLERANCE``.
     """
     device, dtype, T = inputs.q.device, inputs.q.dtype, inputs.q.size(2)
     padding = torch.arange(T, device=device) < torch.tensor([[T // 3], [0]], device=device)

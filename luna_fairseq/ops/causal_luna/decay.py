@@ -16,9 +16,9 @@ from luna_fairseq.ops.causal_luna.inputs import count_positions
 
 
 def cumulative_log_decay(log_decay: Tensor, q: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return log_decay * t [B or 1, H, T, 1] for the t-th non-padding position, in float64.
+    """Return log_decay * t [B or 1, H, T, 1] for the t-th non-padding position.
 
-    Only differences between these large numbers are used.
+    The dtype is float64, because only differences between these large numbers are used.
     """
     return log_decay.double()[None, :, None, None] * count_positions(q, key_padding_mask)
 
@@ -30,7 +30,10 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 
 
 def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the factor [H, 1, 1] or [B, H, 1, 1] by which a new position decays the sums, 1 for padding."""
+    """Return the factor of the earlier sums when one position is added, 1 if this position is padding.
+
+    The shape is [H, 1, 1], or [B, H, 1, 1] with a mask [B, 1].
+    """
     decay = log_decay.exp().view(-1, 1, 1)
     if key_padding_mask is None:
         return decay
@@ -64,7 +67,7 @@ def chunk_decay(total: Tensor, span: slice, dtype: torch.dtype) -> ChunkDecay:
 
 
 def scale(x: Tensor, factor: Tensor) -> Tensor:
-    """Multiply matrices [N, R, S] by factors [n, ..], repeated along the batch: ``x[i] * factor[i % n]``."""
+    """Multiply N matrices x [N, R, S] by n factors [n, ..] in turn: ``x[i] * factor[i % n]``."""
     return (x.unflatten(0, (-1, factor.size(0))) * factor).flatten(0, 1)
 
 

@@ -67,7 +67,10 @@ def pack_weights(pack_q: Tensor, pack_k: Tensor, activation: str) -> Tensor:
 
 
 def absorbed_pack_weights(pack_q: Tensor, x: Tensor, key: HeadProjection, activation: str) -> Tensor:
-    """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys."""
+    """Compute the pack weights [B, H, T, L] without projecting the input x [T, B, C] to keys.
+
+    pack_q: projected P [B, H, L, K]. key: key projection, split into heads.
+    """
     return PACK_ACTIVATIONS[activation](absorbed_logits(pack_q, x, key).transpose(2, 3).contiguous())
 
 
@@ -86,8 +89,8 @@ def mask_padding(pack_weights: Tensor, key_padding_mask: Optional[Tensor]) -> Te
 def count_positions(q: Tensor, key_padding_mask: Optional[Tensor], before: Optional[Tensor] = None) -> Tensor:
     """Count the positions up to and including each position of q [B, H, T, K], excluding padding.
 
-    before: number of positions [B] in earlier calls. The counts are integers [B or 1, 1, T, 1], 0 before the
-    first token.
+    key_padding_mask: mask [B, T], True at padding. before: number of positions [B] in earlier calls. The
+    counts are integers [B or 1, 1, T, 1], 0 before the first token.
     """
     if key_padding_mask is None:
         count = torch.arange(1, q.size(-2) + 1, device=q.device)[None, :]

@@ -15,13 +15,16 @@ from luna_fairseq.ops.masked_softmax import masked_softmax
 
 
 def causal_outer_mean(x: Tensor, y: Tensor, z: Tensor, steps: Tensor) -> Tensor:
-    """Compute f of equation 7, f_t = x_t (1/t) sum_{j<=t} y_j^T z_j: x and y [.., T, M], z [.., T, N]."""
+    """Compute f of equation 7, f_t = x_t (1/t) sum_{j<=t} y_j^T z_j: x and y [.., T, M], z [.., T, N].
+
+    steps: divisor t [.., T, 1] of each position.
+    """
     outer = torch.einsum("...tm,...tn->...tmn", y, z).cumsum(dim=-3)
     return torch.einsum("...tm,...tmn->...tn", x, outer) / steps
 
 
 def decayed_outer_mean(x: Tensor, y: Tensor, z: Tensor, shares: Tensor) -> Tensor:
-    """Compute sum_{j<=t} w_tj (x_t . y_j) z_j: f with the decaying weights w [.., T, T] in place of 1/t."""
+    """Compute sum_{j<=t} w_tj (x_t . y_j) z_j: f with the weights w = ``shares`` [.., T, T], not 1/t."""
     return (x @ y.transpose(-2, -1) * shares) @ z
 
 

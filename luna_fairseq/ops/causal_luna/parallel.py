@@ -69,14 +69,20 @@ def parallel_causal_luna(
 
 
 def split(x: Tensor) -> Tensor:
-    """Divide T positions into chunks, [B, H, T, M] -> [B, H, N, C, M]. The last one is padded with zeros."""
+    """Divide T positions of any width M into chunks, [B, H, T, M] -> [B, H, N, C, M].
+
+    The last chunk is padded with zeros.
+    """
     T = x.size(2)
     size = min(CHUNK_SIZE, T)
     return F.pad(x, (0, 0, 0, -T % size)).unflatten(2, (-1, size))
 
 
 def causal_sums(x: Tensor, y: Tensor, z: Tensor, decays: Optional[Decays]) -> Tensor:
-    """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, with decay D_tj (1 without decay)."""
+    """Compute ``sum_{j<=t} D_tj (x_t . y_j) z_j`` for each position t, with decay D_tj (1 without decay).
+
+    x and y are [B, H, N, C, M] and z [B, H, N, C, R], where M and R are K and L or the reverse.
+    """
     products = x @ y.transpose(-2, -1)
     products = products.tril() if decays is None else products * decays.between
     sums = products @ z
@@ -93,7 +99,7 @@ def causal_sums(x: Tensor, y: Tensor, z: Tensor, decays: Optional[Decays]) -> Te
 
 
 def compute_decays(total: Tensor, dtype: torch.dtype) -> Decays:
-    """Compute the decay factors from the cumulative log decay G [B, H, T, 1], in float64."""
+    """Compute the decay factors in ``dtype`` from the cumulative log decay [B, H, T, 1] in float64."""
     size = min(CHUNK_SIZE, total.size(2))
     # Positions that pad the last chunk do not decay.
     inside = F.pad(total[..., 0], (0, -total.size(2) % size), mode="replicate").unflatten(2, (-1, size))
@@ -108,5 +114,8 @@ def compute_decays(total: Tensor, dtype: torch.dtype) -> Decays:
 
 
 def lower_exp(logs: Tensor, dtype: torch.dtype, diagonal: int = 0) -> Tensor:
-    """Return the exponentials on and below a diagonal of [.., R, R], and 0 above, where some are infinite."""
+    """Return ``exp(logs)`` in ``dtype`` on and below a diagonal of matrices [.., R, R], and 0 above it.
+
+    ``diagonal`` is 0 for the main diagonal and -1 for the next below. Above it, exponentials might overflow.
+    """
     return logs.tril(diagonal).to(dtype).exp().tril(diagonal)

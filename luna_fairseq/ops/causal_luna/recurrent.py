@@ -80,10 +80,10 @@ def update_state(
     *,
     counts: TokenCounts,
 ) -> CausalLunaState:
-    """Return the state with new positions added to its sums.
+    """Return the state with new positions added to its sums (a new state if ``state`` is None).
 
-    If ``v`` is the same tensor as ``k`` (tied), at all earlier positions too, the value sum is a view of the
-    key sum.
+    If ``v`` is the same tensor as ``k`` (tied), in all earlier calls too, the value sum is a view of the key
+    sum. counts: numbers of positions, the new ones included.
     """
     dtype = counts.mean.dtype
     old_key_sum, old_value_sum = (None, None) if state is None else state[:2]

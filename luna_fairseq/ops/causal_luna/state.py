@@ -45,7 +45,10 @@ class TokenCounts(NamedTuple):
     def compute(
         cls, before: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
-        """Add ``length`` new positions to ``before`` [B]; padding_mask [B, length] is True at padding."""
+        """Add ``length`` new positions to ``before`` [B]; padding_mask [B, length] is True at padding.
+
+        dtype: dtype of the keys. The sums have this dtype, or float32 if the keys are in half precision.
+        """
         steps = before + (length if padding_mask is None else (~padding_mask).sum(dim=1))
         dtype = torch.promote_types(dtype, torch.float32)
         divisor = steps.clamp(min=1).to(dtype).view(-1, 1, 1, 1)

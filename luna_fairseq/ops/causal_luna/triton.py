@@ -102,11 +102,21 @@ def triton_causal_luna(
 
 
 def make_plan(heads: int, T: int, K: int, L: int) -> Dict[str, int]:
-    """Choose how the kernels divide T positions of ``heads`` heads into chunks and segments.
+    """Choose how the kernels divide T positions of each of ``heads`` heads into chunks and segments.
 
-    A chunk has BLOCK_T positions, and one program processes a segment of several chunks. BLOCK_K and WIDTH
-    are K and L, rounded up. STATES is False if there is a single chunk. ``rows`` is T rounded up, ``states``
-    the size of the states of a head.
+    K is the head width, and L the number of rows of P. A program processes one segment, a run of chunks.
+
+    Returns:
+        Sizes by name. Capital letters mark compile-time constants of the kernels.
+
+        - BLOCK_T: number of positions in a chunk.
+        - BLOCK_K: K rounded up to a power of two, at least 16.
+        - WIDTH: L rounded up to a multiple of BLOCK_L.
+        - STATES: True if a head has several chunks.
+        - segments: number of segments of a head.
+        - chunks: number of chunks in a segment.
+        - rows: number of positions in all segments of a head, at least T.
+        - states: number of elements in the states [BLOCK_K, WIDTH] of a head, one for each segment.
     """
     # A sequence of one chunk needs no states. With more chunks, a chunk of 16 positions fits into registers.
     block_t = 32 if 16 < T <= 32 else 16
@@ -184,7 +194,11 @@ class CausalLunaFunction(torch.autograd.Function):
 
 
 def relative_ages(plan: Dict[str, int], ages: Optional[Tensor]) -> Tuple[Optional[Tensor], Optional[Tensor]]:
-    """Convert ages since the start of the sequence to ages within chunks, and to spans of segments."""
+    """Convert ages since the start of the sequence to ages within chunks, and to the spans of segments.
+
+    An age is a negative log decay, and a span is the age that a whole segment adds. Both are None without
+    decay.
+    """
     if ages is None:
         return None, None
     ages = functional.pad(ages, (1, 0))
@@ -200,14 +214,14 @@ def make_dense(x: Tensor) -> Tensor:
 
 
 def match_strides(x: Optional[Tensor], q: Tensor) -> Optional[Tensor]:
-    """Return ``x`` with the same strides as ``q``, copying it if needed."""
+    """Return ``x`` with the same strides as ``q``, copying it if needed. None stays None."""
     if x is None or all(n == 1 or i == j for n, i, j in zip(x.shape, x.stride(), q.stride())):
         return x
     return torch.empty_like(q).copy_(x)
 
 
 def common_arguments(tensors: Dict[str, Any], numbers: Dict[str, Any]) -> Dict[str, Any]:
-    """Collect the arguments shared by all kernels, keyed by name."""
+    """Collect the arguments shared by all kernels, keyed by their names in the kernels."""
     q, k, v, a = (tensors[name] for name in "qkva")
     values = {**numbers, **tensors, "v": k if v is None else v}
     values.update(zip(("x_b", "x_h", "x_t", "", "a_b", "a_h", "a_t"), (*q.stride(), *a.stride())))
@@ -223,7 +237,10 @@ def allocate(q: Tensor, size: int, dtype: torch.dtype = torch.float32) -> Tensor
 
 
 def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) -> None:
-    """Launch a kernel with one program, or several, for each segment of each head."""
+    """Launch a kernel with ``blocks`` programs for each segment of each head.
+
+    ``values`` and ``more`` are arguments by name, of which the kernel receives those that it takes.
+    """
     values = {**values, **more}
     q = values["q"]
     grid = (q.size(0) * q.size(1) * values["segments"], blocks)
@@ -232,7 +249,10 @@ def launch(kernel: Any, values: Dict[str, Any], blocks: int = 1, **more: Any) ->
 
 
 def choose_compile_options(values: Dict[str, Any]) -> Dict[str, int]:
-    """Choose the Triton compile options of a kernel."""
+    """Choose the number of warps, pipeline stages and registers of a kernel from its arguments by name.
+
+    The choice depends on L and BLOCK_K. The keys are ``num_warps``, ``num_stages`` and ``maxnreg``.
+    """
     wide = values["BLOCK_K"] > 64
     few, warps = values["L"] <= 32 and not wide, 8 if wide and values["L"] > 32 else 4
     return {"num_warps": warps, "num_stages": 1, "maxnreg": 168 if few else 254 if wide else 248}

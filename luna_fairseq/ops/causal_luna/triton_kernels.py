@@ -82,13 +82,19 @@ def product(x, y, PRECISION):
 
 @triton.jit
 def block_offsets(stride, first, HEIGHT, BLOCK):
-    """Compute the memory offsets of the elements of a matrix block."""
+    """Compute the memory offsets [HEIGHT, BLOCK] of a block of a row-major matrix.
+
+    The block has the first HEIGHT rows, ``stride`` elements apart, and BLOCK columns from ``first`` on.
+    """
     return tl.arange(0, HEIGHT)[:, None] * stride + first + tl.arange(0, BLOCK)[None, :]
 
 
 @triton.jit
 def load_rows(x, stride, exists, first, L, BLOCK_L):
-    """Load a block of a matrix as float32, with zeros in masked rows and out-of-bounds columns."""
+    """Load the columns from ``first`` on of a matrix with L columns as float32.
+
+    Rows where the mask ``exists`` is False, and columns beyond L, are 0.
+    """
     inside = exists[:, None] & (first + tl.arange(0, BLOCK_L) < L)[None, :]
     at = block_offsets(stride, first, exists.shape[0], BLOCK_L)
     return tl.load(x + at, mask=inside, other=0.0).to(tl.float32)
@@ -96,7 +102,10 @@ def load_rows(x, stride, exists, first, L, BLOCK_L):
 
 @triton.jit
 def load_chunk(x, at, inside, POLICY):
-    """Load a chunk of the queries, keys, values or output gradients, with a hint for the GPU cache."""
+    """Load a chunk of the queries, keys, values or output gradients at the offsets ``at``.
+
+    Elements where the mask ``inside`` is False are 0. POLICY is a hint for the GPU cache.
+    """
     return tl.load(x + at, mask=inside, other=0.0, eviction_policy=POLICY)
 
 
@@ -157,6 +166,9 @@ def initial_states(sums, memory, spans, segments, STEP, SIDES, STATES, WIDTH, BL
     segments are added from the farthest to the nearest::
 
         state = exp(-span) * state + sum over the segment
+
+    STEP is -1 for the segments before and 1 for those after. Returns the two states, and the memory of this
+    program for states that do not fit into registers.
     """
     own = tl.program_id(0).to(tl.int64)
     before = tl.program_id(0) % segments
@@ -232,7 +244,10 @@ def causal_sums(x, at, inside, scores, x_a, age, state, STATES, PRECISION):
 
 @triton.jit
 def load_row_mask(packed_padding, b, first, L, BLOCK_L):
-    """Load a mask [1, BLOCK_L] of rows of P, True at rows that exist and are not masked."""
+    """Load a mask [1, BLOCK_L] of the rows of P from ``first`` on, for the example b.
+
+    True at rows that exist and are not masked.
+    """
     column = first + tl.arange(0, BLOCK_L)[None, :]
     included = column < L
     if packed_padding is not None:
@@ -244,8 +259,8 @@ def load_row_mask(packed_padding, b, first, L, BLOCK_L):
 def dropout_factor(seed, dropout, boost, position, first, WIDTH, BLOCK_T, BLOCK_L):
     """Draw the dropout factors [BLOCK_T, BLOCK_L] of a block of unpack weights.
 
-    A factor depends only on the seed and on the index of its weight, so the backward pass draws the same
-    factors.
+    A factor is 0 or ``boost``, or 1 if there is no seed. It depends only on the seed and on the index of its
+    weight, so the backward pass draws the same factors.
     """
     factor = tl.full((BLOCK_T, BLOCK_L), 1.0, dtype=tl.float32)
     if seed is not None:
