@@ -38,9 +38,10 @@ _SENTENCE_ENCODER_OPTIONS = {
 
 
 def has_bfloat16_option(cfg: Any) -> bool:
-    """Return True if a generation command has ``--bf16``, which fairseq itself ignores.
+    """Return True if ``cfg`` is that of a generation command with ``--bf16``, which fairseq itself ignores.
 
-    The configuration of a checkpoint, which fairseq's hub interface passes, has no path.
+    The result is False for the configuration of a checkpoint, which fairseq's hub interface passes, because
+    that configuration has no path.
     """
     path = getattr(getattr(cfg, "common_eval", None), "path", None)
     return bool(path and getattr(getattr(cfg, "common", None), "bf16", False))
@@ -74,12 +75,16 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def choose_generator(self, args: Any) -> Any:
-        """Return the function that builds the beam search, for the generation options of a command."""
+        """Return a function that builds the beam search, with alignments if ``args`` asks for them."""
         alignment = getattr(args, "print_alignment", None)
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict in place, and raise InputError if an embedding does not fit its dictionary."""
+        """Convert a state dict of the authors' code (fairseq-apollo) to this project's names, in place.
+
+        Raises InputError if an embedding has another number of entries than the model's. ``name`` is the
+        prefix of the model's parameters.
+        """
         translate_names(state_dict)
         for part, which in (("encoder", "encoder "), ("decoder", "decoder "), (_SENTENCE_ENCODER, "")):
             table = state_dict.get(f"{part}.embed_tokens.weight")
@@ -130,7 +135,7 @@ class EncoderDecoder(PluginModel, TransformerModelBase):
     Attributes:
         encoder_class: function ``(configuration, source dictionary, token embedding) -> encoder``.
         decoder_class: function ``(configuration, target dictionary, token embedding) -> decoder``.
-        shortlist: target subwords that beam search is restricted to (None: the whole dictionary).
+        shortlist: target pieces that beam search is restricted to (None: the whole dictionary).
     """
 
     encoder_class: Callable[..., nn.Module]
@@ -230,7 +235,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
 
 def sentence_encoder_options(args: Any) -> Namespace:
-    """Return the options of a masked language model, with those of its sentence encoder."""
+    """Return the options of a masked language model, extended by those that build its sentence encoder."""
     return Namespace(
         **{**vars(args), **_SENTENCE_ENCODER_OPTIONS, "max_source_positions": args.max_positions}
     )

@@ -9,7 +9,8 @@ from torch import Tensor
 def group_by_sentence(sentences: Tensor) -> Tuple[Tensor, Tensor]:
     """Return the entries to keep of a decoder's memory, and the entry of each hypothesis among them.
 
-    The hypotheses of a sentence share an entry if all sentences have equally many, adjacent ones.
+    sentences: index of the sentence of each hypothesis. The hypotheses of a sentence share an entry if all
+    sentences have equally many, adjacent ones. Otherwise each hypothesis has its own entry.
     """
     remaining, index, counts = torch.unique_consecutive(sentences, return_inverse=True, return_counts=True)
     if torch.equal(counts, counts[:1].expand_as(counts)):

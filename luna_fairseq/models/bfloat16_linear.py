@@ -19,7 +19,7 @@ from luna_fairseq.ops.plain_linear import is_plain_linear
 
 @lru_cache(maxsize=None)
 def has_bfloat16_products() -> bool:
-    """Return True if this CPU multiplies numbers in bfloat16 (avx512_bf16 or AMX), and torch uses that."""
+    """Return True if torch multiplies in bfloat16 on this CPU (with avx512_bf16 or AMX), else False."""
     names = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
     if not any(getattr(torch.cpu, name, bool)() for name in names):
         return False
@@ -79,7 +79,7 @@ class BFloat16Linear(nn.Module):
         return products.float() if self.bias is None else products + self.bias
 
     def select(self, outputs: Tensor) -> "BFloat16Linear":
-        """Return a layer with a subset of the outputs. The first call caches the unpacked weight."""
+        """Return a layer with the outputs of these indices. The first call caches the unpacked weight."""
         if self.unpacked is None:
             self.unpacked = self.packed.to_dense()
         bias = None if self.bias is None else self.bias.index_select(0, outputs)
@@ -87,7 +87,10 @@ class BFloat16Linear(nn.Module):
 
 
 class FusedBFloat16Linear(FusedProjections):
-    """Several bfloat16 layers with the same input as one product."""
+    """Several bfloat16 linear layers with the same input, computed as one matrix multiplication.
+
+    ``product`` is a layer with the weights of all ``layers``.
+    """
 
     def __init__(self, layers: Sequence[nn.Module], product: BFloat16Linear):
         super().__init__(layers)

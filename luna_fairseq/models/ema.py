@@ -32,13 +32,16 @@ def load_ema(path: Path) -> Dict[str, Any]:
 
 
 def write_ema(path: Path, to: Path) -> None:
-    """Write a copy of a checkpoint, as loaded by :func:`load_ema`."""
+    """Write a copy of a checkpoint with the averages of ``--store-ema`` as its weights."""
     save_checkpoint(load_ema(path), to)
 
 
 @contextmanager
 def ema_checkpoint(path: Path, use_average: bool = True) -> Iterator[Path]:
-    """Context manager that yields a temporary copy, as written by :func:`write_ema`, or ``path`` itself."""
+    """Context manager that yields a temporary copy written by :func:`write_ema`.
+
+    If ``use_average`` is False, it yields ``path`` itself.
+    """
     if not use_average:
         yield path
         return

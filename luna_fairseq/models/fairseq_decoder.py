@@ -37,7 +37,7 @@ from luna_fairseq.modules.state import DecoderState
 class Decoding(NamedTuple):
     """Entry of a decoder in fairseq's incremental state; ``state`` is None before the first step.
 
-    ``sentences`` is the index of the memory's sentence of each hypothesis, or None for a language model. The
+    ``sentences`` holds the index in the memory of each hypothesis's sentence; None for a language model. The
     hypotheses of a sentence are adjacent and equally many.
     """
 
@@ -95,7 +95,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             self.output_projection = build_output_projection(cfg, len(dictionary), embed_tokens)
 
     def choose_layers(self) -> List[bool]:
-        """Skip layers at random in training, if --decoder-layerdrop is greater than 0."""
+        """Return True for each layer that runs, and False for those that --decoder-layerdrop skips."""
         probability = self.cfg.decoder.layerdrop
         if not (self.training and probability > 0.0):
             return super().choose_layers()
@@ -107,7 +107,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         return min(self.max_target_positions, self.embed_positions.max_positions)
 
     def output_layer(self, features: Tensor, **kwargs: Any) -> Tensor:
-        """Compute logits of the vocabulary. Adaptive softmax takes the features [B, T, C] themselves."""
+        """Compute the logits [B, T, V], or return the features [B, T, C] that adaptive softmax takes."""
         return features if self.output_projection is None else self.output_projection(features)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> Dict[str, Tensor]:
@@ -144,9 +144,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
             alignment_heads: number of leading attention heads to average; None: all heads.
 
         Returns:
-            The features and a dictionary. ``attn`` is a list with a single entry: the attention weights [B,
-            T, S], or
-            None. ``inner_states`` lists the hidden states [T, B, C] after every layer.
+            The features and a dictionary. ``attn`` is a list with a single entry: the attention weights
+            [B, T, S], or None. ``inner_states`` lists the hidden states [T, B, C] after every layer.
         """
         if full_context_alignment:
             raise NotImplementedError("Luna's causal attention cannot attend to the full target context")
@@ -207,7 +206,8 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     ) -> Tuple[DecoderMemory, Optional[Tensor]]:
         """Read the encoder's output once.
 
-        Returns the memory and, if fairseq has reordered the output, the index of each hypothesis's sentence.
+        Returns the memory, and the index of each hypothesis's sentence, or None if fairseq has not reordered
+        the output. ``weights_of`` has the indices of the layers whose attention weights are needed.
         """
         refuse_tracing()
         if encoder_out is None:
@@ -253,7 +253,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
     def read_segment(
         self, tokens: Tensor, state: Optional[DecoderState]
     ) -> Tuple[Tuple[Tensor, Dict[str, List[Any]]], Optional[DecoderState]]:
-        """Return what :meth:`forward` returns for the next segment of a long text, and the state after it."""
+        """Run the decoder on the next segment of a long text. Return logits, extra outputs and the state."""
         state = self.to_device(state)
         output, state = LunaDecoder.forward(self, tokens, self.read(), state, keep_state=True)
         return (self.output_layer(output.x), {"attn": [None], "inner_states": list(output.states)}), state

@@ -131,7 +131,7 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return options that limit the translation length, unless a limit was given here or at loading."""
+        """Return options that limit the length, or {} if a limit was given here or at loading."""
         if not self.is_limited_by_source:
             return {}
         loaded, defaults = self.cfg.generation, GenerationConfig()

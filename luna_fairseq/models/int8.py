@@ -166,7 +166,7 @@ class Linear8(nn.Module):
         self.onednn = OneDnnWeight(quantised) if uses_onednn and has_onednn_product() else None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer with a subset of the outputs. The first call caches the unpacked 8-bit weights."""
+        """Return a layer with the outputs of these indices. The first call caches the unpacked weights."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors
             levels, scales = (x.index_select(0, outputs) for x in self.unpack())
@@ -210,7 +210,10 @@ class Linear8(nn.Module):
 
 
 class FusedLinear8(FusedProjections):
-    """Several 8-bit layers with the same input as one product. The outputs are equal bit for bit."""
+    """Several 8-bit linear layers with the same input, computed as one matrix multiplication.
+
+    ``product`` is a layer with the weights of all ``layers``. The outputs are exactly those of ``layers``.
+    """
 
     def __init__(self, layers: Sequence[nn.Module], product: Linear8):
         super().__init__(layers)

@@ -50,7 +50,7 @@ class LanguageModel(PluginModel, FairseqLanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Any:
-        """Return a class with the constructor arguments of :class:`FairseqLunaDecoder`."""
+        """Return the class of the decoder, whose arguments are those of :class:`FairseqLunaDecoder`."""
         raise NotImplementedError
 
 

@@ -41,10 +41,10 @@ class LunaMaskedLMEncoder(SentenceModelEncoder):
     ) -> Tuple[Tensor, Dict[str, Any]]:
         """Compute features [B, T, C] of tokens [B, T], and a dictionary of further results.
 
-        - ``packed_features``: P [B, L, C] after the last layer and its layer norm - ``packed_padding_mask``:
-        mask [B, L], True at padding of P; None if there is no padding - ``inner_states``: hidden states [T,
-        B, C] after every layer, or None - ``packed_states``: P [L, B, C] after every layer, before its layer
-        norm, or None
+        - ``packed_features``: P [B, L, C] after the last layer and its layer norm
+        - ``packed_padding_mask``: mask [B, L], True at padding of P; None if there is no padding
+        - ``inner_states``: hidden states [T, B, C] after every layer with ``return_all_hiddens``, else None
+        - ``packed_states``: P [L, B, C] after every layer, before its layer norm, or None likewise
 
         ``token_embeddings`` [B, T, C] among the keyword arguments replace the token embeddings.
         """

@@ -92,7 +92,9 @@ class MaskedLMHub(RobertaHubInterface):
     def extract_features(
         self, tokens: Tokens, return_all_hiddens: bool = False, return_packed: bool = False
     ) -> Any:
-        """Compute features [B, T, C] of the tokens, or a list of them with ``return_all_hiddens``.
+        """Compute features [B, T, C] of the tokens, or a list of those after every layer.
+
+        ``return_all_hiddens`` selects the list.
 
         With ``return_packed``, also return P [B, L, C] after the last layer and its mask [B, L] or None.
         """

@@ -37,7 +37,7 @@ class WeightCopy:
 
     @staticmethod
     def create(layers: Sequence[Any]) -> Optional["WeightCopy"]:
-        """Return a copy, or None if oneDNN cannot use these weights."""
+        """Return a copy of the layers' weights, or None if oneDNN cannot use them."""
         for x in _parameters(layers):
             if not (x.is_cpu and x.dtype is torch.float32 and x.numel()) or x.is_inference():
                 return None
@@ -142,7 +142,11 @@ class OneDnnLinear(_HoldsCopy):
 
 
 class FusedOneDnnLinear(FusedProjections, _HoldsCopy):
-    """Several linear layers with the same input as one product, with copies of their weights."""
+    """Several linear layers with the same input, computed as one matrix multiplication.
+
+    Copies of their weights are held in the memory layout of oneDNN. Without usable copies, the layers are
+    called one by one.
+    """
 
     def __init__(self, layers: Sequence[nn.Module]):
         super().__init__(layers)

@@ -39,7 +39,7 @@ class EncodedBatch(NamedTuple):
     projections: Sequence[nn.Module]
 
     def find_columns(self, tokens: Tensor) -> Tensor:
-        """Return the columns of tokens. With candidates, each token must be one of them."""
+        """Return the columns of tokens in the log-probabilities. Any candidates must include the tokens."""
         return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
 
     def find_tokens(self, columns: Tensor) -> Tensor:
@@ -274,7 +274,7 @@ class BatchSearch:
         return self.hypotheses
 
     def _find_suppressed_columns(self, device: torch.device) -> Optional[Tensor]:
-        """Return the columns of tokens that must not be chosen."""
+        """Return the columns of the tokens that must not be chosen, or None if all may be chosen."""
         tokens = self.generator.token_indices_to_suppress
         if tokens is None:
             return None
@@ -298,7 +298,7 @@ class BatchSearch:
         return lprobs
 
     def _find_candidates(self, step: int, lprobs: Tensor) -> Candidates:
-        """Return the best continuations of each sentence."""
+        """Return the best continuations of each sentence, given the log-probabilities [R, N] of a step."""
         B, K, N = len(self.unused), self.beam_size, lprobs.size(1)
         lprobs, columns = self._find_best_tokens(step, lprobs)
         sums = lprobs + self.scores[:, step - 1 : step] if step else lprobs
@@ -343,7 +343,10 @@ class BatchSearch:
         return remove_nan(values), columns
 
     def _force_tokens(self, tokens: Tensor, lprobs: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-        """Return where tokens [B] of prefixes are forced, their log-probabilities and columns, all [R, 1]."""
+        """Return a mask of hypotheses with a forced token, its log-probability and its column, all [R, 1].
+
+        tokens: next token [B] of each prefix, or padding after its end.
+        """
         tokens = tokens.repeat_interleave(self.beam_size)[:, None]
         columns = self.encoded.find_columns(tokens)
         values = lprobs.gather(1, columns)
@@ -357,7 +360,7 @@ class BatchSearch:
         return tokens.ne(self.generator.pad), values, columns
 
     def _find_ends(self, candidates: Candidates) -> Tensor:
-        """Return a mask of the candidates that end a hypothesis."""
+        """Return a mask [B, up to 2 K], True at the candidates that end a hypothesis."""
         ends = candidates.tokens.eq(self.generator.eos) & candidates.scores.ne(-math.inf)
         first = ends[:, : self.beam_size]
         first &= ~self.unused[:, : first.size(1)]

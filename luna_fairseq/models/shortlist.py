@@ -100,7 +100,7 @@ class Shortlist:
         return cls(lexicon.candidates, source, target)
 
     def find_candidates(self, tokens: Tensor, extra: Sequence[Tensor] = (), minimum: int = 0) -> Tensor:
-        """Return the target indices of the candidates for source ``tokens``, in increasing order.
+        """Return the target indices of the candidates for source ``tokens``, and ``extra`` ones, sorted.
 
         extra: other target indices that the search needs, such as those of forced prefixes.
         minimum: number of indices that the search needs to fill its beam. If there are fewer, the first other

@@ -41,7 +41,7 @@ def tokenizer_options() -> List[str]:
 
 
 def find_tokenizer(folders: Sequence[Path]) -> Dict[str, str]:
-    """Return the options of SentencePiece or GPT-2's BPE in the first folder that contains one of them."""
+    """Return the options of SentencePiece or GPT-2's BPE in the first folder that has its files, else {}."""
     for folder in folders:
         model = folder / "sentencepiece.bpe.model"
         encoder, merges = folder / "encoder.json", folder / "vocab.bpe"
