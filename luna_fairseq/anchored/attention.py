@@ -112,7 +112,7 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return the distances and positions that the encoder or decoder must compute for this module."""
+        """Return what the encoder or decoder must compute for this module, once for all layers."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
@@ -127,7 +127,7 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, L, S] of pack attention, which penalizes distant tokens."""
+        """Return the bias [B, H, L, S] of pack attention, which penalizes distant tokens, or None."""
         if self.pack_anchor is None:
             return None
         return self.pack_anchor(require_context_geometry(geometry).pack_distance)
@@ -140,7 +140,10 @@ class AnchoredAttention(LunaAttention):
     def compute_diagonal(
         self, geometry: Optional[Geometry], key_place: Optional[Tensor], mask: Optional[Tensor]
     ) -> Optional[Diagonal]:
-        """Return the diagonal prior, if any, for keys with centres [B, N], masked at padding [B, N]."""
+        """Return the diagonal prior (diagonal.py) for keys with centres [B, N], or None if there is none.
+
+        ``mask`` [B, N] is True at padding. Raises InputError if the positions of the queries are missing.
+        """
         if self.diagonal is None:
             return None
         if geometry is None or geometry.target is None or key_place is None:
@@ -324,7 +327,8 @@ class AnchoredCrossAttention(AnchoredAttention):
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
         """Concatenate the keys of rows and tokens once, for decoding, if every query attends to all tokens.
 
-        The result does not provide attention weights over the context.
+        The result does not provide attention weights over the context. If queries choose segments, and on a
+        GPU or in a recorded graph, the memory is returned unchanged.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")
@@ -362,7 +366,7 @@ class AnchoredCrossAttention(AnchoredAttention):
         return super().read(q, memory, source, geometry, need_weights)
 
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, T, L] of the diagonal prior, which favours rows near the diagonal."""
+        """Return the bias [B, H, T, L] of the diagonal prior, or None without a diagonal prior."""
         diagonal = self.compute_diagonal(geometry, memory.row_place, source.packed_padding_mask)
         return None if diagonal is None else diagonal.bias()
 
@@ -374,7 +378,12 @@ class AnchoredCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry],
         need_weights: bool,
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute unpack attention over the packed context and the tokens of a few segments per query."""
+        """Compute unpack attention over the rows of the packed context and the tokens that a query looks up.
+
+        They are the tokens of the ``self.lookup`` segments whose rows have the query's largest logits, or all
+        tokens of a short context. Returns the output [B, H, T, K], and the weights (None if ``need_weights``
+        is False). ``geometry`` has the target positions for the diagonal prior.
+        """
         mask, dropout = source.packed_padding_mask, dropout_probability(self.dropout_module)
         diagonal = self.compute_diagonal(geometry, memory.row_place, mask)
         settings = self.lookup_gate(), self.lookup, mask, dropout, diagonal

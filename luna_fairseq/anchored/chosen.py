@@ -16,7 +16,10 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Choose the segments [B, H, T, N] whose ``rows`` have the largest logits [B, H, T, L]; no gradient."""
+    """Return the indices [B, H, T, N] of the segments whose rows have the largest logits [B, H, T, L].
+
+    ``rows`` are the logits, and N is ``number``, at most L. ``best_first`` sorts the indices by logit.
+    """
     rows = rows.detach()
     if packed_padding_mask is not None:
         rows = rows.masked_fill(packed_padding_mask[:, None, None, :], float("-inf"))
@@ -74,17 +77,23 @@ class ChosenTokens(NamedTuple):
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:
-        """Compute the dot products [B, H, T, M] of the queries with the keys of their tokens."""
+        """Compute the dot products [B, H, T, M] of the queries with the keys of the tokens they attend to.
+
+        These are the M tokens of the segments that the query has chosen. q is [B, H, T, K].
+        """
         products = scores(self.pairs, q.flatten(0, 2), self.segments.key.flatten(0, 2))
         return products.view(*self.segment.shape[:3], -1)
 
     def weighted_sum(self, weights: Tensor) -> Tensor:
-        """Compute the weighted sum [B, H, T, K] of the values of each query's tokens."""
+        """Compute the weighted sum [B, H, T, K] of the values of the M tokens that each query attends to.
+
+        The weights are [B, H, T, M].
+        """
         read = weighted_sum(self.pairs, weights.flatten(0, 2), self.segments.value.flatten(0, 2))
         return read.view(*self.segment.shape[:3], -1)
 
     def _gather(self, x: Tensor) -> Tensor:
-        """Gather a value x [B, L, W] of each token for the tokens of each query, [B, H, T, M]."""
+        """Gather a number x [B, L, W] of each token for the M tokens that each query attends to."""
         B, L, _ = x.shape
         sentences = torch.arange(B, device=x.device) * L
         index = (self.segment + sentences.view(B, 1, 1, 1)).flatten()

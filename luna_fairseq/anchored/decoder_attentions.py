@@ -52,7 +52,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Distances and positions that the attention modules of all layers need."""
+        """Features of the attention modules that need distances or positions, the same in all layers."""
         options, extension = self.options, self.extension
         # The last layer has no pack attention if it reads the source by softmax attention.
         is_only_layer = options.num_layers == 1 or options.non_contextual_packed
@@ -69,6 +69,10 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return DecayingCausalAttention(**causal_arguments(self.options, builders))
 
     def build_cross_attention(self, update_packed: bool, builders: Builders = TORCH) -> nn.Module:
+        """Build softmax, anchored or Luna attention to the source, as the options of the extension say.
+
+        If ``update_packed`` is False, softmax attention has no pack attention.
+        """
         extension = self.extension
         arguments = {
             **attention_arguments(self.options, builders),
@@ -82,7 +86,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         return super().build_cross_attention(update_packed, builders)
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the source positions that the pack attention of all layers needs, or None."""
+        """Compute the source positions that all layers need, or return None if no layer needs them."""
         if self.needs == Needs():
             return None
         needs = self.needs._replace(for_export=self.options.fixed_shapes)

@@ -21,7 +21,10 @@ FAR_AWAY = 1e15
 
 
 class KeyPlaces(NamedTuple):
-    """Source positions of the keys: gamma c [B, H, 1, N], gamma r [B, H, 1, 1] and gamma [B, H, 1, 1]."""
+    """Centre c of each key and length ratio r, both multiplied by the strength gamma of the prior, and gamma.
+
+    place: gamma c [B, H, 1, N]. ratio: gamma r [B, H, 1, 1]. strength: gamma [B, H, 1, 1].
+    """
 
     place: Tensor
     ratio: Tensor

@@ -45,7 +45,8 @@ def dense_attention(
 ) -> Tuple[Tensor, Optional[Tensor]]:
     """Compute :func:`luna_fairseq.anchored.lookup.naive_lookup_attention`, up to rounding.
 
-    The weights are [B, H, T, L + S] before dropout, rows first.
+    Returns the output [B, H, T, K], and the weights [B, H, T, L + S] before dropout, those of the L rows
+    first (None if ``need_weights`` is False).
     """
     row_bias, token_bias = gate.new_zeros(1, 1, k.size(2)), gate[:, None, None]
     if diagonal is not None and tokens.place is not None:
@@ -70,13 +71,19 @@ def dense_attention(
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
-    """Split weights [B, H, T, L + S'] of :func:`dense_attention`; queries see the first S' of S tokens."""
+    """Split the weights [B, H, T, L + S'] of :func:`dense_attention` into those of rows and of S tokens.
+
+    If S' is smaller than S, the weights of the last tokens are 0.
+    """
     rows, tokens = weights[..., :L], weights[..., L:]
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))
 
 
 def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
-    """Return a mask [B, H, T, S] of the tokens in the segments [B, H, T, N] that each query chose."""
+    """Return a mask [B, H, T, S], True at tokens whose segment [B, S] is -1 or was chosen by the query.
+
+    chosen: indices [B, H, T, N] of the chosen segments, of L.
+    """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)
     is_chosen = is_chosen.scatter(3, chosen, torch.ones_like(chosen, dtype=torch.bool))

@@ -50,7 +50,7 @@ class Diagonal(NamedTuple):
     further: Tensor
 
     def select(self, examples: Tensor) -> "Diagonal":
-        """Return the diagonal prior of selected examples of the batch."""
+        """Return the diagonal prior of the examples with the given indices (a vector)."""
         return Diagonal(self.strength, *(x.index_select(0, examples) for x in self[1:]))
 
     def bias(self) -> Tensor:

@@ -30,7 +30,7 @@ class AnchoredEncoderAttentions(EncoderAttentions):
 
     @property
     def needs(self) -> Needs:
-        """Distances and positions that the attention modules of all layers need."""
+        """Features of the attention modules that need distances or positions, the same in all layers."""
         window = self.extension.local_parts
         return Needs(self.options.num_pack_heads or self.options.num_heads, unpack=not window, window=window)
 

@@ -15,11 +15,13 @@ from luna_fairseq.modules.batch import Source
 
 
 class Needs(NamedTuple):
-    """Distances and positions required by the attention modules of an encoder or a decoder.
+    """Features of attention modules that need distances or positions of tokens, 0 or False if not used.
 
-    ``pack_heads`` is the number of heads of pack attention with a distance bias, ``unpack`` says whether
-    unpack attention has one, and ``window`` and ``lookup`` are numbers of segments. ``for_export`` requests
-    tensors that are valid for all sequence lengths.
+    ``pack_heads`` is the number of pack attention heads with a distance bias. ``unpack`` is True if unpack
+    attention has a distance bias. ``window`` is the number of segments around a query, and ``lookup`` the
+    number of segments chosen by a query, to whose tokens the query attends. ``diagonal`` is True if
+    cross-attention has a diagonal prior. ``for_export`` requests tensors that are valid for all sequence
+    lengths.
     """
 
     pack_heads: int = 0
@@ -77,7 +79,7 @@ def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
 
 
 def context_geometry(needs: Needs, context: Tensor, packed: Tensor, source: Source) -> ContextGeometry:
-    """Compute the distances and positions that attention modules need.
+    """Compute the distances and positions that attention modules with the features ``needs`` use.
 
     Only the shapes, dtype and device of the context [S, B, C] and of P [L, B, C] are used.
     """

@@ -224,7 +224,10 @@ def mixed_lookup_attention(
 
 
 def _first_tokens(segments: Segments, number: int) -> Tokens:
-    """Concatenate the tokens of the first segments of each context, which are all tokens of a short one."""
+    """Concatenate the tokens of the first ``number`` segments of each context.
+
+    In a short context, these are all tokens.
+    """
     return Tokens(
         key=segments.key[:, :, :number].flatten(2, 3),
         value=segments.value[:, :, :number].flatten(2, 3),
@@ -236,7 +239,7 @@ def _first_tokens(segments: Segments, number: int) -> Tokens:
 def split_lookup_weights(looked_up: LookedUp, position: Tensor, S: int) -> ReadWeights:
     """Arrange the weights of :func:`lookup_attention` by token: rows [B, H, T, L] and tokens [B, H, T, S].
 
-    position: position [B, L, W] in the context of each token of each segment.
+    position: position [B, L, W] in the context of each token of each segment. S: length of the context.
     """
     B, H, T, N, W = looked_up.token_weights.shape
     read = (

@@ -32,7 +32,7 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Prepare the faster way to multiply the queries by the tokens of their segments."""
+    """Prepare products of queries with the tokens of their segments [M, N], of R, in the faster form."""
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
 
@@ -50,13 +50,19 @@ PAIR_FORMS = FormTable(
 
 
 def scores(pairs: "Pairs", q: Tensor, keys: Tensor) -> Tensor:
-    """Compute the dot products [M, N * W] of queries [M, K] with the keys [R, W, K] in their segments."""
+    """Compute the dot products [M, N * W] of M queries [M, K] with the keys of the tokens in their segments.
+
+    Each query has N of R segments of W tokens. The keys are [R, W, K].
+    """
     with torch.autocast(q.device.type, enabled=False):
         return _Scores.apply(type(pairs), q, keys, *pairs)
 
 
 def weighted_sum(pairs: "Pairs", weights: Tensor, values: Tensor) -> Tensor:
-    """Compute the weighted sum [M, K] of the values [R, W, K] in the segments of each query."""
+    """Compute the weighted sum [M, K] of the values of the tokens in the segments of each of M queries.
+
+    Each query has N of R segments of W tokens. The weights are [M, N * W] and the values [R, W, K].
+    """
     with torch.autocast(weights.device.type, enabled=False):
         return _WeightedSum.apply(type(pairs), weights, values, *pairs)
 
@@ -108,15 +114,26 @@ class Gathered(NamedTuple):
     segment: Tensor
 
     def scores(self, x: Tensor, table: Tensor) -> Tensor:
-        """Compute the dot products [M, N * W] of queries x [M, K] with the keys in their segments."""
+        """Compute the dot products [M, N * W] of queries x [M, K] with the keys in their segments.
+
+        ``table`` holds the keys [R, W, K] of R segments of W tokens.
+        """
         return torch.bmm(self._gather(table), x.unsqueeze(-1)).squeeze(-1)
 
     def weighted_sum(self, weights: Tensor, table: Tensor) -> Tensor:
-        """Compute the weighted sum [M, K] of the values in the segments of each query."""
+        """Compute the weighted sum [M, K] of the values in the segments of each query.
+
+        ``table`` holds the values [R, W, K] of R segments of W tokens.
+        """
         return torch.bmm(weights.unsqueeze(1), self._gather(table)).squeeze(1)
 
     def sum_outer_products(self, weights: Tensor, x: Tensor, R: int) -> Tensor:
-        """Compute the gradient [R, W, K] of the table: weights times x [M, K], summed over queries."""
+        """Sum the outer products of weights and queries: the gradient of a table of keys or values.
+
+        The result [R, W, K] has for each of W tokens of R segments the sum of ``weight * x`` over the M
+        queries. weights: weight or gradient [M, N * W] of each query for the tokens of its N segments.
+        x: queries or output gradients [M, K].
+        """
         N = self.segment.size(1)
         products = weights.reshape(len(x) * N, -1, 1) * x.repeat_interleave(N, dim=0).unsqueeze(1)
         return products.new_zeros(R, *products.shape[1:]).index_add_(0, self.segment.flatten(), products)
@@ -142,6 +159,7 @@ class Blocks(NamedTuple):
         pair             1 2    5 -    3 -    0 4    - -    - -    (- is stored as 6)
         place            [6, 0, 1, 4, 7, 2]
 
+    ``block_segment`` has the segment of each block, and ``pair`` the pair at each position of all blocks.
     ``place[p]`` is the position of pair p in ``pair``.
     """
 
@@ -181,7 +199,11 @@ class Blocks(NamedTuple):
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Split the blocks into groups, each for one batched product whose values fit into a CPU's cache."""
+        """Split the blocks into groups, each for one batched product whose values fit into a CPU's cache.
+
+        Return for each group the slice of its blocks, and the slice of its positions in ``pair``. x is the
+        tensor [.., K] whose vectors are gathered. On a GPU there is one group.
+        """
         c = self._block_size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
         return [
@@ -190,7 +212,7 @@ class Blocks(NamedTuple):
         ]
 
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the queries [blocks, c, K] at the given positions, undefined at empty positions."""
+        """Gather the queries [blocks, c, K] of the pairs at the positions ``places``, undefined if empty."""
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
 
@@ -207,7 +229,10 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort the pairs by segment, keeping their order within a segment, and divide them into blocks."""
+    """Sort the pairs of queries and segments [M, N] by segment, of R, and divide them into blocks.
+
+    Within a segment, the pairs keep their order.
+    """
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"
     size = LARGE_BLOCK if has_large_blocks else BLOCK

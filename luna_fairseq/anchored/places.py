@@ -45,7 +45,10 @@ def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, 
 
 
 def beyond_nearest(distance: Tensor) -> Tensor:
-    """Subtract the distance of the nearest key, so that :func:`distance_bias` never clamps its bias."""
+    """Subtract the distance of the nearest key (last dimension), so that the bias of this key is 0.
+
+    :func:`distance_bias` limits the bias of distant keys, and thus never the bias of the nearest.
+    """
     return distance - distance.amin(dim=-1, keepdim=True)
 
 

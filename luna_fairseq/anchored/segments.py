@@ -64,12 +64,18 @@ class LayoutCall(NamedTuple):
         return self.context_padding_mask.size(1)
 
     def needs_more_segments(self) -> bool:
-        """Return True if a short context, which is read in full, needs more segments than a query chooses."""
+        """Return True if a short context, which is read in full, needs more segments than a query chooses.
+
+        Return False if the segments that a query chooses have room for 64 tokens.
+        """
         W = max_segment_tokens(self.length, self.num_rows)
         return num_segments_read(self.number, self.num_rows, W, True) > min(self.number, self.num_rows)
 
     def may_have_short(self) -> bool:
-        """Return True if a context may have at most 64 tokens. A graph cannot read the values of the mask."""
+        """Return True if a context has at most 64 tokens, or while torch records a graph.
+
+        A graph cannot read the values of the mask. Return False if all contexts are longer.
+        """
         return is_recording_graph() or bool(is_short_context(self.context_padding_mask).any())
 
 
@@ -138,7 +144,10 @@ def max_segment_tokens(S: int, L: int) -> int:
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
-    """Return ``number``, or enough segments for 64 tokens if a context may be short; at most L."""
+    """Return how many of L segments of W tokens a query attends to: ``number``, but at most L.
+
+    If a context may be short (``has_short``), the segments have room for at least 64 tokens.
+    """
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
     return min(L, number)
@@ -158,7 +167,7 @@ class Segments(NamedTuple):
     is_short: Optional[Tensor] = None
 
     def select(self, examples: Tensor) -> "Segments":
-        """Return the segments of selected examples of the batch."""
+        """Return the segments of the examples with the given indices (a vector)."""
         return Segments(*(None if x is None else x.index_select(0, examples) for x in self))
 
 

@@ -59,7 +59,10 @@ class SoftmaxCrossAttention(AnchoredAttention):
         self.context_v_proj = builders.linear(build_projection(embed_dim))
 
     def has_projection(self, name: str) -> bool:
-        """Return False for projections without a gradient, which would break distributed training."""
+        """Return True for "unpack_q" and, if this module updates P, the projections of pack attention.
+
+        Return False for all others. They would have no gradient, which breaks distributed training.
+        """
         return self.packs if name.startswith("pack_") else name == "unpack_q"
 
     def pack(
@@ -70,10 +73,11 @@ class SoftmaxCrossAttention(AnchoredAttention):
         geometry: Optional[Geometry] = None,
         need_weights: bool = False,
     ) -> Tuple[Optional[Tensor], SoftmaxMemory]:
-        """Compute pack attention, and cache the keys and values of the source tokens.
+        """Compute the packed context [L, B, C], and cache the keys and values of the source tokens.
 
-        The packed context is None if this module does not update P. ``need_weights`` has no effect, because
-        the weights of softmax attention are over the source already.
+        The packed context is the attention of the packed sequence P to the source. It is None if this module
+        does not update P. ``need_weights`` has no effect here: queries attend to the source tokens directly,
+        so :meth:`unpack` does not need the weights of P.
         """
         if self.watcher is not None:
             self.watcher(self, packed=packed, context=context, source=source, geometry=geometry)
@@ -86,7 +90,10 @@ class SoftmaxCrossAttention(AnchoredAttention):
         return packed_context, SoftmaxMemory(*heads, place)
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Compute once what no query changes: logit scale, padding mask, and positions of the keys."""
+        """Scale and mask the keys and measure their positions once, for decoding on a CPU.
+
+        On a GPU and while torch records a graph, the memory is returned unchanged.
+        """
         if not is_eager_on_cpu(memory.key):
             return memory
         mask, S = source.padding_mask, memory.key.size(2)

@@ -50,7 +50,7 @@ class AnchorBias(LearnedStrength):
     """Bias of attention logits, ``-gamma * distance``, with a learned gamma per head."""
 
     def forward(self, distance: Tensor) -> Tensor:  # type: ignore[override]
-        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S] beyond that of the nearest key."""
+        """Return the bias [B, H, T, S] for distances [B, H or 1, T, S], in which the nearest key has 0."""
         return distance_bias(self.strength(), distance)
 
 

@@ -85,7 +85,10 @@ def naive_window_attention(
 def find_window(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, complete: bool = False
 ) -> Window:
-    """Find the window of each token in a batch. ``complete`` says that both masks contain no padding."""
+    """Find the window of ``number`` segments around each token in a batch.
+
+    ``complete`` is True if both masks are known to contain no padding.
+    """
     masks = context_padding_mask, packed_padding_mask
     B, L = packed_padding_mask.shape
     position, padding_mask = token_positions(*masks)
@@ -106,7 +109,10 @@ def find_window(
 
 
 def concat_neighbours(x: Tensor, number: int, fill: float = 0) -> Tensor:
-    """Concatenate each segment [..., L, W] with its neighbours, as [..., L, N * W], padded with ``fill``."""
+    """Concatenate each segment of x [..., L, W] with its neighbours, N = ``number`` segments in all.
+
+    The result is [..., L, N * W], with ``fill`` in neighbours that do not exist.
+    """
     side, L = number // 2, x.size(-2)
     padded = F.pad(x, (0, 0, side, side), value=fill)
     return torch.cat([padded.narrow(-2, i, L) for i in range(number)], dim=-1)
