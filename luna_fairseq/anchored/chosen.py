@@ -32,8 +32,8 @@ def read_chosen(
     """Choose ``number`` segments for each query, and prepare the products with their tokens.
 
     Queries of a short context attend to its first segments, which have all its tokens. If a batch has a
-    short context, all its queries choose enough segments for it, and the surplus segments of long ones are
-    masked.
+    short context, all queries of the batch choose as many segments as the short context needs. In a long
+    context, the segments after the first ``number`` are surplus, and are masked.
     """
     B, H, L, W = segments.key.shape[:4]
     N = num_segments_read(number, L, W, segments.is_short is not None)

@@ -195,7 +195,10 @@ def options_from(options_class: Any, read: Callable[[str], Any], **given: Any) -
 
 
 def configuration_names(options_class: Any) -> Tuple[str, ...]:
-    """Return the names of all options of a configuration that an encoder or a decoder has."""
+    """Return the names of the configuration's options that determine the options of an encoder or decoder.
+
+    options_class: :class:`EncoderOptions` or :class:`DecoderOptions`.
+    """
     fields = [name for name in options_class.__dataclass_fields__ if name in CONFIGURATION]
     return tuple(name for field in fields for name in _names_in_configuration(options_class, field))
 

@@ -77,7 +77,10 @@ def find_disagreement(implementation: Callable[..., Tensor], inputs: Sample) -> 
 def output_and_gradients(
     implementation: Callable[..., Tensor], inputs: Sample, **options: Any
 ) -> Tuple[Optional[Tensor], ...]:
-    """Return the output, and the gradients of q, k, v, pack_weights and log_decay (None if absent)."""
+    """Return the output, and the gradients of q, k, v, pack_weights and log_decay (None if absent).
+
+    implementation: function with the arguments of :func:`luna_fairseq.ops.causal_luna`, such as ``options``.
+    """
     with torch.autocast(inputs.grad.device.type, enabled=False):
         leaves = [None if x is None else x.clone().requires_grad_() for x in inputs[:-1]]
         q, k, v, pack_weights, log_decay = leaves
