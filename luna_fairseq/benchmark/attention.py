@@ -186,7 +186,7 @@ class AttentionTask(Task):
     }
 
     def cases_at(self, *lengths: int) -> List[Case]:
-        """Return one case per length of P, setting in ``kinds`` and sequence length, without the pass."""
+        """Return a case per length of P, setting in ``kinds`` and sequence length, without the key "pass"."""
         packed_lengths = self.args.projection_length
         return [{"l": L, **kind, "T": T} for L in packed_lengths for kind in self.kinds for T in lengths]
 

@@ -51,7 +51,7 @@ def length_to_compare(config: Any, side: str) -> int:
 
 
 def compute_logits(model: Any, exported: Any, kind: ModelKind) -> Tuple[Tensor, Tensor]:
-    """Compute the logits [N, V] of both models on the same random batches of N tokens (or sequences)."""
+    """Compute the logits [N, V] of both models for N random tokens or, of a classifier, N sequences."""
     config = exported.config
     if getattr(config, "reads_pixels", False):
         pixels = torch.linspace(-1, 1, 2 * model.max_positions()).view(2, -1)

@@ -231,7 +231,7 @@ def _drop_cached(tokens: Tensor, length: int, cached: int) -> Tensor:
 
 
 def _repeat_for_beams(cache: LunaCache, num_hypotheses: int) -> LunaCache:
-    """Repeat each hypothesis of a cache so that several beams, adjacent in the batch, can continue it."""
+    """Repeat each hypothesis of a cache to get ``num_hypotheses``, so that adjacent beams continue it."""
     size = cache.seen.size(0)
     if size == num_hypotheses:
         return cache

@@ -28,8 +28,8 @@ def example_sizes(config: Any) -> Tuple[Tuple[int, int], ...]:
 def batches_to_compare(config: Any) -> List[Tensor]:
     """Return random batches of token ids on which a model and its graphs are compared.
 
-    Sequences are padded on the right, single or, for a decoder, padded on the left. The lengths cover every
-    case of the computation; see :func:`batch_lengths`.
+    Sequences are padded on the right, single or, for a decoder, padded on the left. The lengths are
+    those of :func:`batch_lengths`.
     """
     side = "decoder" if config.model_type == "luna_lm" else "encoder"
     size, pad = source_vocabulary_size(config), config.pad_token_id
@@ -46,8 +46,8 @@ def batches_to_compare(config: Any) -> List[Tensor]:
 def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
     """Compute the logits of an exported model for token ids [B, T].
 
-    They are [B, target tokens, V], [B, V] for a classifier, or [tokens without padding, V] for a language
-    model.
+    Their shape is [B, target tokens, V] for a translation model, [B, V] for a classifier, and [tokens without
+    padding, V] for a language model.
     """
     config = model.config
     if config.is_encoder_decoder:

@@ -86,7 +86,7 @@ def write_code(model: str, folder: Path) -> None:
 
 
 def _collect_modules(name: str, modules: Dict[str, _Module]) -> None:
-    """Parse a module and what it imports of ``luna_fairseq`` into ``modules``, imported modules first."""
+    """Add a parsed module to ``modules``, after the modules of this package that it imports."""
     if name in modules:
         return
     module = _parse_module(name)

@@ -253,7 +253,10 @@ def _check_sentencepiece(model: Any, pieces: List[str]) -> None:
 
 
 def _byte_pairs(vocabulary: Dict[str, int], merges: List[Tuple[str, str]]) -> models.BPE:
-    """Build a byte-pair encoding from ids by piece and pairs in merge order, whose pieces must have ids."""
+    """Build a byte-pair encoding from the id of each piece, and the pairs of pieces in merge order.
+
+    Raises InputError if a piece or the result of a merge has no id.
+    """
     missing = [piece for pair in merges for piece in (*pair, "".join(pair)) if piece not in vocabulary]
     if missing:
         raise InputError(

@@ -9,9 +9,10 @@ Presets = Dict[str, Dict[str, Any]]
 
 
 def register_architectures(model: str, presets: Presets) -> None:
-    """Register architectures of a model with fairseq: options that differ from the defaults, by name.
+    """Register architectures of a model with fairseq.
 
-    fairseq itself registers the architecture with the model's name.
+    ``presets`` maps each name to the options that differ from the defaults. fairseq itself registers the
+    architecture with the model's name.
     """
     for name, preset in presets.items():
         if name != model:

@@ -112,7 +112,7 @@ class PluginModel(BaseFairseqModel):
         super().prepare_for_inference_(cfg)
 
     def load_state_dict(self, *args: Any, **kwargs: Any) -> Any:
-        """Load parameters, and raise InputError with one sentence if they do not fit."""
+        """Load parameters, or raise an InputError that names the first parameter that does not fit."""
         try:
             return super().load_state_dict(*args, **kwargs)
         except RuntimeError as error:
@@ -221,7 +221,10 @@ class SentenceModel(PluginModel, RobertaModel):
         super(RobertaModel, cls).add_args(parser)
 
     def upgrade_state_dict_named(self, state_dict: Dict[str, Tensor], name: str) -> None:
-        """Convert a state dict in place, and raise InputError if it has another number of positions."""
+        """Convert a state dict as :class:`PluginModel` does, and check its number of positions.
+
+        Raises InputError if the number differs from the model's.
+        """
         super().upgrade_state_dict_named(state_dict, name)
         positions = self.encoder.sentence_encoder.embed_positions
         table = state_dict.get(f"{_SENTENCE_ENCODER}.embed_positions.weight")

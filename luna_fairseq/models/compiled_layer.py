@@ -51,5 +51,5 @@ def _call(layer: nn.Module, name: str, *inputs: Any, **kwargs: Any) -> Any:
 
 @lru_cache(maxsize=None)
 def _compiled(layer_class: Any, name: str) -> Callable[..., Any]:
-    """Compile a method of a layer class once."""
+    """Return the compiled method of a layer class, which all layers of the class share."""
     return torch.compile(getattr(layer_class, name))

@@ -69,7 +69,7 @@ class FairseqLunaEncoder(NoTorchScript, LunaEncoder, FairseqEncoder):
     def add_packed_norm(self) -> None:
         """Give the final layer norm of P a weight and a bias, for a new classification head that reads P.
 
-        They keep their initial values if a checkpoint lacks them.
+        The weight and the bias keep their initial values if a checkpoint lacks them.
         """
         norm = self.packed_layer_norm
         if norm is not None and norm.weight is None:

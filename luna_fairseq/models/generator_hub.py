@@ -131,7 +131,10 @@ class GeneratorHub(hub_utils.GeneratorHubInterface):
         return results
 
     def _length_limits(self, options: Mapping[str, Any]) -> Dict[str, Any]:
-        """Return options that limit the length, or {} if a limit was given here or at loading."""
+        """Return options that limit the length of translations.
+
+        The result is {} for a language model, or if a limit was given here or at loading.
+        """
         if not self.is_limited_by_source:
             return {}
         loaded, defaults = self.cfg.generation, GenerationConfig()
@@ -205,7 +208,7 @@ class LanguageModelHub(GeneratorHub):
         return super(LanguageModelHub, hub).sample(sentences, beam, verbose, **kwargs)
 
     def _get_only_model(self) -> Any:
-        """Return the only model of this hub. Several are an error."""
+        """Return the only model of this hub, or raise InputError if there are several."""
         if len(self.models) > 1:
             raise InputError("a stream is the state of one model: load one checkpoint, not several")
         return self.models[0]

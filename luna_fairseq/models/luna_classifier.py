@@ -117,7 +117,8 @@ class LunaClassifier(PluginModel):
     def represent(self, src_tokens: Tensor) -> Tensor:
         """Encode each sequence [B, T] of tokens or pixels as one vector [B, C].
 
-        Depending on the options, this is the first token, the mean of all tokens, or the mean of P.
+        Depending on the options, the vector is that of the first token, the mean of all tokens, or the mean
+        of P.
         """
         embed = self.encoder.embed_tokens
         if isinstance(embed, PixelEmbedding):

@@ -127,7 +127,7 @@ class RepeatBlock(NGramRepeatBlock):
         super().__init__(no_repeat_ngram_size, use_extension=False)
 
     def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return pairs of a row of ``tokens`` [R, T] and a token that would repeat an n-gram of the row."""
+        """Return vectors of rows of ``tokens`` [R, T] and of tokens that would repeat an n-gram of the row."""
         n, length = self.no_repeat_ngram_size, tokens.size(1)
         if length < n:
             return tokens.new_empty(0), tokens.new_empty(0)
@@ -367,7 +367,10 @@ class BatchSearch:
         return ends
 
     def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
-        """Store the hypotheses that end among the first K candidates, and return the finished sentences."""
+        """Store the hypotheses that end among the first K candidates.
+
+        Return the places of the newly finished sentences among the unfinished ones.
+        """
         K = self.beam_size
         rows = candidates.rows[:, :K][ends[:, :K]]
         if not len(rows):

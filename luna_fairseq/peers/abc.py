@@ -65,8 +65,8 @@ class BoundedMemoryAttention(PeerAttention):
     ) -> Tuple[Tensor, State]:
         """Continue causal attention from the sums over earlier positions.
 
-        The state holds what they have written to the slots, ``keys`` and ``values``, and the sums ``alpha``
-        [B, H, 1, n] of the write weights.
+        The state holds the sums ``keys`` and ``values`` in the slots, and ``alpha`` [B, H, 1, n], the sums of
+        the write weights.
         """
         q, k, v, control = parts
         state, alpha = state or {}, write_weights(control, padding_mask)
@@ -113,7 +113,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 
 
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
-    """Compute the keys and values [B, H, n, K] of the memory slots, weighted means over the tokens."""
+    """Compute the keys and values [B, H, n, K] of the slots, means with the weights alpha [B, H, T, n]."""
     with torch.autocast(k.device.type, enabled=False):
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)
         share = (alpha / total.unsqueeze(2)).transpose(-2, -1)

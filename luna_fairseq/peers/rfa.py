@@ -79,7 +79,8 @@ class RandomFeatureAttention(FeatureMapAttention):
     ) -> Parts:
         """Compute the sum of the weights at each position, if all query-key products were equal to 1.
 
-        It is the number of tokens [B, 1, T, 1] up to the position, or [B, H, T, 1] with a gate.
+        Without a gate, the sum is the number of tokens [B, 1, T, 1] up to the position. With a gate, the sum
+        has the shape [B, H, T, 1].
         """
         if keys.log_decay is None:
             real = torch.ones_like(keys.features[:, :1, :, :1])

@@ -80,10 +80,10 @@ class StreamDataset(FairseqDataset):
         }
 
     def _tokens(self, stream: int, start: int, end: int) -> Tensor:
-        """Return tokens start to end of a stream, preceded by the previous token: [1 + end - start].
+        """Return the tokens from ``start`` to ``end`` of a stream, and the token before: [1 + end - start].
 
-        ``end`` may exceed the stream by 1, which is padding. The text is preceded by the end-of-sentence
-        token.
+        A stream that is one token shorter than ``end`` is padded. The end-of-sentence token precedes the
+        text.
         """
         index = self.first_stream + stream
         if end > self.stream_length + (index < self.num_longer_streams):
