@@ -127,7 +127,7 @@ class RepeatBlock(NGramRepeatBlock):
         super().__init__(no_repeat_ngram_size, use_extension=False)
 
     def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return vectors of rows of ``tokens`` [R, T], and of the tokens that would repeat an n-gram there."""
+        """Return vectors of rows of ``tokens`` [R, T], and of tokens that would repeat an n-gram there."""
         n, length = self.no_repeat_ngram_size, tokens.size(1)
         if length < n:
             return tokens.new_empty(0), tokens.new_empty(0)
