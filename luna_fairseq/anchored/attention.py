@@ -53,8 +53,9 @@ from luna_fairseq.ops.attention import is_eager_on_cpu
 class AnchoredMemory(NamedTuple):
     """Cached keys and values of unpack attention, computed once per context; None if not needed.
 
-    With a look-up or a window, queries also attend to the tokens of some segments. ``token_padding_mask``,
-    ``position``, ``segment`` and ``is_short`` are those of the layout of a look-up (segments.py).
+    With a look-up or a window, queries also attend to tokens of chosen or neighbouring segments. The fields
+    ``token_padding_mask``, ``position``, ``segment`` and ``is_short`` are those of the layout of a look-up
+    (segments.py).
 
     Attributes:
         key: keys [B, H, L, K] projected from the packed context Y_P.

@@ -34,7 +34,10 @@ def choose_decoder_attentions(cfg: Any, options: DecoderOptions) -> DecoderAtten
 
 
 def target_separator(cfg: Any) -> Optional[int]:
-    """Return the target token of ``cfg.separators`` (source, target), or None without documents."""
+    """Return the id of the token between the target sentences of a document, or None without documents.
+
+    ``cfg.separators`` is the pair of ids in source and target.
+    """
     separators = getattr(cfg, "separators", None)
     return separators[1] if separators else None
 

@@ -79,7 +79,10 @@ class DecodingMemory(NamedTuple):
 def prepare_keys(
     key: Tensor, value: Tensor, bias: Tensor, padding_mask: Optional[Tensor]
 ) -> Tuple[Tensor, Tensor, Tensor]:
-    """Scale and transpose the keys, and mask values and bias, the first fields of a DecodingMemory."""
+    """Return the key, value and bias of a :class:`DecodingMemory`.
+
+    The keys [B, H, N, K] are scaled and transposed, and the values and the bias are masked at padding.
+    """
     key = (key * key.size(-1) ** -0.5).transpose(2, 3).contiguous()
     if padding_mask is not None:
         bias = bias.masked_fill(padding_mask[:, None, None, :], torch.finfo(bias.dtype).min)

@@ -23,7 +23,10 @@ class ExtensionOptions(NamedTuple):
 
 
 def extension_options(cfg: Any) -> ExtensionOptions:
-    """Read the options of anchored attention from the attributes of a configuration, and check them."""
+    """Read the options of anchored attention from the attributes of a configuration.
+
+    Raises InputError if an option needs another that is not set, or excludes another that is set.
+    """
     defaults = ExtensionOptions()
     values: Any = {name: getattr(cfg, name, value) for name, value in defaults._asdict().items()}
     options = ExtensionOptions(**values)

@@ -32,7 +32,10 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Prepare products of queries with the tokens of their segments [M, N], of R, in the faster form."""
+    """Prepare the products of M queries with the tokens of their segments, in the faster form.
+
+    segment: indices [M, N] of each query's segments, less than R.
+    """
     return Gathered(segment) if PAIR_FORMS.choose(segment, R) == "gathered" else sort_into_blocks(segment, R)
 
 
@@ -229,9 +232,9 @@ Pairs = Union[Gathered, Blocks]
 
 
 def sort_into_blocks(segment: Tensor, R: int) -> Blocks:
-    """Sort the pairs of queries and segments [M, N] by segment, of R, and divide them into blocks.
+    """Sort the pairs of queries and segments by segment, and divide them into blocks.
 
-    Within a segment, the pairs keep their order.
+    segment: indices [M, N] of each query's segments, less than R. Within a segment, pairs keep their order.
     """
     pairs = segment.numel()
     has_large_blocks = pairs >= LARGE_BLOCK_QUERIES * R and segment.device.type == "cpu"

@@ -40,5 +40,8 @@ class EncoderAttentions:
         return LunaAttention(**attention_arguments(self.options, builders))
 
     def find_source_geometry(self, context: Tensor, packed: Tensor, source: Source) -> Optional[Geometry]:
-        """Compute the token positions that all layers use, from X [S, B, C] and P [L, B, C]; None if none."""
+        """Compute the token positions that all layers use, or return None if the layers use none.
+
+        context: input X [S, B, C] of the first layer. packed: P [L, B, C].
+        """
         return None

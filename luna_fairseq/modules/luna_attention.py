@@ -229,7 +229,7 @@ class LunaAttention(ProjectingAttention):
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, L, S] of pack attention, or None.
 
-        Subclasses override this method to favour some context tokens.
+        Subclasses override this method, for example to favour context tokens by their positions.
         """
         return None
 
@@ -353,7 +353,7 @@ class LunaAttention(ProjectingAttention):
     def unpack_bias(self, memory: Any, source: Source, geometry: Optional[Geometry]) -> Optional[Tensor]:
         """Return a bias that broadcasts to the logits [B, H, T, L] of unpack attention, or None.
 
-        Subclasses override this method to favour some rows of P.
+        Subclasses override this method, for example to favour rows of P by their positions.
         """
         return None
 

@@ -20,7 +20,8 @@ def has_hooks(layer: nn.Module) -> bool:
 def is_plain_linear(layer: nn.Module) -> bool:
     """Return True if a call of the layer computes ``weight x + bias`` and nothing else, and False otherwise.
 
-    Classes other than ``nn.Linear`` declare it in an attribute ``computes_plain_linear`` of their own.
+    A class other than ``nn.Linear`` itself must set the class attribute ``computes_plain_linear``, which its
+    subclasses do not inherit.
     """
     is_linear = type(layer) is nn.Linear or vars(type(layer)).get("computes_plain_linear", False)
     return is_linear and not has_hooks(layer)

@@ -137,9 +137,9 @@ class _ChunkCausalLinear(Function):
 
 
 def all_gradients(inputs: Inputs, grad: Tensor) -> Tuple[Optional[Tensor], ...]:
-    """Compute the gradients of all fields of Inputs (None for None) from that of the output, [n, T, N].
+    """Compute the gradients of all fields of Inputs, None if the field is None.
 
-    The chunks are processed from the last to the first.
+    grad: gradient [n, T, N] of the output. The chunks are processed from the last to the first.
     """
     slices = inputs.chunk_slices()
     states = [inputs.initial_state()]  # the state before each chunk
