@@ -18,12 +18,15 @@ _PR_SET_PDEATHSIG = 1  # of Linux's prctl
 
 
 def bind_to_this_process(environment: Dict[str, str]) -> Dict[str, str]:
-    """Return an environment whose program receives SIGTERM if this process is killed; see :func:`bind`."""
+    """Return an environment in which a program that calls :func:`bind` gets SIGTERM if this process ends."""
     return {**environment, _PARENT: str(os.getpid())}
 
 
 def bind() -> None:
-    """Let Linux send SIGTERM to this process when the parent that asked for it ends, even by SIGKILL."""
+    """Let Linux send SIGTERM to this process when its parent ends, if the parent has asked for it.
+
+    See :func:`bind_to_this_process`. The signal is sent even if the parent is killed.
+    """
     if sys.platform.startswith("linux") and os.environ.get(_PARENT) == str(os.getppid()):
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
         if os.environ[_PARENT] != str(os.getppid()):  # the parent ended before the call
@@ -33,7 +36,8 @@ def bind() -> None:
 def handle_stop_signals(handler: Any) -> Dict[int, Any]:
     """Install a handler of the signals that ask a program to stop, and return the previous handlers.
 
-    Signals that are ignored stay so, as SIGHUP under nohup. Other threads than the main one change nothing.
+    Signals that this process ignores, such as SIGHUP under nohup, remain ignored. Outside the main thread, no
+    handler is installed, and the result is empty.
     """
     if threading.current_thread() is not threading.main_thread():
         return {}
@@ -45,7 +49,7 @@ def handle_stop_signals(handler: Any) -> Dict[int, Any]:
 def forward_stop_signals(children: List[Any]) -> Iterator[List[int]]:
     """Context manager that sends SIGTERM to child processes if this process is asked to stop.
 
-    The block adds its processes to ``children``. Yields the list of the signals received.
+    The caller adds the processes that it starts to ``children``. Yields the list of signals received so far.
     """
     received: List[int] = []
 

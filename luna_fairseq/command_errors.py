@@ -38,20 +38,20 @@ def describe_user_error(error: BaseException) -> Optional[str]:
 
 
 def is_full_disk(error: OSError) -> bool:
-    """Return True if a disk or a quota is full. numpy's error for this has no number."""
+    """Return True if a disk or a quota is full. numpy's error for this is recognized by its text."""
     is_short = re.search(r"\d+ requested and \d+ written", str(error)) is not None
     return error.errno in (errno.ENOSPC, errno.EDQUOT) or (error.errno is None and is_short)
 
 
 def describe_os_error(error: OSError, location: Optional[Path] = None) -> str:
-    """Return a line with the file of an error, or with ``location`` if it has none, and the reason."""
+    """Return a line with the reason of an error and its file, or ``location`` if the error names no file."""
     where = error.filename or location
     reason = os.strerror(errno.ENOSPC) if is_full_disk(error) else error.strerror or str(error)
     return f"{where}: {reason}" if where else reason
 
 
 def make_excepthook(before: Callable[..., Any]) -> Callable[..., Any]:
-    """Create a ``sys.excepthook`` that prints a user error as one line."""
+    """Create a ``sys.excepthook`` that prints a user error as one line, and calls ``before`` for others."""
 
     def report(kind: Any, error: Any, trace: Any) -> None:
         line = describe_user_error(error) if isinstance(error, Exception) else None

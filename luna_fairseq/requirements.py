@@ -34,7 +34,7 @@ _PACKAGES = {"PIL": "pillow", "sklearn": "scikit-learn", "subword_nmt": "subword
 
 
 def import_package(name: str, needed_by: str = "this") -> Any:
-    """Import an optional package, or a module of an optional package.
+    """Import an optional package, or a module of one. The error message says that ``needed_by`` needs it.
 
     Example:
         >>> import_package("torch.nn").__name__

@@ -41,7 +41,7 @@ def is_within(value: float, bounds: Mapping[str, float]) -> bool:
 
 
 def find_faults(options: Mapping[str, Any], dataclass: Any) -> Iterator[str]:
-    """Yield an error message for every number that is out of bounds, also in lists."""
+    """Yield an error message for each option, or list element, outside the bounds of its dataclass field."""
     for field in fields(dataclass):
         bounds, option = read_bounds(field.metadata), options.get(field.name)
         for value in option if isinstance(option, (list, tuple)) else (option,):

@@ -107,7 +107,7 @@ def fill_in_options(state: Mapping[str, Any], overrides: Mapping[str, Any]) -> N
 
 
 def fixed_options(model: str) -> List[str]:
-    """Return the options whose value must not change after training, such as "encoder_layers"."""
+    """Return the options of the model with this name that must not change after training."""
     from fairseq.models import MODEL_DATACLASS_REGISTRY, MODEL_REGISTRY
 
     dataclass = _keep_ours(MODEL_DATACLASS_REGISTRY.get(model))
@@ -124,7 +124,7 @@ def fixed_options(model: str) -> List[str]:
 
 
 def marked_options(model: str, mark: str = MAY_CHANGE) -> Dict[str, List[str]]:
-    """Return the options of a model whose metadata have a mark, each with the other names for its flag.
+    """Return the options of a model whose metadata contain ``mark``, each with the aliases of its flag.
 
     Options of a model of another package are marked like those of the same name in this package's models.
     """

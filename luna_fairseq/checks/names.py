@@ -37,7 +37,7 @@ def check_groups(config: Any) -> None:
 def check_overrides(
     overrides: Mapping[str, Any], trained: Any, where: str = "--model-overrides", also: Collection[str] = ()
 ) -> None:
-    """Check that overrides name only options that the checkpoint was trained with."""
+    """Raise InputError if an override is neither an option of the checkpoint's training nor in ``also``."""
     # fairseq-validate passes all of its options as overrides, including --model-overrides.
     if "model_overrides" in overrides:
         overrides = ast.literal_eval(overrides["model_overrides"])

@@ -76,7 +76,7 @@ def stored_options(state: Mapping[str, Any]) -> Dict[str, Any]:
 
 
 def _select_identity(options: Mapping[str, Any]) -> Dict[str, Any]:
-    """Select the settings that :func:`task_identity` returns from all options of a task."""
+    """Select, from all options of a task, the settings that :func:`task_identity` returns."""
     identity = {"task": options.get("_name") or options.get("task")}
     identity.update((name, options[name]) for name in (*_LANGUAGES, *_INPUT_OPTIONS) if name in options)
     return identity

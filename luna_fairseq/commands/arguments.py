@@ -63,7 +63,7 @@ def parse_path(text: str) -> Path:
 
 
 def parse_data_folder(text: str) -> Path:
-    """Convert a command-line argument into a folder whose name fairseq can read."""
+    """Convert a command-line argument into a folder. Names that fairseq would expand or split are errors."""
     if "${" in text or os.pathsep in text:
         raise argparse.ArgumentTypeError(
             f"{text}: fairseq expands ${{..}} and splits at '{os.pathsep}'. Give another name"

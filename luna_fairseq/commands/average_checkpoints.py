@@ -124,7 +124,7 @@ def find_numbered(folder: Path, pattern: str) -> Dict[int, Path]:
 
 
 def check_files(paths: Sequence[Path], bound: Optional[int]) -> None:
-    """Check a list of checkpoint files given in place of a folder."""
+    """Check a list of checkpoint files given in place of a folder. ``bound`` must be None."""
     numbers = "--num-epoch-checkpoints or --num-update-checkpoints"
     if bound is not None:
         raise InputError(f"--checkpoint-upper-bound needs {numbers}")

@@ -154,7 +154,8 @@ def check_run(first: Dict[str, Any], other: Dict[str, Any], first_path: Path, pa
 def share_storage(model: Dict[str, Any], storage_keys: Dict[str, Any]) -> None:
     """Make averaged tensors share storage if they are equal and shared storage before averaging.
 
-    They may differ if an earlier checkpoint stored them separately.
+    ``storage_keys`` maps tensor names to keys, which are equal for tensors that shared storage. These may
+    differ if an earlier checkpoint stored them separately.
     """
     first: Dict[Any, torch.Tensor] = {}
     for name, key in storage_keys.items():

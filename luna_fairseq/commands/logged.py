@@ -15,13 +15,13 @@ from luna_fairseq.files.same_run import parse_options
 from luna_fairseq.files.sole_writer import handles
 from luna_fairseq.progress import progress_bar, say
 
-# Errors of fairseq that end a training whose gradients are NaN or infinite.
+# Errors of fairseq that end a training run whose gradients are NaN or infinite.
 _DIVERGED = ("FloatingPointError: gradients are Nan/Inf", "FloatingPointError: Minimum loss scale reached")
 _UPDATES = re.compile(r'num_updates"?[:= ]+"?(\d+)')
 
 
 class DivergedError(InputError):
-    """A training has ended because its gradients are NaN or infinite."""
+    """A training run has ended because its gradients are NaN or infinite."""
 
 
 def fairseq_command(name: str, options: Sequence[str]) -> List[str]:
@@ -97,7 +97,7 @@ def run_logged(
             if any(part in line for part in shown):
                 say(line)
     if received or process.returncode in (TERMINATED, -signal.SIGTERM):
-        print("stopped by SIGTERM. Repeat the command to continue", file=sys.stderr)
+        print("stopped by a signal. Repeat the command to continue", file=sys.stderr)
         sys.exit(TERMINATED)
     if process.returncode:
         program = command[command.index("-m") + 1] if "-m" in command else command[0]

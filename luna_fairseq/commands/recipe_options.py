@@ -62,21 +62,21 @@ def check_recipe(path: Path, content: Settings, settings: Settings) -> None:
 
 
 def replaced_options(group: str, options: Iterable[str], name: str) -> List[str]:
-    """Return the options of a recipe's group that another component does not have."""
+    """Return the options of a recipe's group that the component ``name`` does not have."""
     registry = _component_registries()[group]
     known = _known_options(group, registry[name]) if name in registry else options
     return [option for option in options if option not in known and option != "_name"]
 
 
 def _component_registries() -> Dict[str, Any]:
-    """Return the registries of the groups that name a component, such as an optimizer."""
+    """Return fairseq's registry of components, such as optimizers, for each group that names a component."""
     luna_fairseq.register()
     registries = {"task": TASK_REGISTRY, "model": ARCH_MODEL_REGISTRY}
     return {**registries, **{group: one["registry"] for group, one in REGISTRIES.items()}}
 
 
 def _known_options(group: str, component: Any) -> List[str]:
-    """Return the names of the options in a group of fairseq's configuration."""
+    """Return the option names of a component or, if it is None, of a group of fairseq's configuration."""
     parser = argparse.ArgumentParser(add_help=False)
     if component is None:
         gen_parser_from_dataclass(parser, FairseqConfig.__dataclass_fields__[group].type())
@@ -92,7 +92,7 @@ def _unknown_name_error(
     known_names: Iterable[str],
     word: Optional[str] = None,
 ) -> InputError:
-    """Return the error for an unknown name in a recipe's file."""
+    """Return the error for an unknown name at the nested ``keys`` of a recipe's file."""
     near = suggest_name(word or kind_and_name.split()[-1], known_names)
     return InputError(f"{path}, line {_find_line(path, keys)}: {kind_and_name} is unknown{near}")
 

@@ -1,4 +1,4 @@
-"""Recipes: YAML files with all options of a training.
+"""Recipes: YAML files with all options of a training run.
 
 The file of a recipe, ``configs/FAMILY/NAME.yaml``, lists the options that differ from the file of its family,
 ``configs/FAMILY.yaml``. The file of the family lists the options that differ from fairseq's defaults. See
@@ -57,7 +57,7 @@ class Recipe:
     left_out: Sequence[str] = ()
 
     def words(self, *without: str) -> List[str]:
-        """Return the recipe as arguments of fairseq-train, without the data and ``--user-dir``."""
+        """Return arguments of fairseq-train for all options, except DATA, ``--user-dir`` and ``without``."""
         words: List[str] = []
         for group, settings in self.settings.items():
             for key, value in settings.items():
@@ -150,7 +150,7 @@ def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
 
 
 def find_recipe(name: str, family: Optional[str] = None) -> Path:
-    """Return the file of a recipe."""
+    """Return the file of a recipe, given by its path, its name FAMILY/NAME, or NAME alone."""
     if name.endswith(".yaml"):
         if not Path(name).is_file():
             raise InputError(f"there is no recipe {name}: the file does not exist")

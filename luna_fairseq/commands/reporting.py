@@ -20,9 +20,9 @@ USER_DIR = str(Path(luna_fairseq.__file__).resolve().parent)
 
 
 def run_and_report(program: str, function: Callable[[], Any], location: Optional[Path] = None) -> int:
-    """Call a function, and print user errors as one line on standard error.
+    """Call a function, and print user errors as one line. Return 0, or 1 after such an error.
 
-    Other exceptions are raised.
+    Other exceptions propagate. An OSError without a path is reported with the path ``location``.
     """
     try:
         with exit_if_unread():
@@ -40,7 +40,7 @@ def run_and_report(program: str, function: Callable[[], Any], location: Optional
 
 
 def _prepare_output() -> None:
-    """Print "?" for letters that the terminal lacks, and nothing if standard output is closed."""
+    """Let print write "?" for characters that the terminal cannot encode, and nothing if it is closed."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")
     elif hasattr(sys.stdout, "reconfigure"):

@@ -1,4 +1,4 @@
-"""Command ``luna-recipes``: list the recipes (files with all options of a training), or show a recipe.
+"""Command ``luna-recipes``: list the recipes (files with all options of a run), or show a recipe.
 
 Without arguments, the command lists all recipes. With NAME, it prints the recipe's description and options,
 and the commands of fairseq-train and fairseq-hydra-train that train it on the GPUs of this machine.

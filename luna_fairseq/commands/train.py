@@ -1,6 +1,6 @@
 """Command ``luna-train``: train a model with a recipe on the GPUs of this machine.
 
-A recipe is a file with all options of a training. The command checks RECIPE and DATA, and then runs
+A recipe is a file with all options of a training run. The command checks RECIPE and DATA, and then runs
 fairseq-train. A batch has the size that the recipe states, whatever the number of GPUs, because --update-freq
 is chosen accordingly. Training uses --bf16 if the GPU supports it, --fp16 on a V100, and 32 bits elsewhere.
 
@@ -46,10 +46,10 @@ def build_parser() -> CommandParser:
 def build_command(words: List[str], should_record: bool = True, option: str = "--save-dir") -> List[str]:
     """Check a recipe and its data, and return the fairseq-train command that trains it.
 
-    Lines that explain the batch and the precision are printed.
+    ``words`` are the arguments of luna-train. An explanation of the batch size and the precision is printed.
 
-    A resumed run is compared with the record of its beginning, which a new run writes if ``should_record``.
-    Error messages name ``option`` as the one that sets the folder.
+    If ``should_record`` is True, a new run records its options and data in its folder. A resumed run must
+    match this record. ``option`` is the option for the folder that error messages name.
     """
     if not words or words[0].startswith("-"):
         raise InputError(f"RECIPE is missing, which luna-recipes lists. Usage: {USAGE}")

@@ -43,7 +43,7 @@ def _repeated_names(ema: Any) -> Dict[str, str]:
 
 
 class _WithoutNames:
-    """View of a model whose state dict lacks some names."""
+    """View of a model whose state dict omits the entries ``names``."""
 
     def __init__(self, model: Any, names: Collection[str]) -> None:
         self.model, self.names = model, names

@@ -1,4 +1,4 @@
-"""Counter of fairseq-train's ``--patience``, which fairseq keeps in attributes of a function."""
+"""Counter of fairseq-train's ``--patience``: the attributes of fairseq's function ``should_stop_early``."""
 
 import sys
 from typing import Any, Dict
@@ -20,12 +20,12 @@ def restore_patience(extra_state: Dict[str, Any]) -> None:
 
 
 def has_run_out_of_patience(patience: int) -> bool:
-    """Return True if as many validations in a row as ``--patience`` allows have brought no improvement."""
+    """Return True if the last ``patience`` validations brought no improvement. 0 or less: always False."""
     return 0 < patience <= getattr(_find_function(), "num_runs", 0)
 
 
 def _find_function() -> Any:
-    """Return the function, or None if this process does not run fairseq-train."""
+    """Return fairseq's ``should_stop_early``, or None if this process does not run fairseq-train."""
     for program in ("__main__", "fairseq_cli.train"):
         function = getattr(sys.modules.get(program), "should_stop_early", None)
         if function is not None:

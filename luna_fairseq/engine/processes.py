@@ -73,7 +73,7 @@ def _start_processes(call_main: Function, cfg: Any, main: Function, **kwargs: An
 def _report_in_child(main: Function, reported: Any, cfg: Any, **kwargs: Any) -> None:
     """Run ``main`` in a spawned process, and print user errors as a single line in place of a traceback.
 
-    If several processes fail, only the first prints its error.
+    ``reported`` is a shared integer, set to 1 by the first process that fails. Others print no error.
     """
     try:
         main(cfg, **kwargs)
@@ -132,7 +132,10 @@ def _wrap_on_any_device(
 
 @contextmanager
 def _manage_children(reported: Any) -> Iterator[None]:
-    """Context manager that forwards SIGTERM to all child processes, and exits if any of them fails."""
+    """Context manager that forwards SIGTERM to all children and, if one fails, ends them and exits.
+
+    ``reported`` is a shared integer that is 1 if a child has already printed the error.
+    """
     from torch.multiprocessing import ProcessExitedException
 
     def terminate(*_: Any) -> None:

@@ -33,10 +33,9 @@ def _restore_counters(load_state_dict: Function, self: Any, state_dict: Dict[str
 
 
 def repeat_end_of_epoch(trainer: Any, extra_state: Dict[str, Any]) -> None:
-    """Restore the schedule, and end the epoch for it if a checkpoint was saved at the end of one.
+    """Restore the schedule from a checkpoint, and repeat its last step if the checkpoint ends an epoch.
 
-    fairseq saves before the schedule sees the validation loss, and calls the schedule without a loss when it
-    loads.
+    fairseq saves such a checkpoint before the step, and repeats the step without the validation loss.
     """
     schedule = trainer.cfg.lr_scheduler
     if schedule._name == "polynomial_decay" and schedule.force_anneal is not None:

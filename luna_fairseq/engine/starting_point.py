@@ -56,7 +56,7 @@ def _start_training(load_checkpoint: Function, cfg: Any, trainer: Any, **passthr
 
 
 def _choose_checkpoint(cfg: Any, trainer: Any) -> Any:
-    """Choose the checkpoint to load: the file given by --restore-file, or the newest intact checkpoint."""
+    """Return ``cfg``, with the newest intact checkpoint to restore if the last one is damaged."""
     suffix = trainer.checkpoint_suffix or ""
     if cfg.restore_file != _DEFAULT_FILE:
         path = cfg.restore_file.replace(".pt", f"{suffix}.pt")

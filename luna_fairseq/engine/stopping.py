@@ -4,8 +4,8 @@ A batch system sends SIGTERM shortly before a job reaches its time limit. Traini
 update, saves a checkpoint and exits with status 143. If validation or saving is due after this update, it
 still happens, so that a resumed run is identical to an uninterrupted run. SIGHUP has the same effect.
 
-All processes stop after the same update. In every update, fairseq sums statistics over the processes,
-including a flag for the signal.
+All processes of a run stop after the same update. fairseq sums statistics over the processes in every update,
+and this module adds one more number to the sum: 1 for a process that has received a signal.
 """
 
 import logging
@@ -26,18 +26,18 @@ logger = logging.getLogger(__name__)
 STOPPING = Patch(
     "stopping",
     RESULTS,
-    "If a batch system ends a training with SIGTERM, all updates since the last checkpoint are lost. A "
-    "training that has reached --max-update or was ended by --patience trains on each time its command is "
-    "repeated. A training goes on if the command that started it is killed.",
+    "If a batch system ends a run with SIGTERM, all updates since the last checkpoint are lost. A run "
+    "that has reached --max-update or was ended by --patience trains on each time its command is "
+    "repeated. A run goes on if the command that started it is killed.",
 )
 
 
 class StopRequest:
-    """Whether a training run is to stop. A trainer keeps its own in the attribute ``stop_request``.
+    """Request to stop a training run, kept in the attribute ``stop_request`` of the trainer.
 
     Attributes:
         is_received: True if this process has received a signal.
-        is_agreed: True if all processes know that one of them has received a signal.
+        is_agreed: True if all processes know that at least one of them has received a signal.
         saved_at: number of updates in the last checkpoint; -1 if there is none.
     """
 
@@ -47,7 +47,7 @@ class StopRequest:
 
     @classmethod
     def of(cls, trainer: Any) -> "StopRequest":
-        """Return the request of a trainer, which is made at its first use."""
+        """Return the request of a trainer, and create it at the first call."""
         if not hasattr(trainer, "stop_request"):
             trainer.stop_request = cls()
         return trainer.stop_request
@@ -57,7 +57,10 @@ class StopRequest:
         self.is_received = True
 
     def stop_if_agreed(self, trainer: Any, epoch_itr: Any) -> None:
-        """Save a checkpoint and exit with status 143 if a signal was received. Call this between updates."""
+        """Save a checkpoint and exit with status 143 if a signal was received. Call this between updates.
+
+        With several processes, this happens only once all of them know of the signal (``is_agreed``).
+        """
         is_distributed = trainer.data_parallel_world_size > 1
         if not (self.is_agreed if is_distributed else self.is_received):
             return
@@ -71,7 +74,7 @@ class StopRequest:
             PathManager.async_close()
         if is_distributed:
             torch.distributed.barrier(trainer.data_parallel_process_group)
-        logger.warning(f"stopped by SIGTERM after {updates} updates. Repeat the command to resume")
+        logger.warning(f"stopped by a signal after {updates} updates. Repeat the command to resume")
         sys.exit(TERMINATED)
 
 
@@ -88,16 +91,21 @@ def _save_and_remember(save: Function, cfg: Any, trainer: Any, *args: Any, **kwa
 
 @STOPPING.replaces("fairseq_cli.train:train")
 def _train_unless_finished(train: Function, cfg: Any, trainer: Any, task: Any, epoch_itr: Any) -> Any:
-    """Train for one epoch, unless the run is complete or is to stop."""
+    """Train for one epoch. Exit before it if a signal was received.
+
+    If the run has reached --max-update or was ended by --patience, return no validation loss and True (stop).
+    """
     limit, updates = cfg.optimization.max_update, trainer.get_num_updates()
     reason = None
+    # A trainer has no `stop_request` before the first epoch of this process. --patience is checked only then,
+    # with the counter from the checkpoint. Later, fairseq itself ends the run.
     if 0 < limit <= updates:
         reason = f"--max-update is {limit:,}"
     elif not hasattr(trainer, "stop_request") and has_run_out_of_patience(cfg.checkpoint.patience):
         reason = f"--patience {cfg.checkpoint.patience} has ended it. A larger --patience continues"
     if reason is not None:
         logger.warning(f"nothing to train: the run has made {updates:,} updates, and {reason}")
-        return [None], True
+        return [None], True  # no validation loss; stop
     if not hasattr(trainer, "stop_request"):
         handle_stop_signals(StopRequest.of(trainer).receive)
     StopRequest.of(trainer).stop_if_agreed(trainer, epoch_itr)
@@ -114,9 +122,9 @@ def _stop_after_update(
     valid_subsets: Any,
     end_of_epoch: bool,
 ) -> Any:
-    """Validate and save if this is due, and stop if a signal was received.
+    """Validate and save if this is due, and exit if a signal was received.
 
-    At the end of an epoch, training stops before the next one, so that fairseq logs the epoch.
+    At the end of an epoch, the process exits only before the next epoch, so that fairseq logs this one first.
     """
     result = validate_and_save(cfg, trainer, task, epoch_itr, valid_subsets, end_of_epoch)
     _, should_stop = result
@@ -129,7 +137,7 @@ def _stop_after_update(
 def _sum_requests(
     aggregate: Function, self: Any, logging_outputs: Any, *extra: Any, ignore: bool = False
 ) -> Any:
-    """Sum statistics over all processes, and find out whether any process has received a signal."""
+    """Sum statistics over all processes, with a flag that tells if a process has received a signal."""
     request = StopRequest.of(self)
     extra = (*extra, float(request.is_received))
     outputs, (*stats, requests) = aggregate(self, logging_outputs, *extra, ignore=ignore)
@@ -163,8 +171,8 @@ class _ShieldedCollate:
 
 
 def _ignore_signals_of_others() -> None:
-    """Make this process ignore SIGHUP, and SIGTERM unless its parent sends it. Neither works on macOS."""
-    if not hasattr(signal, "sigwaitinfo"):  # on macOS
+    """Make this process ignore SIGHUP, and SIGTERM unless its parent sends it. On macOS, do nothing."""
+    if not hasattr(signal, "sigwaitinfo"):
         return
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGHUP})
 

@@ -27,7 +27,7 @@ def save_checkpoint(state: Mapping[str, Any], path: Path) -> None:
 
 
 def explain_unwritable(error: BaseException) -> str:
-    """Return the reason of an error of ``torch.save``, which hides that of the file, such as a full disk."""
+    """Return the reason why ``torch.save`` failed, such as a full disk, which its own message hides."""
     causes = (error, error.__cause__, error.__context__)
     reasons = [cause.strerror for cause in causes if isinstance(cause, OSError) and cause.strerror]
     return reasons[0] if reasons else str(error).splitlines()[0]
@@ -74,7 +74,7 @@ def explain_unreadable(path: Path, error: Exception) -> str:
 
 
 def explain_no_checkpoint(path: str) -> Optional[str]:
-    """Return a phrase that says why a file is no fairseq checkpoint. None: it is one, or cannot be opened."""
+    """Return a phrase on why a file is not a fairseq checkpoint. None if it is, or cannot be opened."""
     try:
         state = torch.load(path, map_location="cpu")
     except OSError:
@@ -87,7 +87,7 @@ def explain_no_checkpoint(path: str) -> Optional[str]:
 
 
 def advise_intact(path: Path) -> str:
-    """Return advice to use the newest intact checkpoint of a folder in place of a damaged one."""
+    """Return the end of an error message, which names the newest intact checkpoint beside a damaged one."""
     others = sorted(path.parent.glob("checkpoint*.pt"), key=lambda p: p.stat().st_mtime, reverse=True)
     for other in others:
         if other.name != path.name and describe_damage(other) is None:

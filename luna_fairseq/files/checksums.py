@@ -22,7 +22,7 @@ _DATA = (".bin", ".idx", ".npy", ".src", ".label", ".txt")
 
 
 def write_checksums(folder: Path, names: Iterable[str]) -> str:
-    """Compute the checksums of files in a folder, and write them to ``checksums.sha256``."""
+    """Write the checksums of files in a folder to ``checksums.sha256``, and return this file name."""
     lines = [f"{sha256(folder / name)}  {name}\n" for name in sorted(set(names))]
     write_text(folder / CHECKSUMS, "".join(lines))
     return CHECKSUMS
@@ -76,7 +76,7 @@ def _check(folder: Path, name: str, expected: str) -> None:
 
 @lru_cache(maxsize=None)
 def _cached_sha256(path: Path, about: Tuple[int, ...]) -> str:
-    """Return the SHA-256 of a file. The result is cached as long as the file has not changed."""
+    """Return the SHA-256 of a file, cached for ``about``: its size, modification time and inode."""
     return sha256(path)
 
 

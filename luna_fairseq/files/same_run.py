@@ -126,14 +126,14 @@ def select_fixed_options(words: Sequence[str], compares_results: bool = False) -
 def result_differences(one: Sequence[str], other: Sequence[str]) -> List[str]:
     """Describe the options of two fairseq-train commands that make their results incomparable.
 
-    The random seed is compared like any other option. Ignored are devices, logging, checkpoints to keep, and
-    options of the model that change only time or memory.
+    The random seed is compared like any other option. Options of devices, logging and saved checkpoints, and
+    model options that change only time or memory, are ignored.
     """
     return differences(*(_leave_out(words, _SURROUNDINGS, COSTS_ONLY) for words in (one, other)))
 
 
 def _leave_out(words: Sequence[str], names: Collection[str], mark: str) -> Dict[str, str]:
-    """Parse a fairseq-train command, and leave out named options and options of the model with a mark."""
+    """Parse a fairseq-train command, without the options ``names`` and the model options with ``mark``."""
     options = parse_options(words)
     marked = marked_options(model_name({"arch": options.get("--arch", options.get("-a"))}), mark)
     spellings = {f"--{name.replace('_', '-')}" for name in marked}.union(*marked.values())

@@ -16,7 +16,7 @@ SCORES = "scores.json"
 
 
 def describe_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
-    """Return the entries of a score that name its checkpoint. ``ema``: its averaged weights were used."""
+    """Return the entries of a score that identify its checkpoint. ``ema``: averaged weights were used."""
     return {"checkpoint": path.name, "checkpoint_sha256": sha256(path), "ema": ema}
 
 
@@ -48,7 +48,10 @@ def read_scores(path: Path) -> List[Dict[str, Any]]:
 def select_scores(
     scores: Sequence[Dict[str, Any]], checkpoint: Path, ema: bool, accept_unknown: bool = False
 ) -> List[Dict[str, Any]]:
-    """Return the scores of a checkpoint, or of its averaged weights, and on request those that name none."""
+    """Return the scores of a checkpoint or, if ``ema``, of its averaged weights.
+
+    With ``accept_unknown``, scores that name no checkpoint are returned as well.
+    """
     named = [score for score in scores if "checkpoint_sha256" in score]
     checksum = sha256(checkpoint) if named else None
     return [

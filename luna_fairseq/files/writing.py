@@ -1,4 +1,7 @@
-"""Functions that write files and folders atomically: they appear complete or not at all."""
+"""Functions that write files and folders atomically: they appear complete or not at all.
+
+If a file existed before, it keeps its old content until the new file is complete.
+"""
 
 import os
 import shutil
@@ -30,10 +33,10 @@ def replacing(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that creates an empty folder, and removes it at the end.
+    """Context manager that creates an empty folder, and removes it with its content at the end.
 
-    Files that a killed process left there are removed first. The parent folder must exist: if it were created
-    here, nobody would notice that its other files are lost.
+    An existing folder is deleted first with everything in it, because a killed process may have left it. The
+    parent folder must exist. If it were created here, the loss of its other files would go unnoticed.
     """
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir()
@@ -45,7 +48,7 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing_folder(folder: Path) -> Iterator[Path]:
-    """Context manager that fills a temporary folder, and renames it to ``folder`` on success.
+    """Context manager that yields an empty temporary folder to fill, and renames it to ``folder`` on success.
 
     ``folder`` must be empty or absent. After an exception, the temporary folder is removed.
     """
@@ -58,13 +61,13 @@ def replacing_folder(folder: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write text to a file in UTF-8. An existing file is replaced only once the new file is complete."""
+    """Write text to a file in UTF-8."""
     with replacing(path) as temporary:
         temporary.write_bytes(text.encode("utf-8"))
 
 
 def copy_file(source: Path, target: Path) -> None:
-    """Copy the content of a file. An existing copy is replaced only once the new one is complete."""
+    """Copy the content of a file, but not its permissions or times."""
     with replacing(target) as temporary:
         shutil.copyfile(str(source), str(temporary))
 
@@ -78,7 +81,10 @@ def replacing_lines(paths: Sequence[Path]) -> Iterator[List[IO[str]]]:
 
 
 def check_writable(path: Path, option: str) -> None:
-    """Check that a file can be written, before the long computation of its content."""
+    """Raise InputError, which names the command-line ``option`` of the path, if a file cannot be written.
+
+    Commands call this before the long computation of the content.
+    """
     folder = path.resolve().parent
     for is_wrong, reason in (
         (path.is_dir(), f"{path} is a folder"),

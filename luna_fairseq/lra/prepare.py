@@ -117,7 +117,7 @@ def _input_names() -> Set[str]:
 
 
 def _describe_conflict(folder: Path, before: Any, settings: Dict[str, Any]) -> str:
-    """Return the error message for an output folder with other data, made with the settings ``before``."""
+    """Return the error message for an output folder with other data (settings ``before``, None: unknown)."""
     found = "other files"
     if before is not None:
         names = sorted(name for name in {*before, *settings} if before.get(name) != settings.get(name))
@@ -226,7 +226,7 @@ def _split_sizes(args: argparse.Namespace) -> Dict[str, int]:
 
 @contextmanager
 def _open_archive(args: argparse.Namespace, file: RemoteFile) -> Iterator[Path]:
-    """Context manager that yields a published archive, and reports damage that is found in reading."""
+    """Context manager that yields the path of a published archive. A damaged archive raises InputError."""
     path = fetch(file, args.archives, args.mirror)
     with reporting_damage(path):
         yield path

@@ -45,7 +45,7 @@ def read_result(path: Path) -> Result:
 
 
 def describe_differences(one: Result, other: Result) -> str:
-    """Return the options and data of two results for which they must not be averaged, or ""."""
+    """Return the different options and data that forbid averaging two results, or "" if there are none."""
     changes = result_differences(one.options, other.options)
     if one.data and other.data and one.data != other.data:
         changes.append("other data")
@@ -53,7 +53,7 @@ def describe_differences(one: Result, other: Result) -> str:
 
 
 def check_comparable(results: Mapping[Path, Result]) -> None:
-    """Raise InputError if results (by path) of the same model and task have other options or data."""
+    """Raise InputError if results of the same model and task, keyed by path, differ in options or data."""
     first: Dict[Tuple[str, str], Path] = {}
     for path, result in results.items():
         neighbour = first.setdefault((result.title, result.model), path)

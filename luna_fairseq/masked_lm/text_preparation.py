@@ -132,7 +132,7 @@ class TextPreparation:
             yield from read_lines(path, control_counts=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files, or learn a sentencepiece encoding from the training text."""
+        """Copy GPT-2's files or learn a sentencepiece encoding, and return the file names and no counts."""
         if self.options.vocab_size is None:
             gpt2_symbols(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):
@@ -144,7 +144,10 @@ class TextPreparation:
         return self.tokenizer, {}
 
     def _encode(self, given_dictionary: Optional[Dictionary]) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all text, build the dictionary unless it is given, and write fairseq's files."""
+        """Encode all text, build the dictionary unless it is given, and write fairseq's files.
+
+        Returns the names of the written files, and the counts to record and print.
+        """
         destdir = self.options.destdir
         remove_checksums(destdir)
         file = destdir.absolute() / self.tokenizer[0]
@@ -171,7 +174,7 @@ class TextPreparation:
     def _encode_split(self, split: str, encoder: Encoder, texts: Mapping[Part, EncodedText]) -> int:
         """Encode a split, and distribute its documents over the shards in turn.
 
-        Returns the number of lines that fairseq skips with the presets, because they are too long.
+        Returns the number of lines that fairseq skips, because they are too long for the preset options.
         """
         parts = [text for (name, _), text in texts.items() if name == split]
         documents, inside, long = 0, False, 0

@@ -114,9 +114,10 @@ def read_logs(paths: Sequence[Path]) -> Log:
 class _LineFormat:
     """Parser for the log lines that list the same columns in the same layout.
 
-    It is a regular expression built from the ``statistics`` of the first such line, such as "loss 3.2 |
-    num_updates 40". Matching it is much faster than splitting every line. ``head_names`` are the values
-    before them, such as the epoch. A column prefix in JSON ("valid_num_updates") overrides ``table_name``.
+    A regular expression is built from the ``statistics`` of the first such line, such as "loss 3.2 |
+    num_updates 40". Matching it is much faster than splitting every line. ``head_names`` are the names of the
+    values before the statistics, such as "epoch". In JSON, the prefix of the columns ("valid_num_updates")
+    overrides ``table_name``.
     """
 
     def __init__(self, table_name: str, head_names: Tuple[str, ...], statistics: str) -> None:
@@ -198,9 +199,10 @@ class _LogReader:
         head_values: Tuple[str, ...],
         statistics: str,
     ) -> None:
-        """Parse the statistics in a line, and add a :class:`_LineFormat` of this kind if none matches.
+        """Parse the statistics in a line with a known :class:`_LineFormat`, or add a new format for the line.
 
-        ``head_values`` are the values at the start of the line, with the names ``head_names``.
+        ``kind`` groups the formats to try: "json", "progress", or the name of a table. ``table_name`` names
+        the table to extend. ``head_values``, named ``head_names``, stand before the statistics.
         """
         formats = self._newest_formats.setdefault(kind, [])
         for line_format in formats:

@@ -105,7 +105,7 @@ def _split_name(named_path: Path) -> Tuple[str, Path]:
 
 
 def _default_name(path: Path) -> str:
-    """Return the last part of a path, or that of its parent if it is generic, such as checkpoints."""
+    """Return the last part of a path, or of its parent folder if that part is generic ("checkpoints")."""
     resolved = path.resolve()
     stem = resolved.name if resolved.is_dir() else resolved.stem
     return resolved.parent.name if stem in ("train", "hydra_train", "checkpoints", "log") else stem
@@ -126,7 +126,7 @@ def _make_names_unique(runs: List[Run]) -> List[Run]:
 
 
 def _find_logs(path: Path) -> Iterator[Tuple[str, List[Path]]]:
-    """Yield the path and the logs, oldest first, of each training run below a path."""
+    """Yield the path and the logs, oldest first, of each training run in a folder, or of one log file."""
     if path.is_file():
         if path.suffix != ".pt":
             yield str(path), [path]

@@ -165,7 +165,10 @@ def _describe_score(score: Dict[str, Any]) -> str:
 
 
 def _find_translations(run: Run, results: Optional[Path]) -> Translations:
-    """Read the translations of a run from ``results``, or from the first of its folders with any."""
+    """Read the translations of a run from ``results``, or from its first folder that contains any.
+
+    Without translations, the result is empty.
+    """
     language = get_option(run.options, "target_lang")
     if results is not None:
         if not results.is_dir():
@@ -183,7 +186,7 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
     """Return the mean and the sample standard deviation of the test accuracy over seeds of luna-lra-seeds.
 
-    Seeds of a model with other options or data are not averaged, but get an entry of their own.
+    Seeds of a model that were trained with other options or data get a separate entry.
     """
     groups: List[List[Result]] = []
     for run in runs:

@@ -102,8 +102,9 @@ def read_generated(path: Path) -> Tuple[Dict[int, Translation], str]:
 def choose_samples(runs: Sequence[Translations], number: int) -> List[Dict[str, Any]]:
     """Choose evenly spaced test set sentences, and score the translations of all runs.
 
-    Each has ``source``, ``reference`` and ``runs``, with ``[hypothesis, chrF]`` or None per run. The largest
-    difference in chrF or, of a single run, the lowest chrF comes first.
+    Each sample has ``source``, ``reference`` and ``runs``: ``[hypothesis, chrF]`` per run, or None if the run
+    did not translate the sentence. The first samples have the largest difference in chrF between runs or,
+    with a single run, the lowest chrF.
     """
     chrf = CHRF()
     hypotheses: Dict[Tuple[str, str], List[Optional[str]]] = {}

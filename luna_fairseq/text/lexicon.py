@@ -29,7 +29,7 @@ class Lexicon(NamedTuple):
         languages: source and target language, such as "de-en"; "" if unknown.
         source: number of entries and hash of the source dictionary, such as "8000-5140f07260ee51d5"; "" if
             unknown.
-        target: the same of the target dictionary.
+        target: number of entries and hash of the target dictionary; "" if unknown.
     """
 
     candidates: Mapping[str, Sequence[str]]
@@ -39,7 +39,7 @@ class Lexicon(NamedTuple):
 
 
 def write_lexicon(path: Path, lexicon: Lexicon) -> None:
-    """Write a lexicon."""
+    """Write a lexicon, with its languages and dictionaries in the first line if they are known."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         if lexicon.languages:
             # CTranslate2 needs a candidate in each line.

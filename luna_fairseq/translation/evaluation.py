@@ -39,9 +39,9 @@ from luna_fairseq.translation.scores import (
     Translations,
     check_reference,
     choose_tokenizer,
-    has_spaces,
     make_bleu,
     plain_scores,
+    should_score_moses_tokens,
 )
 
 
@@ -104,7 +104,7 @@ class Evaluation:
             scores=options.results / SCORES,
             tokenize=self.tokenizer,
             detokenize=self.detokenizer,
-            split_compounds=has_spaces(self.languages[1]),
+            split_compounds=should_score_moses_tokens(self.languages[1]),
             target_lang=self.languages[1],
             documents=pieces if pieces.is_file() else None,
             test_set=options.test_set,
@@ -126,7 +126,7 @@ class Evaluation:
         return settings
 
     def _write_ema(self) -> None:
-        """Write the moving average of the weights to ``ema.pt``, which replaces the checkpoint."""
+        """Write the moving average of the weights to ``ema.pt``, and evaluate it, not the checkpoint."""
         averaged = self.options.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
@@ -137,7 +137,7 @@ class Evaluation:
         self.path = averaged
 
     def _tune_length_penalty(self) -> float:
-        """Return the length penalty with the best BLEU on the validation text, the first one of a tie."""
+        """Return the length penalty with the best BLEU on the validation text, or the first of several."""
         references = list(read_lines(self._reference_path("valid")))
         scores: Dict[float, float] = {}
         print("length penalty   BLEU on the validation text")
@@ -177,9 +177,10 @@ class Evaluation:
         return self.options.results / name
 
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
-        """Write the sentences of document pieces, given by index, as a data folder, and return this folder.
+        """Write the sentences of document pieces, given by index, to a data folder, and return the folder.
 
-        An existing folder of the same input is kept, because new files would make fairseq-generate run again.
+        The folder name contains the length penalty. If the folder was written from the same input, it is
+        kept, because fairseq-generate would run again on new files.
         """
         name = f"{subset}-singly-lenpen{penalty:g}"
         folder = self.options.results / name

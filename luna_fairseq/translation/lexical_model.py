@@ -30,7 +30,7 @@ class LexicalModel(NamedTuple):
     probabilities: np.ndarray
 
     def best(self, source: int, most: int) -> np.ndarray:
-        """Return the indices of the ``most`` probable target pieces for a source piece, the best first."""
+        """Return the indices of up to ``most`` target pieces for a source piece, the most probable first."""
         start, end = np.searchsorted(self.sources, [source, source + 1])
         return self.targets[start : min(end, start + most)]
 

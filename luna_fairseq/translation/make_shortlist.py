@@ -138,7 +138,11 @@ def make_shortlist(args: argparse.Namespace) -> None:
 
 
 def describe_coverage(path: Path, texts: Sequence[Any], source: Any, target: Any) -> str:
-    """Return a sentence with the share of target pieces in a parallel text that are candidates."""
+    """Return a line with the percentage of target pieces that are candidates for their source sentence.
+
+    ``path`` is a lexicon, ``texts`` are the source and the target of the validation text, and ``source`` and
+    ``target`` are their dictionaries. The line also has the mean number of candidates per sentence.
+    """
     import torch
 
     from luna_fairseq.models.shortlist import Shortlist

@@ -1,4 +1,4 @@
-"""Prepare parallel text: check, tokenise, learn subwords and binarise (``luna-prepare-bitext``)."""
+"""Prepare parallel text: check, tokenize, learn subwords and binarize (``luna-prepare-bitext``)."""
 
 from __future__ import annotations
 
@@ -186,7 +186,7 @@ class Preparation:
                     )
 
     def _tokenise(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Write the tokenised text of all splits to the folder ``tokenised``."""
+        """Write the tokenized text of all splits to the folder ``tokenised``, and return its file names."""
         names, tokenize = [], partial(self.method.tokenize, self.languages)
         for split, part in self.text.items():
             pairs = progress(part.pairs(), f"tokenise {split}")
@@ -194,14 +194,14 @@ class Preparation:
         return names, {}
 
     def _pairs(self, split: str, description: str) -> Iterator[Tuple[str, str]]:
-        """Iterate over the pairs of lines of a split, tokenised if the subword method needs it."""
+        """Iterate over the pairs of lines of a split, tokenized if the subword method needs it."""
         if not self.method.tokenize:
             return progress(self.text[split].pairs(), description)
         paths = [self.options.destdir / "tokenised" / f"{split}.{language}" for language in self.languages]
         return progress(zip(*map(read_lines, paths)), description)
 
     def _learn(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Learn the subword model from the training text and write its model file."""
+        """Learn the subword model from the training text, write its model file, and return the file name."""
         lines = chain.from_iterable(self._pairs("train", "learn"))
         model = self.method.learn(lines, self.options.vocab_size)
         with replacing(self.model) as temporary:
@@ -209,7 +209,10 @@ class Preparation:
         return self.models, {}
 
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Encode all splits, and write the data folder, plain validation and test text, and checksums."""
+        """Encode all splits, and write the data folder, plain validation and test text, and checksums.
+
+        Returns the names of the written files, and the counts to record and print.
+        """
         remove_checksums(self.options.destdir)
         separators = [SEPARATOR] if self.documents else []
         counts = self.data.write(self.method, self.model, self._batches, separators, self.options.max_unknown)

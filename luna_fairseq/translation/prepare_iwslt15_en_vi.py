@@ -1,7 +1,7 @@
 """Command ``luna-prepare-iwslt15-en-vi``: download IWSLT'15 English-Vietnamese and encode it for fairseq.
 
 The training text is 133,317 pairs of sentences from TED talks. The validation text is tst2012 (1,553 pairs)
-and the test text is tst2013 (1,268 pairs). The published files are already tokenised. Each language gets a
+and the test text is tst2013 (1,268 pairs). The published files are already tokenized. Each language gets a
 dictionary of the words that occur often enough in the training text. Training pairs with an empty side or too
 many words are dropped and counted.
 

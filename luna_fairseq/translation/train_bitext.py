@@ -148,7 +148,7 @@ def _run_command(command: Callable[[List[str]], int], words: List[str]) -> None:
 
 
 def _select_checkpoints(checkpoints: Path, average: int) -> List[Path]:
-    """Return the checkpoints of the last ``average`` epochs or fewer; without any, ``checkpoint_last.pt``."""
+    """Return the checkpoints of the last ``average`` epochs or, without any, ``checkpoint_last.pt``."""
     matches = [(re.fullmatch(r"checkpoint(\d+)\.pt", path.name), path) for path in checkpoints.iterdir()]
     found = {int(match[1]): path for match, path in matches if match}
     if not found:

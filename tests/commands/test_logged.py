@@ -91,7 +91,7 @@ def test_a_signal_reaches_the_child_which_may_save(name, status, tmp_path):
         assert process.stdout.readline().startswith("ready")
         process.send_signal(getattr(signal, name))
         errors = process.communicate(timeout=30)[1]
-    assert process.returncode == 143 and errors.startswith("stopped by SIGTERM"), errors
+    assert process.returncode == 143 and errors.startswith("stopped by a signal"), errors
     assert (tmp_path / "log").read_text().splitlines()[-1] == "saved"
 
 

@@ -59,7 +59,7 @@ def evaluate(
 def _describe_truncation(task: Any, split: str) -> str:
     """Let the task truncate long examples as in training, and return a note on their number.
 
-    The note is such as " (4 were truncated to the model's 512 positions)", or "".
+    Such a note is " (4 were truncated to the model's 512 positions)", or "" if no example is too long.
     """
     options, positions = task.args if task.cfg is None else task.cfg, task.max_positions()
     options.shorten_method = "none"
@@ -103,7 +103,10 @@ def _batches(dataset: Any, batch_size: int) -> Iterator[Dict[str, Any]]:
 
 
 def _to_label(task: FineTuningTask, value: Any) -> Any:
-    """Convert a prediction or target to a label, a score from 0 to 5, or None, as in the published files."""
+    """Convert a prediction or target to a label as in the published files: a name, or a score from 0 to 5.
+
+    None, the target of an example without an answer, remains None.
+    """
     if value is None:
         return None
     return value * HIGHEST_SCORE if task.is_regression else task.labels[int(value)]

@@ -77,7 +77,7 @@ class CommonsenseQA(FineTuningTask):
         return [self._parse_question(line, location) for location, line in lines]
 
     def _parse_question(self, line: str, location: str) -> Example:
-        """Convert a line to an example. The label is None or empty without an answer."""
+        """Convert a line to an example. Without an answer, the label is None or empty, as in the line."""
         entry = _parse_json(line, location)
         try:
             question = _normalize_spaces(entry["question"]["stem"])

@@ -110,7 +110,9 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens [B] per example with special tokens. Its N texts have pieces [N, B].
+        """Return the number of tokens [B] per example, including special tokens.
+
+        ``pieces`` [N, B] has the number of pieces of the N texts of each of the B examples.
 
         In a multiple-choice task, the length is that of the longest candidate.
         """

@@ -40,7 +40,7 @@ class PretrainedCheckpoint:
 
     @classmethod
     def load(cls, path: Path) -> PretrainedCheckpoint:
-        """Read the checkpoint of a masked language model, or raise InputError if it is none."""
+        """Read a checkpoint, or raise InputError if it does not contain a masked language model."""
         if not path.is_file():
             raise InputError(f"{path} does not exist. Give the checkpoint of a pretrained model.")
         state = checkpoint_utils.load_checkpoint_to_cpu(str(path))

@@ -32,7 +32,10 @@ BEST = "checkpoint_best.pt"
 
 
 class FineTuning:
-    """Sweep of training runs that fine-tune one pretrained checkpoint on one task."""
+    """Sweep of training runs that fine-tune one pretrained checkpoint on one task.
+
+    A folder of the sweep contains one folder per run, and ``finetune.json``, the record of finished runs.
+    """
 
     def __init__(self, options: FineTuningOptions) -> None:
         self.options = options
@@ -51,15 +54,17 @@ class FineTuning:
         overrides: Dict[str, Any] = {name: tuple(values) for name, values in given.items() if values}
         self.settings = replace(choose_settings(self.task, sweep), **overrides)
         self.runs = enumerate_settings(self.settings)
+        # Called only for its check, which raises InputError before the first run is trained.
         for batch_size in self.settings.batch_sizes:
             accumulation_options(batch_size, options.at_a_time)
         self.task_options = task_options(self.task, options.head)
         self.steps = FinishedSteps(options.out, "finetune.json")
 
     def run(self) -> None:
-        """Train all unfinished runs, and print the metrics of all runs and the best run.
+        """Train all unfinished runs, and print the validation metrics of all runs and the best run.
 
-        If the task has labeled test sets, the best run is evaluated on them.
+        The best run has the highest value of the task's first metric. It is also evaluated on all other
+        labeled splits, such as a second validation set. Raises InputError if all runs diverged.
         """
         longest, positions = max(self.data.longest.values()), self.pretrained.positions
         if longest > positions:
@@ -109,7 +114,7 @@ class FineTuning:
         return self.steps.do(name, key, train, announce=False)
 
     def _check_same_run(self, folder: Path, options: List[str]) -> None:
-        """Raise InputError if the unfinished run in a folder has other options or data."""
+        """Raise InputError if the unfinished run in a folder was started with other options or data."""
         must_match = select_fixed_options(options[1:], compares_results=True)
         must_match["pretrained model"] = CONTENT + sha256(self.options.pretrained)
         must_match["training data"] = checksum_of_data([self.options.data], ("train", "valid"))
@@ -137,7 +142,8 @@ class FineTuning:
                 "--required-batch-size-multiple",
                 "1",
             ],
-            # One process, because fairseq does not sum these metrics over processes.
+            # One process, because fairseq adds up only numbers over processes, and F1 or a correlation needs
+            # all predictions.
             *["--distributed-world-size", "1", "--find-unused-parameters"],
             *["--log-format", "simple", "--log-interval", "100", *self.options.train],
         ]
