@@ -24,7 +24,7 @@ def provenance() -> str:
 def commit(git: Path) -> Optional[str]:
     """Return the commit that is checked out, or None outside a git checkout.
 
-    It is read from git's own files, because git may not be installed.
+    The commit is read from ``git``, the path ``.git`` of the checkout, because git may not be installed.
     """
     try:
         if git.is_file():

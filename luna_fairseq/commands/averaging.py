@@ -84,7 +84,7 @@ def load_checkpoint(path: Path, ema: bool = False) -> Dict[str, Any]:
 
 
 def describe_checkpoint(state: Dict[str, Any]) -> Dict[str, Any]:
-    """Return the checkpoint properties that are compared before averaging.
+    """Return the properties of a checkpoint that are compared before averaging.
 
     Its entries are "options" of the model, "dictionaries" (fingerprints), "entries" (shape and type of each
     parameter), "run" (name, seed and folder) and "identity" (task and languages).

@@ -32,7 +32,10 @@ class Launch:
 
 
 def compute_launch(recipe: Recipe, user_options: Sequence[str], gpus: int, capability: Capability) -> Launch:
-    """Compute the options that train a recipe with its batch size on the GPUs of a machine."""
+    """Compute the options that train a recipe with its batch size on the GPUs of a machine.
+
+    ``capability`` is the compute capability of the GPUs, such as (8, 0), or None without a GPU.
+    """
     parsed = _parse_options(user_options)
     options, hydra = ["--user-dir", USER_DIR, *recipe.words("update_freq")], []
     folder = parsed.save_dir or recipe.settings.get("checkpoint", {}).get("save_dir")
@@ -94,7 +97,7 @@ def _batch_unit(recipe: Recipe) -> Tuple[str, str]:
 
 
 def _largest_batch_per_gpu(batch: int, devices: int, per_gpu: int, unit: str) -> int:
-    """Return the largest batch size per GPU, up to a limit, that preserves the recipe's batch size.
+    """Return the largest batch size per GPU, up to ``per_gpu``, that preserves the recipe's batch size.
 
     A batch in tokens may be smaller than the recipe's by a division remainder.
     """

@@ -79,7 +79,7 @@ def build_command(words: List[str], should_record: bool = True, option: str = "-
 def _run_identity(recipe: Recipe, data: str, user_options: Sequence[str]) -> Optional[Dict[str, str]]:
     """Return the options and the data that must not change when a run is resumed.
 
-    It is None if the user chooses another checkpoint, or resets parts of the checkpoint.
+    The result is None, nothing to compare, if the user gives --restore-file or an option --reset-*.
     """
     words = [*recipe.words("update_freq"), *user_options]
     if any(word.startswith(("--reset-", "--restore-file")) for word in words):

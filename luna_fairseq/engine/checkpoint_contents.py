@@ -61,7 +61,7 @@ class LoadedState(Dict[str, Any]):
 
 
 def _with_origin(state: Optional[Mapping[str, Any]], origin: Origin) -> LoadedState:
-    """Return a copy of a part of a checkpoint that knows its origin."""
+    """Return a copy of a part of a checkpoint, with ``origin`` as an attribute."""
     loaded = LoadedState(state or {})
     loaded.origin = origin
     return loaded
@@ -118,7 +118,7 @@ def _check_overrides(state: Any, overrides: Any) -> None:
 
 
 def _compare_dictionaries(origin: Origin, task: Any, may_differ: Sequence[str] = ()) -> None:
-    """Check that a task has the dictionaries of the run that saved a checkpoint."""
+    """Check that a task has the dictionaries of a checkpoint's run, except those named in ``may_differ``."""
     known = same_training.has_known_task(same_training.task_identity(task))
     if known and (origin.dictionaries is not None or model_dataclass(origin.options) is not None):
         same_training.check_fingerprints(

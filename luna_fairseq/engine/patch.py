@@ -163,7 +163,7 @@ def _spawned_namespaces(owner: Any) -> List[Dict[str, Any]]:
 
 
 def _wrap(original: Function, function: Function) -> Function:
-    """Combine a fairseq function with its replacement."""
+    """Return a function that passes its arguments to ``function``, with ``original`` as the first one."""
     # The attributes of a class must not be copied to the function that replaces the class.
     updated = () if isinstance(original, type) else ("__dict__",)
 

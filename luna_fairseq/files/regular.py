@@ -18,7 +18,9 @@ _OTHER_FILES = re.compile(
 
 
 def is_data(name: str) -> bool:
-    """Return False for files that operating systems and editors create beside data, such as ``.DS_Store``.
+    """Return False for names of files that systems and editors create beside data, such as ``.DS_Store``.
+
+    Return True for all other names.
 
     Example:
         >>> is_data("train/1.txt"), is_data("__MACOSX/1.txt")

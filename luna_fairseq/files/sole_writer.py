@@ -18,7 +18,7 @@ _held: Dict[Key, int] = {}
 
 
 def lock_folder(folder: Path) -> None:
-    """Lock an existing folder against other processes until this process and its heirs end.
+    """Lock an existing folder against other processes, or raise InputError if another process has locked it.
 
     The lock is on the folder itself, without a lock file. The operating system releases it when all processes
     end that hold its handle: this one, a program that replaces it, and children that are given

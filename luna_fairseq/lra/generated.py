@@ -59,7 +59,7 @@ def generate_pathfinder(
 
 
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
-    """Draw the examples of several ranges of numbers. Example n has the seed ``f"{seed}-{n}"``."""
+    """Draw an example for each number n of each range, with the seed ``f"{seed}-{n}"``."""
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
 

@@ -210,7 +210,7 @@ def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
 
 
 def _read_metadata(archive: Path, name: str, content: bytes) -> Iterator[Tuple[str, int, str]]:
-    """Yield the name, label and place of each image in a Pathfinder metadata file.
+    """Yield the name, the label and the location (for messages) of each image in a Pathfinder metadata file.
 
     The files are text, although their names end with ``.npy``.
     """

@@ -143,7 +143,7 @@ def differing_options(runs: List[Optional[Options]]) -> List[Tuple[str, List[str
 def _command_line_options(options: Optional[Options]) -> Dict[str, str]:
     """Convert options to text: ``{"optimization.lr": [0.1]}`` yields ``{"--lr": "0.1"}``.
 
-    Names and places of a run are omitted. A group is added to a name that has several values.
+    Options that only name the run or its files are omitted. A group is added to a name with several values.
     """
     shown: Dict[str, str] = {}
     for key, value in (options or {}).items():

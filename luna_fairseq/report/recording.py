@@ -161,7 +161,7 @@ def _hook_fairseq_attention(attention: MultiheadAttention, recorder: _CallRecord
 
 
 def _find_reader(module: nn.Module) -> Optional[Reader]:
-    """Return the function that computes the attention weights of a module, or None if it has none."""
+    """Return the function that computes the attention weights of a module, or None without weights."""
     if isinstance(module, PeerAttention) and not module.has_value_weights:
         return None
     for attention_class, read in _READERS.items():

@@ -71,7 +71,7 @@ class Encoder:
         self._encode, self.pieces = encode, pieces
 
     def encode(self, lines: Iterable[str]) -> Iterator[Encoded]:
-        """Encode lines in batches of 10,000: all piece IDs, and the number of pieces of each line."""
+        """Yield all piece IDs and the number of pieces of each line, for every batch of 10,000 lines."""
         encoded = iter(self._encode(lines))
         return map(flatten_sentences, iter(lambda: list(islice(encoded, LINES)), []))
 

@@ -11,7 +11,10 @@ import numpy as np
 
 @dataclass(frozen=True)
 class LengthFilter:
-    """Filter of sentence pairs by length in subword pieces, and by ratio of the longer side to the other."""
+    """Filter of sentence pairs by length in subword pieces, and by the ratio of the two lengths.
+
+    A limit of None does not drop any pair.
+    """
 
     max_length: Optional[int] = None
     max_ratio: Optional[float] = None

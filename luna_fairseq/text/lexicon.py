@@ -39,7 +39,7 @@ class Lexicon(NamedTuple):
 
 
 def write_lexicon(path: Path, lexicon: Lexicon) -> None:
-    """Write a lexicon, with its languages and dictionaries in the first line if they are known."""
+    """Write a lexicon to a file, with its languages and dictionaries in the first line if they are known."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
         if lexicon.languages:
             # CTranslate2 needs a candidate in each line.

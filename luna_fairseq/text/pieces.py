@@ -15,7 +15,10 @@ SPACE = "\u2581"  # marks the beginning of a word in sentencepiece
 
 
 def detect_encoding(dictionary: Any) -> Optional[str]:
-    """Detect the subword encoding of a dictionary from the form of its symbols. None means whole words."""
+    """Return the subword encoding that the symbols of a dictionary have, as named by fairseq's --bpe.
+
+    The result is "sentencepiece", "subword_nmt", "gpt2", or None for whole words.
+    """
     symbols = [s for s in dictionary.symbols[dictionary.nspecial :] if not is_filler(s)]
     if any(symbol.startswith(SPACE) for symbol in symbols):
         return "sentencepiece"

@@ -20,7 +20,7 @@ from luna_fairseq.translation.generated import lines_by_kind
 
 
 def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> List[int]:
-    """Return the indices of the document pieces whose translation has another number of sentences."""
+    """Return the indices of document pieces whose translation has more or fewer sentences than the text."""
     hypotheses = lines_by_kind(generated)["H"]
     if set(hypotheses) != set(range(len(pieces))):
         raise InputError(
@@ -37,7 +37,7 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
 def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the source sentences of document pieces, given by index, as a new data folder."""
+    """Write the sentences of document pieces, given by index, to a new folder of fairseq data."""
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)
