@@ -85,10 +85,9 @@ use_definitions = partial(set_on_modules, PeerAttention, "attend", lambda child:
 
 @contextmanager
 def absorb_projections_everywhere() -> Iterator[None]:
-    """Context manager in which Luna applies projection weights to P wherever possible.
+    """Context manager in which Luna projects its short sequence P instead of the tokens.
 
-    P is short, so for long sentences Luna projects P instead of the tokens. Within the context, Luna also
-    does so for short sentences.
+    Outside the context, Luna does so only for long sentences.
     """
     with force_forms(("pack=absorbed", "unpack=absorbed", "pack-weights=absorbed")):
         yield
@@ -140,10 +139,9 @@ def luna_variant(
 
 
 def peer_variant(attention: str, **options: Any) -> ModelVariant:
-    """Describe a Transformer with a peer attention, such as Linformer's.
+    """Describe a Transformer with a peer attention such as "linformer", measured if ``--with`` names it.
 
-    The model is measured only if ``--with`` names it. It supports translation only if the attention also has
-    causal and cross-attention forms.
+    It supports translation only if the attention also has causal and cross-attention forms.
     """
     architectures = {"classify": "peer_lra_imdb", "masked_lm": "peer_roberta"}
     if set(FORMS) <= set(ATTENTIONS[attention].forms):

@@ -105,7 +105,10 @@ def check_identity(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]
 
 
 def _check_languages(path: Any, stored: Mapping[str, Any], ours: Mapping[str, Any]) -> None:
-    """Check that a task has the same languages as a training run. Unknown languages pass."""
+    """Raise InputError if a task has other languages than the training of the checkpoint at ``path``.
+
+    ``stored`` are the settings of the training, and ``ours`` those of the task. Unknown languages pass.
+    """
     known = [name for name in _LANGUAGES if stored.get(name) and ours.get(name)]
     if all(stored[name] == ours[name] for name in known):
         return

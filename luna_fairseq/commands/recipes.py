@@ -57,7 +57,10 @@ class Recipe:
     left_out: Sequence[str] = ()
 
     def words(self, *without: str) -> List[str]:
-        """Return arguments of fairseq-train for all options, except DATA, ``--user-dir`` and ``without``."""
+        """Return the recipe as arguments of fairseq-train, without DATA, ``--user-dir`` and hydra's settings.
+
+        without: names of further options to omit, as in the YAML file, such as "update_freq".
+        """
         words: List[str] = []
         for group, settings in self.settings.items():
             for key, value in settings.items():
@@ -134,7 +137,11 @@ def read_recipe(name: str, family: Optional[str] = None, given: Sequence[str] = 
 
 
 def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
-    """Remove the options of replaced components from a recipe's settings, and return their names."""
+    """Remove the options of components that the user has replaced from a recipe, and return their names.
+
+    ``given`` are the user's options of fairseq-train. For example, ``--lr-scheduler fixed`` replaces the
+    recipe's scheduler, so the options of that scheduler are removed from ``settings``.
+    """
     from luna_fairseq.commands.recipe_options import replaced_options
 
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, usage=argparse.SUPPRESS)
@@ -150,7 +157,10 @@ def _leave_out_replaced(settings: Settings, given: Sequence[str]) -> List[str]:
 
 
 def find_recipe(name: str, family: Optional[str] = None) -> Path:
-    """Return the file of a recipe, given by its path, its name FAMILY/NAME, or NAME alone."""
+    """Return the file of a recipe, given by its path, its name FAMILY/NAME, or NAME alone.
+
+    NAME alone is looked up in ``family`` first. Raises InputError if there is no such recipe, or several.
+    """
     if name.endswith(".yaml"):
         if not Path(name).is_file():
             raise InputError(f"there is no recipe {name}: the file does not exist")

@@ -80,7 +80,11 @@ class LunaClassificationHead(nn.Module):
         return self.out_proj(self.dropout(self.activation_fn(self.dense(x))))
 
     def pool(self, first: Tensor, packed: Tensor, mask: Tensor) -> Tensor:
-        """Compute the vectors [B, C] to classify from ``first`` [B, C] and ``packed`` [B, L, C]."""
+        """Return one vector per sequence, [B, C], to classify.
+
+        ``first`` [B, C] are the hidden states of the first tokens. ``packed`` is P [B, L, C], and ``mask``
+        [B, L] is 0 at padding of P.
+        """
         if self.reads == "mean":
             return masked_mean(packed, mask)
         if self.reads == "maximum":
@@ -239,7 +243,7 @@ class LunaForLongSequenceClassification(LunaClassifier):
         return self.build_output(out, self.classifier(x), labels, output_options)
 
     def pool(self, out: LunaModelOutput) -> Tensor:
-        """Compute the vectors [B, C] that represent sequences, from the output of the encoder."""
+        """Return one vector per sequence, [B, C], to classify: see ``classifier_reads`` above."""
         if self.config.classifier_reads == "mean":
             return masked_mean(out.packed, out.packed_mask)
         if self.config.classifier_reads == "tokens":

@@ -49,10 +49,9 @@ def generate_listops(
 def generate_pathfinder(
     seed: int, sizes: Dict[str, int], workers: int
 ) -> Iterator[Tuple[str, np.ndarray, int]]:
-    """Generate distinct Pathfinder images for all splits.
+    """Yield the split, image (uint8 [32, 32]) and label of distinct Pathfinder images, for all splits.
 
-    Returns:
-        Iterator over split, image (uint8 [32, 32]) and label, which is 1 if a path connects the two dots.
+    The label is 1 if a path connects the two dots, and 0 otherwise.
     """
     draw = pathfinder_images.draw_example
     return _generate_distinct(draw, f"pathfinder-{seed}", np.ndarray.tobytes, sizes, workers)

@@ -97,7 +97,10 @@ def build_parser() -> CommandParser:
 
 
 def run(args: argparse.Namespace, extra: List[str]) -> None:
-    """Train and test every model with every seed, draw the requested plots, and print a table."""
+    """Train and test every model with every seed, draw the requested plots, and print a table.
+
+    Runs that diverge are skipped. An InputError at the end names them.
+    """
     recipe = read_recipe(args.recipe, "lra", extra)
     task = find_task(recipe)
     title, name = TITLES[task], recipe.path.stem
@@ -160,7 +163,10 @@ def check_plots(args: argparse.Namespace) -> Optional[Costs]:
 
 
 def find_task(recipe: Recipe) -> str:
-    """Return the key of ``TITLES`` with which a recipe's architecture ends, such as ``listop``."""
+    """Return the task of a recipe as a key of ``TITLES``, such as "listop".
+
+    The name of the recipe's architecture ends with this key. Raises InputError for other architectures.
+    """
     name = recipe.settings["model"]["_name"]
     tasks = {f"{ARCHITECTURE}{task}": task for task in TITLES}
     if name not in tasks:
@@ -202,7 +208,10 @@ def parse_luna(model: str) -> Optional[Match[str]]:
 
 
 def train_and_test(data: Path, folder: Path, planned: Result) -> Result:
-    """Train a planned run, evaluate its best checkpoint on the test set, and write ``result.json``."""
+    """Train a model, evaluate its best checkpoint on the test set, and write and return the result.
+
+    ``planned`` is the result without the accuracy. ``result.json`` is written to ``folder``.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     options = planned.options
     user_dir = ["--user-dir", USER_DIR]
@@ -274,7 +283,10 @@ def _average_over_tasks(by_task: Dict[str, List[float]], titles: Sequence[str]) 
 
 
 def _sort_key(model: str) -> Tuple[int, str, int, str]:
-    """Sort the Transformer first, then other attentions by name, then Luna by the length of P."""
+    """Return a key that sorts the Transformer first, then other attentions, then Luna, then anchored Luna.
+
+    Other attentions are sorted by name, and Luna models by the length of P.
+    """
     match = parse_luna(model)
     if match is None:
         return int(model != "transformer"), model, 0, ""

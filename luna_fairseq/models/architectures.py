@@ -9,10 +9,9 @@ Presets = Dict[str, Dict[str, Any]]
 
 
 def register_architectures(model: str, presets: Presets) -> None:
-    """Register architectures of a model with fairseq.
+    """Register architectures of a model with fairseq, which itself registers the one named like the model.
 
-    ``presets`` maps each name to the options that differ from the defaults. fairseq itself registers the
-    architecture with the model's name.
+    ``presets`` maps the name of each architecture to the options that differ from the defaults.
     """
     for name, preset in presets.items():
         if name != model:

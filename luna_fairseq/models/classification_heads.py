@@ -14,7 +14,7 @@ from fairseq.modules import LayerNorm, MultiheadAttention
 
 
 class PackedClassificationHead(RobertaClassificationHead):
-    """RoBERTa's classification head, applied to one vector per sentence, to which a subclass pools P."""
+    """RoBERTa's classification head on one vector per sentence, which :meth:`pool` computes from P."""
 
     def forward(
         self,
@@ -27,12 +27,15 @@ class PackedClassificationHead(RobertaClassificationHead):
         return super().forward(self.pool(features, packed, packed_padding_mask).unsqueeze(1))
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
-        """Pool token features and P to vectors [B, C]."""
+        """Return one vector per sentence, [B, C], from token features [B, T, C] and P [B, L, C]."""
         raise NotImplementedError
 
 
 class MaxPoolingHead(PackedClassificationHead):
-    """Classification head on the element-wise maximum of P, to which a linear layer is applied before."""
+    """Classification head on an element-wise maximum over the vectors of P.
+
+    A linear layer is applied to each vector before the maximum is taken.
+    """
 
     def __init__(self, input_dim: int, *args: Any, **kwargs: Any):
         super().__init__(input_dim, *args, **kwargs)
@@ -46,7 +49,7 @@ class MaxPoolingHead(PackedClassificationHead):
 
 
 class MeanPoolingHead(PackedClassificationHead):
-    """Classification head on the mean of P."""
+    """Classification head on the mean of the vectors of P, without padding."""
 
     def pool(self, features: Tensor, packed: Tensor, mask: Optional[Tensor]) -> Tensor:
         return mean_pool(packed, mask)

@@ -23,6 +23,7 @@ def load_ema(path: Path) -> Dict[str, Any]:
         raise InputError(
             f"{path} has no averaged weights: train with --store-ema, or remove --ema"
         ) from error
+    # With --ema-fp32, the checkpoint also has float32 averages, not rounded to the precision of the model.
     exact = state["extra_state"].get("ema_fp32_params", {})
     state["model"].update((name, exact[name]) for name in state["model"] if name in exact)
     state.pop("last_optimizer_state", None)

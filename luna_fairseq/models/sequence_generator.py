@@ -39,7 +39,7 @@ class EncodedBatch(NamedTuple):
     projections: Sequence[nn.Module]
 
     def find_columns(self, tokens: Tensor) -> Tensor:
-        """Return the columns of tokens in the log-probabilities. Any candidates must include the tokens."""
+        """Return the columns of ``tokens`` in the log-probabilities. Any candidates must include them."""
         return tokens if self.candidates is None else torch.searchsorted(self.candidates, tokens)
 
     def find_tokens(self, columns: Tensor) -> Tensor:

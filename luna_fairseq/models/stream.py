@@ -41,9 +41,9 @@ class Stream:
     def read(self, decoder: Any, tokens: Tensor, keep_after: Optional[int] = None) -> Any:
         """Compute the logits of the next segment, and update the state. Returns what the decoder returns.
 
-        The tokens [batch size, length] are shifted right by one. For overlapping segments, ``keep_after`` is
-        the number of tokens after which the next segment begins, and the state is stored there (0: no state
-        is stored).
+        The caller has already shifted the tokens [batch size, length] right by one. The state after the
+        first ``keep_after`` tokens is stored, where the next of overlapping segments begins (default: after
+        all tokens; 0: the state stays unchanged).
         """
         self.check(len(decoder.layers), tokens.size(0))
         T = tokens.size(1)

@@ -271,7 +271,10 @@ def _check_hyperparameters(group: Dict[str, Any]) -> None:
 
 
 def _resolve_weight_decay_type(group: Dict[str, Any]) -> None:
-    """Replace a weight decay type of None, in place, with the default for the group's rebound."""
+    """Set a weight decay type of None to its default, in place.
+
+    The default is "L2" for the rebound "constant", and "decoupled" for "belief".
+    """
     if group["weight_decay_type"] is None:
         group["weight_decay_type"] = "L2" if group["rebound"] == "constant" else "decoupled"
 

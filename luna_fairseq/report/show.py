@@ -89,10 +89,9 @@ def _show(args: argparse.Namespace) -> None:
 
 
 def attention_page(maps: Sequence[AttentionMaps], title: str = "Attention", path: str = "") -> Page:
-    """Build an HTML page of the attention maps of one or more texts.
+    """Build an HTML page of the attention maps of several texts. ``page.write(file)`` writes the page.
 
-    ``path`` is the checkpoint, shown below the heading. Notebooks display the page, and ``page.write(path)``
-    writes it.
+    ``path`` is the checkpoint, shown below the heading.
     """
     data = {"title": title, "path": path, "texts": [_text_data(text_maps) for text_maps in maps]}
     return build_page(title, data, STYLES, SCRIPTS)

@@ -184,9 +184,10 @@ def _find_translations(run: Run, results: Optional[Path]) -> Translations:
 
 
 def _accuracy_over_seeds(runs: List[Run]) -> List[Dict[str, Any]]:
-    """Return the mean and the sample standard deviation of the test accuracy over seeds of luna-lra-seeds.
+    """Average the test accuracies of runs of luna-lra-seeds that differ only in the random seed.
 
-    Seeds of a model that were trained with other options or data get a separate entry.
+    Returns an entry for each task, model and set of options and data: ``task``, ``model``, ``seeds`` (their
+    number), ``mean`` and ``deviation`` (sample standard deviation; None for a single seed).
     """
     groups: List[List[Result]] = []
     for run in runs:

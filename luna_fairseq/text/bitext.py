@@ -69,7 +69,8 @@ def check_bitext(
     """Read both files ``PREFIX.LANG`` of a parallel text in full, and check that they are aligned.
 
     drop_empty: allow pairs with an empty side, because the caller skips them.
-    documents: empty lines separate documents, and must be at the same positions in both files.
+    documents: empty lines separate documents, and must be at the same positions in both files. Requires
+    ``drop_empty``.
     """
     paths = [Path(f"{prefix}.{language}") for language in (source_lang, target_lang)]
     digest = hashlib.sha256()
@@ -127,7 +128,7 @@ def _read_raw_lines(path: Path) -> Iterator[bytes]:
 def _decode(raw: bytes, path: Path, number: int) -> str:
     """Decode a line as UTF-8, and strip surrounding whitespace and, from line 1, a byte order mark."""
     try:
-        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")  # a file may begin with a byte order mark
+        text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path}, line {number} is not UTF-8 ({error.reason}). Convert the file to UTF-8."

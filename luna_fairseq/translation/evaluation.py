@@ -46,7 +46,10 @@ from luna_fairseq.translation.scores import (
 
 
 class Evaluation:
-    """Evaluation of a checkpoint on the test text of a prepared data folder."""
+    """Translates and scores the test text of a prepared data folder with a checkpoint: call :meth:`run`.
+
+    The constructor checks the options. Finished steps of an earlier run are skipped.
+    """
 
     def __init__(self, options: EvaluationOptions) -> None:
         self.options, self.path = options, options.path

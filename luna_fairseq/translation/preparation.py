@@ -211,7 +211,8 @@ class Preparation:
     def _encode(self) -> Tuple[List[str], Dict[str, Any]]:
         """Encode all splits, and write the data folder, plain validation and test text, and checksums.
 
-        Returns the names of the written files, and the counts to record and print.
+        Returns the paths of the written files, relative to the data folder, and the counts of
+        :meth:`PairData.write` with the number of document ``pieces`` by split.
         """
         remove_checksums(self.options.destdir)
         separators = [SEPARATOR] if self.documents else []

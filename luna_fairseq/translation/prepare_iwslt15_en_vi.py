@@ -75,8 +75,7 @@ def prepare(args: argparse.Namespace) -> None:
 def download(split: str, folder: Path, mirror: Optional[str]) -> str:
     """Download both sides of a split to a folder, from ``mirror`` or else from stanford.edu.
 
-    Returns:
-        Path of the two files without the language extension, such as ``archives/tst2012``.
+    Returns the path of the two files without the language, such as ``archives/tst2012``.
     """
     name = PARTS[split][0]
     files = [fetch(RemoteFile(f"{SITE}/{name}.{language}", None), folder, mirror) for language in LANGUAGES]

@@ -256,10 +256,9 @@ def split_score(text: Translations, language: str, test_set: Optional[KnownTestS
 
 
 def _tokenize_moses(line: str, language: str) -> str:
-    """Tokenize a line of plain text with Moses and split its hyphens.
+    """Tokenize a line of plain text with Moses and split its hyphens, as for published results.
 
-    As in the scripts behind published results, typographic apostrophes are converted to ``'``, but other
-    punctuation is not normalized.
+    Typographic apostrophes are converted to ``'``. Other punctuation is not normalized.
     """
     return " ".join(tokenize(line.replace("\u2019", "'"), language))
 

@@ -110,11 +110,9 @@ class PreparedWriter:
         return [DESCRIPTION, *sorted(self.written)]
 
     def _lengths(self, pieces: np.ndarray) -> np.ndarray:
-        """Return the number of tokens [B] per example, including special tokens.
+        """Return the number of tokens [B] per example (multiple choice: with the longest candidate).
 
         ``pieces`` [N, B] has the number of pieces of the N texts of each of the B examples.
-
-        In a multiple-choice task, the length is that of the longest candidate.
         """
         if self.task.is_multiple_choice:
             return 4 + pieces[0] + pieces[1:].max(axis=0)

@@ -10,7 +10,7 @@ from typing import Any, Dict, List, NamedTuple, Tuple
 from luna_fairseq.errors import InputError
 from luna_fairseq.masked_lm.finetuning.task import FineTuningTask
 
-BOS, EOS = "0", "2"
+BOS, EOS = "0", "2"  # dictionary indices of <s> and </s>, as arguments of fairseq-train
 LONGEST_CANDIDATE = "128"  # maximum tokens in a RACE candidate. The passage fills the rest.
 _ADAM = ["--optimizer", "adam", "--adam-betas", "(0.9,0.98)", "--adam-eps", "1e-6", "--clip-norm", "0.0"]
 # fairseq name of the metric that selects the best epoch, and the option that enables it.
@@ -56,8 +56,8 @@ class Settings:
         return [*_ADAM, *map(str, words)]
 
 
-# One constant per column of Table 9.
-TABLE_9, SEARCH = "table-9", "search"
+TABLE_9, SEARCH = "table-9", "search"  # names of the two sweeps
+# Columns of Table 9 for GLUE, RACE and CommonsenseQA.
 _GLUE = Settings((32,), (1e-5,), (0.1,), weight_decay=0.1, attention_dropout=0.1, activation_dropout=0.1,
                  schedule="polynomial_decay", warmup=0.06)  # fmt: skip
 _RACE = Settings((64,), (1e-5,), (0.1,), weight_decay=0.01, attention_dropout=0.1, activation_dropout=0.0,
@@ -70,12 +70,10 @@ _SEARCH_ANSWERS: Dict[str, Any] = {"learning_rates": (1e-5, 2e-5, 3e-5), "dropou
 
 
 def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
-    """Return the hyperparameters of a sweep: "table-9" of the paper, or the "search" of its section 4.3.
-
-    The activation dropout of SST-2 follows the authors' command, not Table 9.
-    """
+    """Return the hyperparameters of a sweep: "table-9" of the paper, or the "search" of its section 4.3."""
     settings = {"RACE": _RACE, "CommonsenseQA": _COMMONSENSE_QA}.get(task.name, _GLUE)
     if task.name == "SST-2":
+        # As in the authors' command. Table 9 has 0.1.
         settings = replace(settings, activation_dropout=0.0)
     if sweep == TABLE_9:
         return settings
@@ -83,11 +81,15 @@ def choose_settings(task: FineTuningTask, sweep: str) -> Settings:
 
 
 def task_options(task: FineTuningTask, head: str) -> List[str]:
-    """Return the options of fairseq-train for the task, the criterion and the best checkpoint."""
+    """Return the options of fairseq-train for the task, the criterion and the best checkpoint.
+
+    ``head`` is the name of the classification head to train.
+    """
     kind = "sentence_ranking" if task.is_multiple_choice else "sentence_prediction"
     words = ["--task", kind, "--criterion", kind, "--init-token", BOS, "--shorten-method", "truncate"]
     words += ["--ranking-head-name" if task.is_multiple_choice else "--classification-head-name", head]
     words += ["--num-classes", str(max(1, len(task.labels)))]
+    # The first of two texts ends with </s>, and another </s> precedes the second, except in CommonsenseQA.
     if task.name != "CommonsenseQA":
         words += ["--separator-token", EOS]
     if task.name == "RACE":
@@ -141,7 +143,9 @@ class Setting(NamedTuple):
 
 
 def enumerate_settings(settings: Settings) -> Dict[str, Setting]:
-    """Return the hyperparameters of each run by its name, with the dropout if several values are tried.
+    """Return the hyperparameters of each run in a sweep, keyed by the name of the run.
+
+    The name contains the dropout only if the sweep tries several dropouts.
 
     Example:
         >>> list(enumerate_settings(replace(_GLUE, learning_rates=(1e-5, 2e-5))))
