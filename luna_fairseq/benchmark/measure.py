@@ -117,7 +117,7 @@ def profile(job: Job, record: Record) -> Record:
     """Count the floating-point operations, the memory written and the operator calls of a job.
 
     Only matrix products and attention are counted, and no Triton kernels. Counts for causal attention include
-    masked positions. The counts form one row of the printed table.
+    masked positions. Returns a row of the printed table. ``record`` is the measured time of the same job.
     """
     from torch.utils.flop_counter import FlopCounterMode
 

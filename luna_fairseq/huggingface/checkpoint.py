@@ -9,7 +9,10 @@ from luna_fairseq.errors import InputError
 
 
 class Checkpoint(NamedTuple):
-    """Model in float32 and evaluation mode, its task, and the file without weights and optimizer state."""
+    """Loaded checkpoint: the model in float32 and evaluation mode, and its task.
+
+    ``state`` are the contents of the file, without the weights and the optimizer state.
+    """
 
     model: Any
     task: Any

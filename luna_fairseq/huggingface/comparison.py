@@ -45,7 +45,10 @@ def random_tokens(size: int, lengths: Sequence[int], pad: int) -> Tensor:
 
 
 def length_to_compare(config: Any, side: str) -> int:
-    """Return the longest length to compare for the "encoder" or "decoder", if possible above that of P."""
+    """Return the length of the longest sequences to compare, for the side "encoder" or "decoder".
+
+    It exceeds the length of P, unless the model has too few positions.
+    """
     positions = config.max_source_positions if side == "encoder" else config.max_target_positions
     return min(positions, max(LONG_LENGTH, config.projection_length + 1))
 

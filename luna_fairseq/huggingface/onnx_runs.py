@@ -57,7 +57,7 @@ def compute_model_logits(model: Any, batch: Tensor) -> Tensor:
 
 
 def compute_graph_logits(config: Any, folder: Path, batch: Tensor) -> Tensor:
-    """Compute the logits of :func:`compute_model_logits` with the graphs in a folder."""
+    """Compute the same logits as :func:`compute_model_logits`, but with the ONNX graphs in ``folder``."""
     is_token = batch.ne(config.pad_token_id)
     if (folder / "model.onnx").is_file():
         logits = torch.from_numpy(Graph(folder / "model.onnx")({"input_ids": batch.numpy()})["logits"])

@@ -56,7 +56,8 @@ class Costs:
     def find(self, model: str) -> Cost:
         """Return the cost of a model of luna-lra-seeds, such as ``luna-16``.
 
-        The suffix ``-p`` is ignored, because averaging P takes almost no time.
+        The suffix ``-p`` is ignored, because averaging P takes almost no time. Raises InputError if the
+        benchmark did not measure the model.
         """
         form = TRANSFORMER if model == "transformer" else re.sub("-p$", "", model)
         if form not in self.by_model:

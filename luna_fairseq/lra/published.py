@@ -193,7 +193,8 @@ def read_pathfinder(archive: Path, side: int, raw: Path) -> Iterator[ImageExampl
 def read_png(content: IO[bytes], side: int, location: str) -> np.ndarray:
     """Read a PNG image in grayscale, uint8 [side, side].
 
-    An empty file, which occurs in the published archive, yields an empty array.
+    An empty file, which occurs in the published archive, yields an empty array. ``location`` begins the error
+    message for a damaged image.
     """
     PIL, data = pillow(), content.read()
     if not data:

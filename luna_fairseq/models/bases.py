@@ -75,7 +75,7 @@ class PluginModel(BaseFairseqModel):
         use_onednn(self)
 
     def choose_generator(self, args: Any) -> Any:
-        """Return a function that builds the beam search, with alignments if ``args`` asks for them."""
+        """Return a function that builds the beam search, with alignments if ``--print-alignment`` is set."""
         alignment = getattr(args, "print_alignment", None)
         return partial(AlignedGenerator, print_alignment=alignment) if alignment else Generator
 
@@ -211,7 +211,7 @@ class SentenceModel(PluginModel, RobertaModel):
 
     @classmethod
     def hub_models(cls) -> Dict[str, str]:
-        """Return no names, since no pretrained models are available for download."""
+        """Return {}, because no pretrained models are available for download."""
         return {}
 
     @classmethod

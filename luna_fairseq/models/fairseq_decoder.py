@@ -238,7 +238,7 @@ class FairseqLunaDecoder(NoTorchScript, LunaDecoder, FairseqIncrementalDecoder):
         weights_of: Tuple[int, ...],
         state: Optional[DecoderState],
     ) -> Decoding:
-        """Read the source before the first decoding step. ``state`` follows earlier text, if there is any."""
+        """Read the source before the first decoding step. ``state`` is that after earlier text, or None."""
         memory, sentences = self.read_source(encoder_out, True, weights_of)
         if encoder_out is not None and sentences is None:
             x = encoder_out["encoder_out"][0]

@@ -216,7 +216,10 @@ class LanguageModelHub(GeneratorHub):
 
 @contextmanager
 def _folder_of_averages(folder: Path, names: str) -> Iterator[str]:
-    """Write the averages of ``--store-ema`` to a temporary folder under the same names, and yield it."""
+    """Copy checkpoints with the averages of ``--store-ema`` as weights to a temporary folder, and yield it.
+
+    ``names`` are the file names of the checkpoints in ``folder``, separated by ``:``. The copies keep them.
+    """
     with tempfile.TemporaryDirectory() as temporary:
         for name in names.split(os.pathsep):
             write_ema(folder / name, Path(temporary) / name)

@@ -166,7 +166,7 @@ class Linear8(nn.Module):
         self.onednn = OneDnnWeight(quantised) if uses_onednn and has_onednn_product() else None
 
     def select(self, outputs: Tensor) -> "Linear8":
-        """Return a layer with the outputs of these indices. The first call caches the unpacked weights."""
+        """Return a layer that computes only the outputs of these indices, and cache the unpacked weights."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch deprecates quantised tensors
             levels, scales = (x.index_select(0, outputs) for x in self.unpack())

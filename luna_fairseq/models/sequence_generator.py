@@ -5,7 +5,8 @@ tokens, it first finds the best tokens of each hypothesis: no other token can be
 sentence.
 
 Letters: B sentences of K hypotheses each, so R = B * K rows; V tokens in the dictionary; N columns of
-log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist).
+log-probabilities, one per token that the search may choose (V, or the candidates of a vocabulary shortlist);
+S source tokens.
 """
 
 import math
@@ -50,7 +51,7 @@ class Ensemble(EnsembleModel):
     """fairseq's ensemble, with output projections that may be restricted to the candidates of a batch.
 
     needs_weights: return attention weights over the source. begin_from: function that returns the decoder
-    state after earlier text for a number of hypotheses, or None.
+    state after earlier text, repeated for a number of hypotheses; None: there is no earlier text.
     """
 
     def __init__(
@@ -127,7 +128,10 @@ class RepeatBlock(NGramRepeatBlock):
         super().__init__(no_repeat_ngram_size, use_extension=False)
 
     def find(self, tokens: Tensor) -> Tuple[Tensor, Tensor]:
-        """Return vectors of rows of ``tokens`` [R, T], and of tokens that would repeat an n-gram there."""
+        """Return the tokens that would repeat an n-gram of ``tokens`` [R, T], as two vectors: rows, tokens.
+
+        A row may occur several times. Both vectors are empty if nothing would be repeated.
+        """
         n, length = self.no_repeat_ngram_size, tokens.size(1)
         if length < n:
             return tokens.new_empty(0), tokens.new_empty(0)
@@ -369,7 +373,7 @@ class BatchSearch:
     def _store_finished(self, step: int, candidates: Candidates, ends: Tensor) -> List[int]:
         """Store the hypotheses that end among the first K candidates.
 
-        Return the places of the newly finished sentences among the unfinished ones.
+        Return the indices of the sentences that are now finished among those of this step, or [].
         """
         K = self.beam_size
         rows = candidates.rows[:, :K][ends[:, :K]]

@@ -102,6 +102,7 @@ def _update_hessians(
 ) -> None:
     """Compute ``B -= <alpha * y + B * d, d> / n**4 * d**2`` for several tensors, and overwrite ``ys``.
 
+    B, d and y are the tensors in ``hessians``, ``updates`` and ``ys``, and n is ``||d||_4 + norm_offset``.
     Unlike the formula in apollo.py, this one does not need the normalized direction u as a tensor.
     """
     squares = torch._foreach_mul(updates, updates)

@@ -123,7 +123,10 @@ def _text_data(maps: AttentionMaps) -> Dict[str, Any]:
 
 
 def _compress(weights: Tensor) -> Dict[str, Any]:
-    """Quantize weights [H, T, S] to one byte each, relative to the largest of a head, and compress them."""
+    """Quantize weights [H, T, S] to one byte each, relative to the largest of a head, and compress them.
+
+    Returns the ``shape``, the ``largest`` weight per head, and the compressed ``bytes`` in base64.
+    """
     largest = weights.amax(dim=(1, 2)).clamp(min=1e-12)
     levels = (weights / largest[:, None, None] * LEVELS).round().byte()
     content = base64.b64encode(zlib.compress(levels.numpy().tobytes(), 9)).decode()

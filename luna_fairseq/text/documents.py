@@ -26,7 +26,7 @@ IDS = "doc"
 
 
 class DocumentPiece(NamedTuple):
-    """Number of consecutive sentences of one document, given by its index, that are translated together."""
+    """Document piece: the index of its document, and the number of its consecutive sentences."""
 
     document: int
     sentences: int

@@ -117,7 +117,10 @@ def _explain_error(message: str, vocab_size: int) -> str:
 
 
 def bpe_dictionary(model: Path, counts: Mapping[str, int], separators: Sequence[str] = ()) -> Dictionary:
-    """Build a dictionary of all pieces of a sentencepiece model and additional symbols, such as ``<sep>``."""
+    """Build a dictionary of all pieces of a sentencepiece model and of ``separators``, such as ``<sep>``.
+
+    ``counts`` are the numbers of occurrences in the training text, by piece.
+    """
     processor = sentencepiece.SentencePieceProcessor(model_file=str(model))
     special = processor.is_control, processor.is_unknown, processor.is_unused
     ordinary = [i for i in range(processor.get_piece_size()) if not any(is_kind(i) for is_kind in special)]

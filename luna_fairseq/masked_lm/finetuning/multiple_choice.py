@@ -77,7 +77,7 @@ class CommonsenseQA(FineTuningTask):
         return [self._parse_question(line, location) for location, line in lines]
 
     def _parse_question(self, line: str, location: str) -> Example:
-        """Convert a line to an example. Without an answer, the label is None or empty, as in the line."""
+        """Convert a line of JSON to an example, with the label None or "" if the line contains no answer."""
         entry = _parse_json(line, location)
         try:
             question = _normalize_spaces(entry["question"]["stem"])
