@@ -65,8 +65,8 @@ def test_two_processes_train_as_one_with_twice_the_batch_size(text, tmp_path):
 
 
 def test_the_stream_of_the_first_of_several_processes_is_not_restored_in_the_others(text):
-    sums = [torch.zeros(2, 1, 4, 3), torch.full((2,), 16), None]  # key sum, steps and value sum of one layer
-    state = {"layers": [sums], "position": 16}
+    sums = [torch.zeros(2, 1, 4, 3), None]  # key sum and value sum of one layer
+    state = {"layers": [sums], "count": torch.full((2,), 16), "position": 16}
     for rank, processes in ((0, 1), (1, 2)):
         read, resumed = (iterator(text, "--batch-size 2", rank, processes) for _ in range(2))
         next(read.next_epoch_itr(shuffle=False))
