@@ -81,7 +81,11 @@ class AnchoredMemory(NamedTuple):
 
 
 class AnchoredAttention(LunaAttention):
-    """Base class of anchored attention modules, in which each row of P favours one segment of the context."""
+    """Base class of anchored attention modules.
+
+    The context is divided into segments, runs of consecutive tokens, and each row of the packed sequence P
+    favours the tokens of one segment.
+    """
 
     reads_tokens = False
 
@@ -113,14 +117,14 @@ class AnchoredAttention(LunaAttention):
             self.pack_anchor = AnchorBias([anchor_strength] * self.num_pack_heads)
 
     def needs(self) -> Needs:
-        """Return what the encoder or decoder must compute for this module, once for all layers."""
+        """Return which distances and positions the encoder or decoder must compute, once for all layers."""
         return Needs(
             pack_heads=0 if self.pack_anchor is None else self.num_pack_heads,
             diagonal=self.diagonal is not None,
         )
 
     def find_geometry(self, query: Tensor, packed: Tensor, context: Tensor, source: Source) -> Geometry:
-        """Compute the distances and positions for a call with a whole target, at the positions 0 to T - 1."""
+        """Compute distances and positions for whole sequences, with queries at the positions 0 to T - 1."""
         target = None
         if self.diagonal is not None:
             T, B, _ = query.shape
@@ -128,7 +132,10 @@ class AnchoredAttention(LunaAttention):
         return Geometry(context_geometry(self.needs(), context, packed, source), target)
 
     def pack_bias(self, context: Tensor, geometry: Optional[Geometry]) -> Optional[Tensor]:
-        """Return the bias [B, H, L, S] of pack attention, which penalizes distant tokens, or None."""
+        """Return the bias [B, H, L, S] of pack attention, which penalizes distant tokens.
+
+        Return None if this module has no such bias.
+        """
         if self.pack_anchor is None:
             return None
         return self.pack_anchor(require_context_geometry(geometry).pack_distance)
@@ -171,7 +178,9 @@ def require_context_geometry(geometry: Optional[Geometry]) -> ContextGeometry:
 class AnchoredSelfAttention(AnchoredAttention):
     """Anchored self-attention of an encoder, with an optional window of neighbouring tokens.
 
-    In unpack attention, each token favours the rows of nearby segments.
+    Row i of the packed sequence P summarizes segment i of the input, a run of consecutive tokens: in pack
+    attention it favours the tokens near the centre of the segment. In unpack attention, each token favours
+    the rows of nearby segments. A call has the arguments and results of :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial strength gamma of the distance bias in pack attention.
@@ -236,7 +245,10 @@ class AnchoredSelfAttention(AnchoredAttention):
     def _read_window(
         self, q: Tensor, memory: AnchoredMemory, geometry: Optional[Geometry], need_weights: bool
     ) -> Tuple[Tensor, Optional[ReadWeights]]:
-        """Compute unpack attention over the packed context and the tokens of each query's window."""
+        """Compute unpack attention over the packed context and the tokens of each query's window.
+
+        Return the output [B, H, S, K], and the weights of rows and tokens (None if not needed).
+        """
         window, tokens = require_context_geometry(geometry).window, memory.token_key.size(2)
         if q.size(2) != tokens:
             raise InputError(
@@ -253,6 +265,10 @@ class AnchoredSelfAttention(AnchoredAttention):
 
 class AnchoredCrossAttention(AnchoredAttention):
     """Anchored cross-attention of a decoder, with an optional look-up of source tokens and a diagonal prior.
+
+    Row i of the packed sequence P summarizes segment i of the source, a run of consecutive tokens. Target
+    queries attend to the rows and, with a look-up, to the tokens of a few segments. A call has the arguments
+    and results of :class:`LunaAttention`.
 
     Args:
         anchor_strength: initial strength gamma of the distance bias in pack attention.
@@ -326,10 +342,11 @@ class AnchoredCrossAttention(AnchoredAttention):
         )
 
     def prepare(self, memory: Any, source: Source = NO_PADDING) -> Any:
-        """Concatenate the keys of rows and tokens once, for decoding, if every query attends to all tokens.
+        """Return a :class:`DecodingMemory` of rows and tokens, if every query attends to all tokens.
 
-        The result does not provide attention weights over the context. If queries choose segments, and on a
-        GPU or in a recorded graph, the memory is returned unchanged.
+        The keys are concatenated once per source, for decoding. This memory does not provide attention
+        weights over the context. If queries choose segments, and on a GPU or in a recorded graph, the memory
+        is returned unchanged.
         """
         reads_all = self.lookup > 0 and memory.position is None and memory.segment is None
         may_prepare = LOOKUP_FORMS.forced() in (None, "prepared")

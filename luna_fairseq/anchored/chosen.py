@@ -16,9 +16,9 @@ from luna_fairseq.anchored.segments import Segments, num_segments_read
 def choose_segments(
     rows: Tensor, packed_padding_mask: Optional[Tensor], number: int, best_first: bool = False
 ) -> Tensor:
-    """Return the indices [B, H, T, N] of the segments whose rows have the largest logits [B, H, T, L].
+    """Return the indices [B, H, T, N] of the N segments whose rows have a query's largest logits.
 
-    ``rows`` are the logits, and N is ``number``, at most L. ``best_first`` sorts the indices by logit.
+    ``rows`` [B, H, T, L] are these logits, and N is ``number``, at most L. ``best_first`` sorts by logit.
     """
     rows = rows.detach()
     if packed_padding_mask is not None:
@@ -54,7 +54,7 @@ class ChosenTokens(NamedTuple):
     Attributes:
         segment: indices [B, H, T, N] of the chosen segments.
         pairs: the same choice, arranged for fast products.
-        unread: mask [B, N], True at surplus segments of long contexts.
+        unread: mask [B, N], True at the surplus segments of long contexts (see :func:`read_chosen`).
     """
 
     segments: Segments
@@ -64,7 +64,7 @@ class ChosenTokens(NamedTuple):
 
     @property
     def masked(self) -> Tensor:
-        """Mask [B, H, T, M] of each query's tokens, True at padding of a segment and in surplus segments."""
+        """Mask [B, H, T, M] of the tokens in a query's segments, True at padding and in surplus segments."""
         padding_mask = self._gather(self.segments.padding_mask)
         if self.unread is None:
             return padding_mask
@@ -73,7 +73,10 @@ class ChosenTokens(NamedTuple):
 
     @property
     def place(self) -> Tensor:
-        """Centre [B, H, T, M] of each query's tokens, in tokens from the start of the context."""
+        """Centres [B, H, T, M] of the tokens in a query's segments.
+
+        Token t of the context has the centre t + 1/2.
+        """
         return self._gather(self.segments.place)
 
     def scores(self, q: Tensor) -> Tensor:

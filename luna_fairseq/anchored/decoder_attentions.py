@@ -105,7 +105,7 @@ class AnchoredDecoderAttentions(DecoderAttentions):
         """Compute the target positions that the diagonal prior of all layers needs.
 
         With a separator, also return the unfinished sentence of each hypothesis, the state for the next
-        call.
+        call. Both results are None without a diagonal prior, and the second is None without a separator.
         """
         layer = next((x for x in memory.layers if x is not None and x.cross is not None), None)
         if not self.needs.diagonal or layer is None:

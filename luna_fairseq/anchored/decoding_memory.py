@@ -34,11 +34,16 @@ class KeyPlaces(NamedTuple):
 class DecodingMemory(NamedTuple):
     """Cached keys and values of source sentences, prepared for fast incremental decoding.
 
+    The N keys are those of all source tokens, in a look-up after those of the L rows of the packed context.
+
     Attributes:
         key: transposed keys [B, H, K, N], scaled by K^-0.5.
         value: values [B, H, N, K], 0 at padding.
         bias: bias [B, H or 1, 1, N] of the logits. The most negative finite value at padding.
-        first: number of leading keys among which the nearest key is searched, where the prior is 0.
+        places: positions of the keys for a diagonal prior, or None without one.
+        first: number of keys, from the first, among which the diagonal prior finds the key nearest to the
+            expected position: L in a look-up, otherwise N. The prior is 0 at this key.
+        pack_weights: always None.
     """
 
     key: Tensor
@@ -49,7 +54,10 @@ class DecodingMemory(NamedTuple):
     pack_weights: Optional[Tensor] = None
 
     def read(self, q: Tensor, target: Optional[TargetPlaces], dropout: float = 0.0) -> Tuple[Tensor, Tensor]:
-        """Return the attention of queries [B, H, T, K], not scaled yet, and its weights before dropout."""
+        """Compute attention for queries q [B, H, T, K], not yet scaled by K^-0.5, at positions ``target``.
+
+        Return the output [B, H, T, K], and the attention weights [B, H, T, N] before dropout.
+        """
         weights = (q @ self.key + self.compute_bias(target)).softmax(dim=-1)
         dropped = F.dropout(weights, dropout) if dropout else weights
         return dropped @ self.value, weights
@@ -93,7 +101,7 @@ def prepare_keys(
 def prepare_places(
     strength: Tensor, ratio: Tensor, place: Tensor, padding_mask: Optional[Tensor]
 ) -> KeyPlaces:
-    """Multiply the centres of the keys [B, N] and the ratio [H] by the strength gamma [H] of the prior."""
+    """Multiply the key centres ``place`` [B, N] and the length ratio [H] by the strength gamma [H]."""
     if padding_mask is not None:
         place = place.masked_fill(padding_mask, FAR_AWAY)
     gamma = strength.view(1, -1, 1, 1).expand(len(place), -1, -1, -1)

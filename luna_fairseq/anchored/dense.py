@@ -71,9 +71,9 @@ def dense_attention(
 
 
 def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
-    """Split the weights [B, H, T, L + S'] of :func:`dense_attention` into those of rows and of S tokens.
+    """Split the weights of :func:`dense_attention` into those of the L rows of P and of the S tokens.
 
-    If S' is smaller than S, the weights of the last tokens are 0.
+    ``weights`` is [B, H, T, L + S'] with S' <= S. The last S - S' tokens get the weight 0.
     """
     rows, tokens = weights[..., :L], weights[..., L:]
     return ReadWeights(rows, F.pad(tokens, (0, S - tokens.size(-1))))
@@ -82,7 +82,7 @@ def split_dense_weights(weights: Tensor, L: int, S: int) -> ReadWeights:
 def _find_read_tokens(chosen: Tensor, segment: Tensor, L: int) -> Tensor:
     """Return a mask [B, H, T, S], True at tokens whose segment [B, S] is -1 or was chosen by the query.
 
-    chosen: indices [B, H, T, N] of the chosen segments, of L.
+    ``chosen`` [B, H, T, N] has the indices of the segments that each query chose among L.
     """
     # Tracers cannot scatter a Python boolean, so a tensor of ones is scattered.
     is_chosen = torch.zeros(*chosen.shape[:3], L, dtype=torch.bool, device=segment.device)

@@ -60,7 +60,7 @@ class Diagonal(NamedTuple):
     def bias_at(self, place: Tensor) -> Tensor:
         """Return the bias [B, H, T, M] of keys with other centres, relative to the nearest key of ``bias``.
 
-        It is positive for a key that is nearer. Dimensions of size 1 are broadcast.
+        The bias is positive at a key that is nearer. The centres ``place`` broadcast to [B, H, T, M].
         """
         # gamma * nearest - gamma / width * distance. Multiplying the factors first is cheaper, because there
         # are more distances than factors.
@@ -77,7 +77,10 @@ def find_diagonal(
     masked: Optional[Tensor] = None,
     origin: Optional[Tensor] = None,
 ) -> Diagonal:
-    """Compute the prior of a batch in float32 or float64. Keys ``masked`` [B, N] are never the nearest."""
+    """Compute the diagonal prior of a batch, in float32 or float64.
+
+    Keys where ``masked`` [B, N] is True never count as the nearest key.
+    """
     dtype = torch.promote_types(strength.dtype, torch.float32)
     gamma, r = strength.to(dtype)[:, None, None], ratio.to(dtype)[:, None, None]
     t = query_place.to(dtype)[:, None, :, None]

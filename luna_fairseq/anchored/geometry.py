@@ -73,7 +73,7 @@ class TargetPlaces(NamedTuple):
 
 
 def measure_places(places: TargetPlaces, dtype: torch.dtype) -> TargetPlaces:
-    """Precompute ``middle`` and ``width`` of the target positions, once for all layers."""
+    """Return the target positions with ``middle`` and ``width``, computed in ``dtype`` for all layers."""
     place = places.place.to(dtype)[:, None, :, None]
     return places._replace(middle=place + 0.5, width=(place + 1).sqrt())
 

@@ -32,7 +32,7 @@ _BAGS_IN_BFLOAT16 = int(torch.__version__.split(".")[0]) >= 2
 
 
 def make_pairs(segment: Tensor, R: int) -> "Pairs":
-    """Prepare the products of M queries with the tokens of their segments, in the faster form.
+    """Prepare products of M queries with the tokens of their segments, by copies or in blocks of queries.
 
     segment: indices [M, N] of each query's segments, less than R.
     """
@@ -112,7 +112,10 @@ class _WeightedSum(torch.autograd.Function):
 
 
 class Gathered(NamedTuple):
-    """Products of few queries with the tokens of their segments, which are copied for every query."""
+    """Products of few queries with the tokens of their segments, which are copied for every query.
+
+    ``segment`` [M, N] has the indices of the N segments of each of M queries.
+    """
 
     segment: Tensor
 
@@ -202,10 +205,10 @@ class Blocks(NamedTuple):
         return len(self.pair) // len(self.block_segment)
 
     def _split_blocks(self, x: Tensor) -> List[Tuple[slice, slice]]:
-        """Split the blocks into groups, each for one batched product whose values fit into a CPU's cache.
+        """Split the blocks into groups that are small enough for a CPU's cache. On a GPU, return one group.
 
-        Return for each group the slice of its blocks, and the slice of its positions in ``pair``. x is the
-        tensor [.., K] whose vectors are gathered. On a GPU there is one group.
+        A group of consecutive blocks is computed by one product, with vectors gathered from x [.., K]. Return
+        two slices for each group: the indices of its blocks, and the entries of ``pair`` in these blocks.
         """
         c = self._block_size()
         size = len(self.block_segment) if x.is_cuda else max(1, IN_CACHE // (c * x.size(-1)))
@@ -215,12 +218,12 @@ class Blocks(NamedTuple):
         ]
 
     def _gather_queries(self, x: Tensor, places: slice) -> Tensor:
-        """Gather the queries [blocks, c, K] of the pairs at the positions ``places``, undefined if empty."""
+        """Gather the queries [blocks, c, K] of the pairs ``pair[places]``, undefined at empty positions."""
         row = (self.pair[places] // self.segment.size(1)).clamp(max=len(x) - 1)
         return x.index_select(0, row).unflatten(0, (-1, self._block_size()))
 
     def _gather_weights(self, weights: Tensor) -> Tensor:
-        """Gather the attention weights [blocks, c, W] of all blocks, 0 at empty positions."""
+        """Arrange weights [M, N * W] by block, as [blocks, c, W], with 0 at empty positions."""
         pair_weights = weights.reshape(self.segment.numel(), -1)
         arranged = torch.cat([pair_weights, pair_weights.new_zeros(1, pair_weights.size(1))]).index_select(
             0, self.pair

@@ -1,9 +1,10 @@
 """Positions of segments and tokens in the context, and distances between them.
 
-The n tokens of a context are divided into L equal segments, runs of w = n / L consecutive tokens. Row i of
-the packed sequence P summarizes segment i. The centre of token t is at t + 1/2, and the centre of segment i
-at (i + 1/2) w, shifted by ((h + 1/2) / H - 1/2) w in head h of H, so that the heads divide the segment.
-Distances in segment widths have the same meaning in a short sentence and in a long document.
+The n tokens of a context are divided into L equal segments of width w = n / L tokens, which need not be an
+integer. Row i of the packed sequence P summarizes segment i. The centre of token t is at t + 1/2, and the
+centre of segment i at (i + 1/2) w. In head h of H, it is shifted by ((h + 1/2) / H - 1/2) w, so that the
+heads' centres are spread evenly over the segment. Distances in segment widths have the same meaning in a
+short sentence and in a long document.
 
 Shapes: ``context_padding_mask`` [B, S] and ``packed_padding_mask`` [B, L] for batch size B, S tokens and L
 rows. Padding on either side is not counted, and its results are undefined.
@@ -35,7 +36,10 @@ def naive_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, n
 
 
 def anchor_distances(context_padding_mask: Tensor, packed_padding_mask: Tensor, num_heads: int = 1) -> Tensor:
-    """Compute the distances [B, H, L, S] from each segment's centre to each token's, in float32."""
+    """Compute the distances [B, H, L, S] from each segment's centre to each token's, in segment widths.
+
+    The distances are in float32. H is ``num_heads``, and each head has its own centres.
+    """
     place = token_places_in_segments(context_padding_mask, packed_padding_mask)
     L = packed_padding_mask.size(1)
     middle = torch.arange(L, device=place.device) + 0.5
@@ -53,7 +57,10 @@ def beyond_nearest(distance: Tensor) -> Tensor:
 
 
 def distance_bias(strength: Tensor, distance: Tensor) -> Tensor:
-    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` of attention logits, for strengths [H]."""
+    """Return the bias ``-min(strength * distance, MAX_PENALTY)`` of attention logits.
+
+    ``strength`` is [H], and ``distance`` is [B, H or 1, ...], with the heads in dimension 1.
+    """
     head_strength = strength.to(distance.dtype).view(-1, *[1] * (distance.dim() - 2))
     return (-head_strength * distance).clamp(min=-MAX_PENALTY)
 
@@ -65,14 +72,20 @@ def token_places_in_segments(context_padding_mask: Tensor, packed_padding_mask: 
 
 
 def find_centres(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor]:
-    """Return the centres of all segments [B, L] and of all tokens [B, S], in tokens from the start."""
+    """Return the centres of all segments [B, L] and of all tokens [B, S], in tokens from the start.
+
+    The centres of the segments are without the shift of the heads.
+    """
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     row = torch.arange(packed_padding_mask.size(1), device=token.device)
     return (row + 0.5) * (tokens / rows)[:, None], token + 0.5
 
 
 def count_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tuple[Tensor, Tensor, Tensor]:
-    """Return the index [B, S] of each token, and the numbers [B] of tokens and rows, at least 1."""
+    """Return the index [B, S] of each token, and the numbers [B] of tokens and of rows.
+
+    Padding is not counted, and the numbers are at least 1.
+    """
     real = ~context_padding_mask
     token = (real.cumsum(dim=1) - 1).clamp(min=0)
     return token, real.sum(dim=1).clamp(min=1), (~packed_padding_mask).sum(dim=1).clamp(min=1)

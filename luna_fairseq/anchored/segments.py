@@ -46,12 +46,15 @@ class Layout(NamedTuple):
 
 
 def is_short_context(context_padding_mask: Tensor) -> Tensor:
-    """Return a mask [B], True for contexts of at most 64 tokens."""
+    """Return a mask [B], True for contexts of at most 64 tokens, not counting padding."""
     return (~context_padding_mask).sum(dim=1) <= DENSE_LENGTH
 
 
 class LayoutCall(NamedTuple):
-    """Arguments of :func:`find_layout`, which select a layout."""
+    """Arguments of :func:`find_layout`, which select a layout.
+
+    ``num_rows`` is L, and ``number`` is the number of segments that each query chooses.
+    """
 
     context_padding_mask: Tensor
     num_rows: int
@@ -112,9 +115,10 @@ LAYOUT_FORMS = FormTable(
 def find_layout(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, number: int, for_export: bool = False
 ) -> Layout:
-    """Choose by ``LAYOUT_FORMS`` and compute the layout of a batch for a look-up of ``number`` segments.
+    """Compute the layout of a batch for a look-up, in which each query chooses ``number`` segments.
 
-    A layout ``for_export`` is valid for all lengths, because a graph has no branch on the length.
+    ``LAYOUT_FORMS`` says which layout is chosen. With ``for_export``, it is one that is valid for all
+    lengths, because an exported graph cannot branch on the length.
     """
     L = packed_padding_mask.size(1)
     for_export = for_export or is_recording_graph("is_exporting")
@@ -132,21 +136,21 @@ def find_layout(
 
 
 def _masked_dense_layout(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Layout:
-    """Return the dense layout with segment indices, which are -1 in short contexts."""
+    """Return the dense layout with the segment index of each token, -1 in short contexts."""
     segment = segment_of_tokens(context_padding_mask, packed_padding_mask)
     whole = is_short_context(context_padding_mask)[:, None]
     return Layout(None, context_padding_mask, segment.masked_fill(whole, -1))
 
 
 def max_segment_tokens(S: int, L: int) -> int:
-    """Return W, the number of tokens in the largest of L segments of S tokens."""
+    """Return W, the number of tokens in the longest segment if S tokens are split into L segments."""
     return (S + L - 1) // L
 
 
 def num_segments_read(number: int, L: int, W: int, has_short: bool) -> int:
     """Return how many of L segments of W tokens a query attends to: ``number``, but at most L.
 
-    If a context may be short (``has_short``), the segments have room for at least 64 tokens.
+    With ``has_short``, return at least as many as hold 64 tokens, for short contexts in the batch.
     """
     if has_short:
         number = max(number, (DENSE_LENGTH + W - 1) // W)
@@ -172,7 +176,7 @@ class Segments(NamedTuple):
 
 
 def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor) -> Tensor:
-    """Return the segment [B, S] of each token, ``(t + 1/2) L / n`` rounded down for token t."""
+    """Return the index [B, S] of each token's segment, ``(t + 1/2) L / n`` rounded down for token t of n."""
     token, tokens, rows = count_tokens(context_padding_mask, packed_padding_mask)
     return (2 * token + 1) * rows[:, None] // (2 * tokens[:, None])
 
@@ -180,11 +184,11 @@ def segment_of_tokens(context_padding_mask: Tensor, packed_padding_mask: Tensor)
 def token_positions(
     context_padding_mask: Tensor, packed_padding_mask: Tensor, in_order: Optional[Tensor] = None
 ) -> Tuple[Tensor, Tensor]:
-    """Return the positions [B, L, W] in the context of each segment's tokens, and a mask of missing tokens.
+    """Return the positions [B, L, W] in the context of each segment's tokens, and a mask of the same shape.
 
-    Tokens of the contexts ``in_order`` [B] fill the segments in order. Five tokens after one padding token,
-    for example, have the positions [[1, 2, -], [3, 4, 5]] in two segments, or in order [[1, 2, 3], [4, 5,
-    -]].
+    The mask is True where a segment has no token. In contexts where ``in_order`` [B] is True, the tokens fill
+    the segments in order. For example, five tokens after one padding token have the positions
+    [[1, 2, -], [3, 4, 5]] in two segments, or in order [[1, 2, 3], [4, 5, -]].
     """
     B, S = context_padding_mask.shape
     L = packed_padding_mask.size(1)

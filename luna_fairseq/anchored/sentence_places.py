@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class UnfinishedSentence(NamedTuple):
-    """Index [B * n] of the unfinished sentence of each target, and index of its first token."""
+    """Index [B * n] of the unfinished sentence in each target, and index [B * n] of its first token."""
 
     sentence: Tensor
     beginning: Tensor
@@ -32,15 +32,18 @@ def number_within_sentences(
 
 
 def sentence_numbers(separator: Tensor, padding: Tensor) -> Tensor:
-    """Return the one-based number [B, S] of each source token's sentence, 0 at padding."""
+    """Return the one-based number [B, S] of each source token's sentence, 0 at padding.
+
+    ``separator`` [B, S] is True at separators, each the last token of a sentence.
+    """
     ends = separator.long()
     return (ends.cumsum(dim=1) - ends + 1).masked_fill(padding, 0)
 
 
 def count_tokens_before_sentence(sentence: Tensor, number: Tensor) -> Tensor:
-    """Count the source tokens before source sentence k, for the target sentence k of each token [B * n, T].
+    """Count the source tokens before source sentence k, if ``sentence`` [B * n, T] is k at a target token.
 
-    If there is no source sentence k, all source tokens are counted.
+    ``number`` is from :func:`sentence_numbers`. Without a source sentence k, all source tokens count.
     """
     B, S = number.shape
     length = number.new_zeros(B, S + 1).scatter_add_(1, number, number.clamp(max=1))

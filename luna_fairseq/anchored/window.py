@@ -157,7 +157,7 @@ def _to_segments(x: Tensor, window: Window) -> Tensor:
 
 
 def _to_token_order(x: Tensor, window: Window) -> Tensor:
-    """Undo :func:`_to_segments`, for x [B, H, L, W, K]."""
+    """Undo :func:`_to_segments`: rearrange x [B, H, L, W, K] in the order of the context, as [B, H, S, K]."""
     if window.full:
         return x.flatten(2, 3)
     return x.flatten(2, 3).gather(2, window.place[:, None, :, None].expand(-1, x.size(1), -1, x.size(4)))

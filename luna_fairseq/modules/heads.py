@@ -75,7 +75,7 @@ def dropout_probability(module: nn.Dropout) -> float:
 def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> Tensor:
     """Split features [T, B, C] into heads [B, H, T, K].
 
-    With a number of ``sentences`` B, their hypotheses are joined: [T, B * n, C] to [B, H, n * T, K].
+    If ``sentences`` is B, the n hypotheses of a sentence are joined: [T, B * n, C] to [B, H, n * T, K].
     """
     if sentences is None or sentences == x.size(1):
         return x.unflatten(-1, (num_heads, -1)).permute(1, 2, 0, 3)
@@ -83,9 +83,9 @@ def split_heads(x: Tensor, num_heads: int, sentences: Optional[int] = None) -> T
 
 
 def merge_heads(x: Tensor, hypotheses: Optional[int] = None) -> Tensor:
-    """Concatenate the heads of each position, the inverse of :func:`split_heads`.
+    """Concatenate heads [B, H, T, K] to features [T, B, C]: the inverse of :func:`split_heads`.
 
-    With a number of ``hypotheses`` B * n, they are separated: [B, H, n * T, K] to [T, B * n, C].
+    If ``hypotheses`` is B * n, the hypotheses are separated again: [B, H, n * T, K] to [T, B * n, C].
     """
     if hypotheses is None or hypotheses == x.size(0):
         return x.permute(2, 0, 1, 3).flatten(-2)

@@ -178,7 +178,7 @@ class LanguageModelLayer(CausalLayer):
         self.build_feed_forward(options, update_packed=False, normalize_packed=False, builders=builders)
 
     def read(self) -> LayerMemory:
-        """Return the memory that :meth:`forward` reads. All sequences share its only entry."""
+        """Return the memory of P that :meth:`forward` reads. It has batch size 1, for all sequences."""
         packed, _ = self.packed_embedding(self.packed_embedding.weight.new_ones(1))
         return LayerMemory(self.self_attn.read(packed))
 

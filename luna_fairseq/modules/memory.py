@@ -58,8 +58,8 @@ def call_with_tensors(run: Callable[..., Any], function: Callable[..., Nested], 
     """Call ``function(*inputs)``, whose inputs and result are nested tuples, through ``run``.
 
     ``run(function, *tensors)`` handles tensors only. An example is activation checkpointing, which would not
-    pass gradients to tensors within tuples. If no tensor requires a gradient, checkpointing would also stop
-    the gradients of parameters. The function is then called without ``run``.
+    pass gradients to tensors within tuples. The function is called without ``run`` if gradients are
+    disabled, or if no tensor requires one: checkpointing would then stop the gradients of parameters too.
     """
     tensors, rebuild = flatten_tensors(inputs)
     if not (torch.is_grad_enabled() and any(x.requires_grad for x in tensors)):
@@ -134,7 +134,7 @@ class AbsorbedMemory(NamedTuple):
     For a head with key k and value v, the logit ``(W_q x + b_q) . k`` equals ``x . (W_q^T k) + b_q . k``. The
     output ``W_o (a v)`` for an attention weight a equals ``a (W_o v)``. The products with k and v are
     computed once per sentence. A decoding step then loads only these products instead of the two projection
-    matrices.
+    matrices. Shapes: B sentences, L rows, H heads of dimension K, model width C = H * K.
 
     Attributes:
         key: keys [B, C, H * L] times the query projection, scaled by K^-0.5.
@@ -142,7 +142,7 @@ class AbsorbedMemory(NamedTuple):
             negative finite value of the dtype at padding.
         value: values [B, H * L, C] times the output projection. 0 at padding.
         value_bias: bias [B, 1, C] of the output projection.
-        pack_weights: None, because there are no attention weights over the context.
+        pack_weights: always None.
     """
 
     key: Tensor
@@ -166,7 +166,7 @@ def absorb_projections(
     output: HeadProjection,
     packed_padding_mask: Optional[Tensor] = None,
 ) -> AbsorbedMemory:
-    """Fold the query projection into cached keys, and the output projection into cached values."""
+    """Multiply cached keys by the query projection, and cached values by the output projection."""
     key, key_bias = absorb_projection(memory.key, query)  # [B, H, L, C] and [B, H, L]
     value = multiply_by_head(memory.value, output.weight)  # [B, H, L, C]
     if packed_padding_mask is not None:
@@ -202,7 +202,7 @@ class DecoderMemory(NamedTuple):
     Attributes:
         layers: memory of each layer, from first to last. None for a layer that LayerDrop skips.
         source: padding masks of the encoder output and of P.
-        is_shared: True if all sequences share the only entry, as in a language model.
+        is_shared: True if the memory has batch size 1 and serves all sequences, as in a language model.
     """
 
     layers: Tuple[Optional[LayerMemory], ...]

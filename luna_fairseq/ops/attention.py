@@ -130,7 +130,8 @@ def is_recording_graph(predicate: str = "is_compiling") -> bool:
     """Return True while torch traces, compiles or exports a graph, and False while it runs eagerly.
 
     While a graph is recorded, code must not branch on tensor values. ``predicate`` names a function of
-    ``torch.compiler``; "is_exporting" (torch 2.7) is True under torch.export only.
+    ``torch.compiler``; "is_exporting" (torch 2.7) is True under torch.export only. If torch has no
+    such function, return True only while ``torch.jit`` traces.
     """
     function = getattr(getattr(torch, "compiler", None), predicate, None)
     return torch.jit.is_tracing() or (function is not None and function())

@@ -15,13 +15,13 @@ from luna_fairseq.ops.softmax import MAX_PENALTY, softmax_attention
 
 
 def to_blocks(x: Tensor, size: int, value: float = 0) -> Tensor:
-    """Split a sequence [B, H, T, K] into blocks [B, H, n, size, K]. The last is padded with ``value``."""
+    """Split a sequence [B, H, T, K] into blocks [B, H, n, size, K]. ``value`` pads the last block."""
     x = F.pad(x, (0, 0, 0, -x.size(2) % size), value=value)
     return x.unflatten(2, (-1, size))
 
 
 def from_blocks(x: Tensor, length: int) -> Tensor:
-    """Concatenate blocks into a sequence of ``length`` positions: the inverse of :func:`to_blocks`."""
+    """Concatenate blocks [B, H, n, size, K] to [B, H, length, K]: the inverse of :func:`to_blocks`."""
     return x.flatten(2, 3)[:, :, :length]
 
 
@@ -124,8 +124,8 @@ def partial_attention(
     """Compute softmax attention to a subset of the keys, and also return the log-sum-exp of the logits.
 
     q [.., T, K] is already scaled. mask and bias broadcast to [.., T, S]; the mask is True at keys outside
-    the subset. :func:`merge_parts` combines the outputs [.., T, K] and log-sum-exps [..,
-    T, 1] of several subsets. Both are in float32 or float64.
+    the subset. Return the output [.., T, K] and the log-sum-exp [.., T, 1], in float32 or float64.
+    :func:`merge_parts` combines them over several subsets.
     """
     dtype = torch.promote_types(q.dtype, torch.float32)
     with torch.autocast(q.device.type, enabled=False):

@@ -65,10 +65,10 @@ class FormTable:
         return None if self._forced is None else self._forced.name
 
     def choose(self, *inputs: Any, form: Optional[str] = None) -> str:
-        """Return the name of the first form whose condition holds.
+        """Return the name of the form to take for these inputs: the first whose condition holds.
 
-        A form named by the argument takes precedence, and then the form that :meth:`force` forces, if it can
-        compute these inputs. Raises ValueError if no condition holds.
+        The argument ``form`` takes precedence, and then the form given to :meth:`force`, if it supports these
+        inputs. Raises ValueError if no condition holds.
         """
         if form is not None:
             return self._record(self.find(form))

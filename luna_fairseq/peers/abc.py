@@ -57,6 +57,7 @@ class BoundedMemoryAttention(PeerAttention):
         ``logits`` [B, H, T, n] are products of the queries with the summed slot keys. ``total`` [B, H, T, n]
         sums the write weights up to each position, and turns sums into means.
         """
+        # The total is 0 before the first token. With this minimum, 1 / total^2 in the gradient is finite.
         mean = total.clamp(min=torch.finfo(total.dtype).tiny ** 0.5).reciprocal()
         return F.dropout((logits * mean * self.head_dim**-0.5).softmax(dim=-1), self.dropout) * mean
 
@@ -115,6 +116,7 @@ def write_weights(control: Tensor, padding_mask: Optional[Tensor]) -> Tensor:
 def fill_slots(alpha: Tensor, k: Tensor, v: Tensor) -> Tuple[Tensor, Tensor]:
     """Compute the keys and values [B, H, n, K] of the slots, means with the weights alpha [B, H, T, n]."""
     with torch.autocast(k.device.type, enabled=False):
+        # The total is 0 if all positions are padding (see slot_weights).
         total = alpha.sum(dim=2).clamp(min=torch.finfo(alpha.dtype).tiny ** 0.5)
         share = (alpha / total.unsqueeze(2)).transpose(-2, -1)
         return (share @ k.to(share.dtype)).to(k.dtype), (share @ v.to(share.dtype)).to(v.dtype)

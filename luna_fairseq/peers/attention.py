@@ -32,18 +32,18 @@ BIDIRECTIONAL, CAUSAL, CROSS = FORMS = ("bidirectional", "causal", "cross")
 OPTIONS = {BIDIRECTIONAL: "--attention", CAUSAL: "--decoder-attention", CROSS: "--cross-attention"}
 Parts = Tuple[Tensor, ...]
 State = Dict[str, Tensor]
-# Padding mask [B, S], alone or with the places [B, T] and the origins [B, T] of the target tokens.
+# Padding mask [B, S], alone or with the positions [B, T] and the origins [B, T] of the target tokens.
 KeyMask = Union[Tensor, Tuple[Optional[Tensor], ...]]
 
 
 def split_target_places(key_padding_mask: Optional[KeyMask]) -> Tuple[Optional[Tensor], State]:
-    """Split the mask of cross-attention into the padding mask, or None, and the places of the target tokens.
+    """Split the mask argument of cross-attention into the padding mask and the positions of target tokens.
 
-    The places are positions that a diagonal prior compares with those of the source. They are returned in a
-    dictionary with the keys ``target_place`` and ``target_origin``, which is empty for a mask alone.
+    A diagonal prior needs the positions, but fairseq's decoder layer passes only the mask on to
+    cross-attention. With a prior, the argument is therefore a tuple of the mask and the positions.
 
-    fairseq's decoder layer passes nothing but the mask on to cross-attention, also under a wrapper that
-    recomputes or shards the layer. The places therefore travel with the mask.
+    Return the padding mask (or None), and a dictionary of the positions with the keys ``target_place`` and
+    ``target_origin`` (:class:`luna_fairseq.anchored.geometry.TargetPlaces`), empty without positions.
     """
     names = ("target_place", "target_origin")
     mask, *places = key_padding_mask if isinstance(key_padding_mask, tuple) else (key_padding_mask,)
@@ -124,7 +124,10 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(x, *self.projections)
 
     def attend(self, *parts: Any, **padding_mask: Any) -> Tensor:
-        """Compute the output [B, H, T, K] of self-attention. padding_mask: [B, T] or None."""
+        """Compute the output [B, H, T, K] of self-attention from the tensors returned by :meth:`project`.
+
+        These are queries, keys and values by default. The argument ``padding_mask`` is [B, T] or None.
+        """
         raise NotImplementedError
 
     def attend_naively(self, *parts: Any, **padding_mask: Any) -> Tensor:
@@ -136,7 +139,7 @@ class PeerAttention(ProjectingAttention):
         return self.project_heads(context, "k", "v")
 
     def cache_context(self, *parts: Any, **padding_mask: Any) -> State:
-        """Compute the named tensors [B, ...] of a context that all steps of cross-attention read."""
+        """Compute the dictionary of tensors [B, ...] that cross-attention caches of a projected context."""
         raise NotImplementedError
 
     def read_context(
@@ -153,8 +156,8 @@ class PeerAttention(ProjectingAttention):
     ) -> Tuple[Tensor, State]:
         """Compute causal attention for T new positions, given the state after all earlier ones.
 
-        The state is None at the start. By default, it holds the parts of all earlier positions, and each call
-        recomputes attention for all of them.
+        Return the output [B, H, T, K] and the new state. The state is None at the start. By default, it holds
+        the parts of all earlier positions, and each call recomputes attention for all of them.
         """
         new, padding_mask = parts[0].size(2), materialize_padding(padding_mask, parts[0])
         if state is not None:
@@ -233,7 +236,7 @@ class PeerAttention(ProjectingAttention):
     def value_weights(
         self, query: Tensor, key: Optional[Tensor] = None, key_padding_mask: Optional[KeyMask] = None
     ) -> Tensor:
-        """Compute the weights [B, H, T, S] of the values for each head, in quadratic time and memory.
+        """Compute the attention weights [B, H, T, S] of each head, in quadratic time and memory.
 
         If an attention computes no weight matrix, each value is replaced with a unit vector. The output is
         then the weight matrix.
@@ -300,7 +303,7 @@ def roll_left(x: Tensor, shift: Tensor, dim: int = 1) -> Tensor:
 
 
 def unit_vectors(v: Tensor) -> Tensor:
-    """Return unit vectors [B, H, S, S] as values, for which the attention output is the weight matrix."""
+    """Return unit vectors [B, H, S, S] to replace values v, so that the output is the weight matrix."""
     S = v.size(2)
     return torch.eye(S, dtype=v.dtype, device=v.device).expand(*v.shape[:2], S, S)
 

@@ -51,7 +51,10 @@ class FeatureMapAttention(PeerAttention):
         raise NotImplementedError
 
     def divide(self, sums: Tensor, *total: Tensor) -> Tensor:
-        """Divide weighted sums [..., K + 1] by their last column or, if larger, by :meth:`least_divisor`."""
+        """Divide weighted sums of values by the sum of the weights, the last column of ``sums`` [..., K + 1].
+
+        The divisor is at least :meth:`least_divisor`, to which ``total`` is passed.
+        """
         return sums[..., :-1] / torch.maximum(sums[..., -1:], self.least_divisor(sums, *total))
 
     def least_divisor(self, sums: Tensor, *total: Tensor) -> Tensor:
@@ -74,7 +77,7 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return a tuple with the argument ``total`` of :meth:`least_divisor` in causal attention, or ().
+        """Return the argument ``total`` of :meth:`least_divisor` in causal attention, in a tuple (default: ()).
 
         before: total [B, 1 or H, 1, 1] at the last earlier position (None at the start).
         """
@@ -83,10 +86,12 @@ class FeatureMapAttention(PeerAttention):
     def attend_incrementally(
         self, parts: Parts, padding_mask: Optional[Tensor], state: Optional[State]
     ) -> Tuple[Tensor, State]:
-        """Continue causal attention from the ``sums`` over earlier keys.
+        """Compute causal attention for T new positions, given the sums over the keys of earlier positions.
 
-        If the features have a scale, cached sums and new features are converted to the larger of their
-        scales.
+        ``parts`` are the new queries, keys, values and extra tensors. The state holds ``sums``, and if they
+        are used, the ``log_scale`` of :class:`Keys` and the ``total`` of :meth:`weight_totals`. Features that
+        were divided by different numbers are converted to the larger one. Return the output [B, H, T, K] and
+        the new state.
         """
         q, k, v, *extra = parts
         state = state or {}
@@ -116,13 +121,16 @@ class FeatureMapAttention(PeerAttention):
             return self._weighted_mean(q, memory), None
 
     def _sum_keys(self, keys: Keys, v: Tensor, padding_mask: Optional[Tensor]) -> State:
-        """Return the ``sums`` over all keys and their number without padding, ``total`` [B, 1, 1, 1]."""
+        """Return a dictionary with ``sums`` over all keys [B, H, M, K + 1] and ``total`` [B, 1, 1, 1].
+
+        The total is the number of keys, not counting padding.
+        """
         sums = keys.features.transpose(-2, -1) @ append_ones(v)
         count = (~materialize_padding(padding_mask, v)).sum(dim=1).to(sums.dtype)[:, None, None, None]
         return {"sums": sums, "total": count}
 
     def _weighted_mean(self, q: Tensor, memory: State) -> Tensor:
-        """Compute the output for all queries from ``sums`` and ``total``."""
+        """Compute the output [B, H, T, K] of queries q from the ``sums`` and the ``total`` in ``memory``."""
         return self.divide(self.map_queries(q) @ memory["sums"], memory["total"])
 
     def unnormalized_weights(self, features: Tensor, keys: Tensor, padding_mask: Optional[Tensor]) -> Tensor:

@@ -98,7 +98,7 @@ class PeerLanguageModel(LanguageModel):
 
     @classmethod
     def choose_decoder_class(cls, cfg: TransformerConfig) -> Type[PeerDecoder]:
-        """Return :class:`PeerDecoder`, after refusing options that need cross-attention."""
+        """Return :class:`PeerDecoder`, or raise an InputError for options that need cross-attention."""
         for name in ("diagonal_prior", "sentence_diagonal"):
             if getattr(cfg, name):
                 raise InputError(

@@ -45,7 +45,7 @@ class SoftmaxAttention(PeerAttention):
     def alibi_bias(self, queries: Tensor, keys: Tensor) -> Optional[Tensor]:
         """Compute the ALiBi bias [H, T, S] for queries that are the last T of the S positions.
 
-        It is clamped to at least -50, where attention weights are negligible.
+        It is clamped to at least -50, where attention weights are negligible. Return None without ALiBi.
         """
         if not self.alibi:
             return None

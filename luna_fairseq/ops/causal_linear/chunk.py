@@ -42,7 +42,7 @@ class Inputs(NamedTuple):
         return torch.promote_types(self.x.dtype, torch.float32)
 
     def initial_state(self) -> Tensor:
-        """Return the state before the first chunk, zeros if the sequence has no earlier positions."""
+        """Return the state [n, M, N] before the first chunk, zeros if there are no earlier positions."""
         state = self.state
         if state is None:
             state = self.x.new_zeros(self.x.size(0), self.x.size(2), self.z.size(2))
@@ -75,7 +75,7 @@ class Chunk(NamedTuple):
     decay_to_end: Optional[Tensor]
 
     def decayed_x(self) -> Tensor:
-        """Multiply the query features by the decay since the start of the chunk, to read earlier chunks."""
+        """Multiply the query features by the decay since the start of the chunk, to read the state."""
         return self.x if self.decay_from_start is None else self.x * self.decay_from_start
 
     def decayed_y(self) -> Tensor:
@@ -102,7 +102,7 @@ class ChunkOutput(NamedTuple):
 
 
 class ChunkGradients(NamedTuple):
-    """Gradients of the inputs of one chunk. That of the log decay is [n, c, 1], or None without decay."""
+    """Gradients of a chunk's inputs. The gradient of the log decay is [n, c, 1], or None without decay."""
 
     x: Tensor
     y: Tensor

@@ -1,4 +1,4 @@
-"""GPUs on which Triton is the backend ``auto``, and the comparison that the Triton kernels must pass."""
+"""Choice of Triton by the backend ``auto``, and the comparison that the Triton kernels must pass."""
 
 from functools import lru_cache
 from typing import FrozenSet, Tuple

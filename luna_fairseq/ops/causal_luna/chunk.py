@@ -53,7 +53,7 @@ class KeysValues(NamedTuple):
 
 
 def map_pairs(function: Callable[..., Tensor], *pairs: KeysValues) -> KeysValues:
-    """Apply a function to the keys of all pairs together, then to their values, and return both results."""
+    """Return the pair ``function(*keys)``, ``function(*values)`` for the keys and values of all pairs."""
     keys = function(*[pair.keys for pair in pairs])
     if pairs[0].values is None:
         return KeysValues(keys, None)
@@ -113,11 +113,11 @@ class Chunk(NamedTuple):
         return product.tril_() if self.decay is None else scale_(product, self.decay.between)
 
     def decay_from_start(self, x: Tensor) -> Tensor:
-        """Multiply the vector of each position by the decay since the start of the chunk."""
+        """Multiply the vectors x [N, c, M] of all positions by the decay since the start of the chunk."""
         return x if self.decay is None else scale(x, self.decay.from_start)
 
     def decay_to_end(self, x: Tensor) -> Tensor:
-        """Multiply the vector of each position by the decay to the end of the chunk."""
+        """Multiply the vectors x [N, c, M] of all positions by the decay to the end of the chunk."""
         return x if self.decay is None else scale(x, self.decay.to_end)
 
     def decay_state(self, state: KeysValues) -> KeysValues:

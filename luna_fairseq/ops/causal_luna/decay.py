@@ -30,7 +30,7 @@ def decayed_counts(log_decay: Tensor, steps: Tensor) -> Tensor:
 
 
 def decay_of_position(log_decay: Tensor, key_padding_mask: Optional[Tensor]) -> Tensor:
-    """Return the factor of the earlier sums when one position is added, 1 if this position is padding.
+    """Return the factor by which a new position decays the sums over earlier ones, 1 if it is padding.
 
     The shape is [H, 1, 1], or [B, H, 1, 1] with a mask [B, 1].
     """

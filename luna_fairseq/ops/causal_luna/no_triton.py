@@ -11,12 +11,12 @@ from torch import Tensor
 
 
 def why_not_triton(device: torch.device, dtype: torch.dtype, K: int, L: int) -> str:
-    """Return the reason that the kernels cannot be used, the same for all inputs."""
+    """Return why the kernels cannot be used, the same text for all inputs."""
     return why_not_triton_here(device)
 
 
 def why_not_triton_here(device: torch.device) -> str:
-    """Return the reason that the kernels cannot be used, the same for all devices."""
+    """Return why the kernels cannot be used, the same text for all devices."""
     return "exported folders hold no Triton kernels"
 
 

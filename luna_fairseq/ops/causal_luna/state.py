@@ -45,7 +45,7 @@ class TokenCounts(NamedTuple):
     def compute(
         cls, before: Tensor, length: int, padding_mask: Optional[Tensor], dtype: torch.dtype
     ) -> "TokenCounts":
-        """Add ``length`` new positions to ``before`` [B]; padding_mask [B, length] is True at padding.
+        """Return the counts after ``length`` more positions, without the padding in padding_mask [B, length].
 
         dtype: dtype of the keys. The sums have this dtype, or float32 if the keys are in half precision.
         """
