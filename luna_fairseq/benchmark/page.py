@@ -112,7 +112,7 @@ def format_table(rows: Sequence[Dict[str, Any]]) -> str:
 def write_png(path: Path, sections: Sequence[Section], description: Dict[str, Any]) -> None:
     """Plot times and memory against the sequence length, and write the plots to a PNG file.
 
-    The hardware and the version, from ``description``, are printed below the plots.
+    The hardware, threads, torch version and commit in ``description`` are printed below the plots.
     Cases that differ only in length or batch size share a pair of plots, one for time and one for memory. If
     a benchmark also times the forward pass alone, only the combined forward and backward passes are plotted.
     """

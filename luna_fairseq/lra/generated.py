@@ -58,7 +58,10 @@ def generate_pathfinder(
 
 
 def _draw_chunks(draw: Callable[[str], Tuple[Any, int]], seed: str, chunks: List[range]) -> List[Any]:
-    """Draw an example for each number n of each range, with the seed ``f"{seed}-{n}"``."""
+    """Return a list of examples per range, one for each number n in it.
+
+    The seed of an example is ``f"{seed}-{n}"``.
+    """
     return [[draw(f"{seed}-{number}") for number in chunk] for chunk in chunks]
 
 

@@ -132,7 +132,7 @@ class TextPreparation:
             yield from read_lines(path, control_counts=controls)
 
     def _make_tokenizer(self) -> Tuple[List[str], Dict[str, Any]]:
-        """Copy GPT-2's files or learn a sentencepiece encoding, and return the file names and no counts."""
+        """Copy GPT-2's files or learn a sentencepiece encoding. Return the file names and {} as counts."""
         if self.options.vocab_size is None:
             gpt2_symbols(self.gpt2[0])
             for source, name in zip(self.gpt2, self.tokenizer):

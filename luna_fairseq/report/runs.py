@@ -237,7 +237,7 @@ def _read_result(path: Path) -> Optional[Result]:
 
 
 def summarize_run(run: Run) -> Dict[str, str]:
-    """Return the cells of a run in the overview table by heading, such as "Updates"."""
+    """Return the known values of a run for the overview table, as text by heading, such as "Updates"."""
     cells = {
         "Architecture": architecture(run.options),
         "State": _describe_progress(run),

@@ -37,7 +37,7 @@ def find_mismatched_pieces(generated: Path, pieces: Sequence[DocumentPiece]) -> 
 def write_single_sentences(
     data: Path, subset: str, languages: Sequence[str], pieces: Sequence[int], folder: Path
 ) -> None:
-    """Write the sentences of document pieces, given by index, to a new folder of fairseq data."""
+    """Write the source sentences of document pieces, given by index, to a new folder of fairseq data."""
     source, target = languages
     shutil.rmtree(str(folder), ignore_errors=True)
     folder.mkdir(parents=True)

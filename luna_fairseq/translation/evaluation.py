@@ -129,7 +129,7 @@ class Evaluation:
         return settings
 
     def _write_ema(self) -> None:
-        """Write the moving average of the weights to ``ema.pt``, and evaluate it, not the checkpoint."""
+        """Write the moving average of the weights to ``ema.pt``, and evaluate this file instead."""
         averaged = self.options.results / "ema.pt"
 
         def write() -> Tuple[List[str], Dict[str, Any]]:
@@ -180,7 +180,7 @@ class Evaluation:
         return self.options.results / name
 
     def _write_single_sentences(self, subset: str, penalty: float, pieces: List[int]) -> Path:
-        """Write the sentences of document pieces, given by index, to a data folder, and return the folder.
+        """Write the source sentences of document pieces, given by index, to a data folder, and return it.
 
         The folder name contains the length penalty. If the folder was written from the same input, it is
         kept, because fairseq-generate would run again on new files.

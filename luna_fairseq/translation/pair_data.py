@@ -105,9 +105,10 @@ class PairData:
         return {**counts, "dropped": dropped, "dictionary": entries}
 
     def _encode(self, split: str, batches: Iterator[List[Encoded]], texts: Texts, dropped: Counter) -> None:
-        """Append the pairs of a split to its encoded texts. ``dropped`` counts dropped pairs by reason.
+        """Append the pairs of a split to ``texts``, which are keyed by split, language and shard folder.
 
-        Training pairs are filtered by length and distributed over the shards in turn.
+        ``dropped`` counts dropped pairs by reason. Training pairs are filtered by length and distributed over
+        the shards in turn.
         """
         shards = self.shards if split == "train" else self.shards[:1]
         pairs = 0

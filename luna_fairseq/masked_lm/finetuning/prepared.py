@@ -143,7 +143,7 @@ class PreparedWriter:
 def _binarise(
     path: Path, lines: Iterable[str], encoder: Encoder, dictionary: Dictionary
 ) -> Tuple[np.ndarray, int]:
-    """Encode lines into fairseq's binary files. Return the pieces per line and the number of unknown ones."""
+    """Encode lines into fairseq's binary files. Return the number of pieces per line, and of unknown ones."""
     with encoded_texts(path.with_name(f"{path.name}.tmp"), [path.name]) as texts:
         lengths = [np.zeros(0, np.int64)]
         for batch in encoder.encode(lines):
