@@ -77,7 +77,7 @@ class FeatureMapAttention(PeerAttention):
     def weight_totals(
         self, keys: Keys, padding_mask: Optional[Tensor], before: Optional[Tensor] = None
     ) -> Parts:
-        """Return the argument ``total`` of :meth:`least_divisor` in causal attention, in a tuple (default: ()).
+        """Return argument ``total`` of :meth:`least_divisor` in causal attention, as a tuple (default: ()).
 
         before: total [B, 1 or H, 1, 1] at the last earlier position (None at the start).
         """
